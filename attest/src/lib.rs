@@ -1,0 +1,16 @@
+//! Evidence of a node's identity: how it is asked for, verified and appraised.
+//!
+//! The roles are those of RFC 9334 (RATS). A node (the *Attester*) sends Evidence; the gateway (the
+//! *Verifier*) verifies it against `Endorsements` into `Claims`, and appraises those against `ReferenceValues` into an
+//! `AttestationResult`. What that earns the node is the gateway's decision (the *Relying Party*), not this crate's.
+//!
+//! ```text
+//! ChallengeRequest --Challenge::issue--> Challenge + Task          (gateway; the challenge is sealed and handed to the node)
+//! Submission       --verify-----------> Claims                     (what was proven)
+//! Claims           --appraise---------> AttestationResult          (that it is what the pool accepts)
+//! ```
+//!
+//! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
+//! `Claims` and `AttestationResult` have no public constructor: to hold one is to have verified.
+
+pub mod protocol;

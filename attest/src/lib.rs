@@ -14,3 +14,6 @@
 //! `Claims` and `AttestationResult` have no public constructor: to hold one is to have verified.
 
 pub mod protocol;
+pub mod tpm;
+
+pub use tpm::wire::HashAlg;

@@ -4,4 +4,5 @@
 //! (the proof that both are in one TPM), `quote` and `pcr` (what was signed), `event_log` (how the PCRs came about) and
 //! `verifier`, which puts them together.
 
+pub mod event_log;
 pub mod wire;

@@ -1,0 +1,169 @@
+use super::{ALGORITHMS_LIMIT, EventType, LOG_LIMIT_BYTES, PCR_COUNT};
+use crate::tpm::wire::HashAlg;
+
+/// Why a log cannot be read, or does not explain the quote. `event` counts from 1 behind the header, `offset` from byte 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EventLogError {
+    /// More bytes than any firmware writes.
+    #[error("the log has {bytes} bytes, at most {LOG_LIMIT_BYTES} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The log ends inside a field.
+    #[error("{field} at byte {offset} needs {needed} bytes, {left} are left")]
+    Truncated {
+        /// The field.
+        field: &'static str,
+        /// Where it begins.
+        offset: usize,
+        /// Bytes it needs.
+        needed: usize,
+        /// Bytes there are.
+        left: usize,
+    },
+    /// The bytes do not begin with a header: they are no log.
+    #[error("not an event log: the first event's {field} is {found}, a header has {required}")]
+    NotALog {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        found: String,
+        /// What a header has there.
+        required: &'static str,
+    },
+    /// A log in the format of TPM 1.2, which has SHA-1 digests only. Never accepted.
+    #[error("the log is in the SHA-1-only format of TPM 1.2 (its first event is {first}); a crypto-agile log is required")]
+    Sha1Only {
+        /// Type of the first event, which is the Spec ID event in a crypto-agile log.
+        first: EventType,
+    },
+    /// A revision of the format that this verifier does not know.
+    #[error("the Spec ID event is of version {major}.{minor}, 2.0 is required")]
+    SpecVersion {
+        /// specVersionMajor.
+        major: u8,
+        /// specVersionMinor.
+        minor: u8,
+    },
+    /// The header declares no algorithm, or too many.
+    #[error("the header declares {found} digest algorithms, 1 to {ALGORITHMS_LIMIT} are allowed")]
+    AlgorithmCount {
+        /// numberOfAlgorithms.
+        found: u32,
+    },
+    /// The header declares one algorithm twice.
+    #[error("the header declares algorithm {algorithm:#06x} twice")]
+    AlgorithmTwice {
+        /// TPM_ALG_ID.
+        algorithm: u16,
+    },
+    /// The header declares a digest size that the algorithm cannot have.
+    #[error("the header declares {declared} bytes for digests of algorithm {algorithm:#06x}, they have {required}")]
+    AlgorithmSize {
+        /// TPM_ALG_ID.
+        algorithm: u16,
+        /// digestSize.
+        declared: u16,
+        /// What is right; for an unknown algorithm what is possible.
+        required: &'static str,
+    },
+    /// The header's event data is longer than what it holds.
+    #[error("the header has {stated} bytes of event data, its fields take {used}")]
+    HeaderSize {
+        /// eventDataSize.
+        stated: usize,
+        /// What the fields take.
+        used: usize,
+    },
+    /// An event for a PCR that no TPM has.
+    #[error("event {event} is for PCR {index}, the last one is {}", PCR_COUNT - 1)]
+    PcrIndex {
+        /// The event.
+        event: usize,
+        /// pcrIndex.
+        index: u32,
+    },
+    /// An event with no digest, or with more than the header declares.
+    #[error("event {event} has {found} digests, the header declares {declared}")]
+    DigestCount {
+        /// The event.
+        event: usize,
+        /// Digests it has.
+        found: u32,
+        /// Algorithms of the header.
+        declared: usize,
+    },
+    /// A digest whose algorithm the header does not declare.
+    #[error("event {event} has a digest of algorithm {algorithm:#06x}, which the header does not declare")]
+    DigestUndeclared {
+        /// The event.
+        event: usize,
+        /// TPM_ALG_ID.
+        algorithm: u16,
+    },
+    /// Two digests for one bank.
+    #[error("event {event} has two digests of algorithm {algorithm:#06x}")]
+    DigestTwice {
+        /// The event.
+        event: usize,
+        /// TPM_ALG_ID.
+        algorithm: u16,
+    },
+    /// A StartupLocality event with a locality that cannot start a TPM.
+    #[error("event {event} gives startup locality {found}, possible are 0, 3 and 4")]
+    StartupLocality {
+        /// The event.
+        event: usize,
+        /// StartupLocality.
+        found: u8,
+    },
+    /// A StartupLocality event that is not in PCR 0, comes twice, or comes after PCR 0 was extended.
+    #[error("event {event} is a StartupLocality event in PCR {pcr} {problem}")]
+    StartupLocalityPlace {
+        /// The event.
+        event: usize,
+        /// Its PCR.
+        pcr: u8,
+        /// What is wrong with its place.
+        problem: &'static str,
+    },
+    /// The quote is of a bank that the log does not have.
+    #[error("the log has no {bank} digests, it declares algorithms {declared:04x?}")]
+    BankMissing {
+        /// The bank asked for.
+        bank: HashAlg,
+        /// TPM_ALG_IDs of the header.
+        declared: Vec<u16>,
+    },
+    /// An extending event without a digest for the bank asked for.
+    #[error("event {event} extends PCR {index} but has no {bank} digest")]
+    DigestMissing {
+        /// The event.
+        event: usize,
+        /// Its PCR.
+        index: u8,
+        /// The bank asked for.
+        bank: HashAlg,
+    },
+    /// A PCR was asked for that no TPM has.
+    #[error("PCR {index} was asked for, the last one is {}", PCR_COUNT - 1)]
+    NoSuchPcr {
+        /// The PCR.
+        index: u8,
+    },
+    /// The log is not how this PCR came to its value.
+    #[error("PCR {index} ({bank}) is quoted as {quoted}, the log's {events} events give {replayed}")]
+    PcrMismatch {
+        /// The PCR.
+        index: u8,
+        /// The bank.
+        bank: HashAlg,
+        /// The quoted value, hexadecimal.
+        quoted: String,
+        /// What the replay gives, hexadecimal.
+        replayed: String,
+        /// How many events of the log extend it.
+        events: usize,
+    },
+}

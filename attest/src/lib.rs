@@ -13,7 +13,11 @@
 //! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
 //! `Claims` and `AttestationResult` have no public constructor: to hold one is to have verified.
 
+pub mod nonce;
 pub mod protocol;
 pub mod tpm;
 
+pub use nonce::SpkiSha256;
+pub use rustls_pki_types::UnixTime;
+pub use tpm::ek_certificate::EkRoots;
 pub use tpm::wire::HashAlg;

@@ -4,5 +4,6 @@
 //! (the proof that both are in one TPM), `quote` and `pcr` (what was signed), `event_log` (how the PCRs came about) and
 //! `verifier`, which puts them together.
 
+pub mod ek_certificate;
 pub mod event_log;
 pub mod wire;

@@ -1,0 +1,164 @@
+use super::{CERTIFICATE_LIMIT_BYTES, INTERMEDIATES_LIMIT};
+
+/// Why an EK certificate vouches for nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EkCertificateError {
+    /// More bytes than a TPM's NV index can hold.
+    #[error("it has {bytes} bytes, at most {CERTIFICATE_LIMIT_BYTES} are read")]
+    TooLarge {
+        /// Its length, padding included.
+        bytes: usize,
+    },
+    /// The TPM sends more certificates than any chain needs.
+    #[error("{found} intermediate certificates come with it, at most {INTERMEDIATES_LIMIT} are read")]
+    TooManyIntermediates {
+        /// How many.
+        found: usize,
+    },
+    /// The bytes are no DER element, or only the beginning of one.
+    #[error("it says to be {needed} bytes of DER, {found} are there")]
+    Truncated {
+        /// Length that its header states; 0 for a header that cannot be read.
+        needed: usize,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// Bytes follow the certificate that are no padding.
+    #[error("byte {byte:#04x} follows it at offset {offset}; only padding by 0xff or by 0x00 may follow")]
+    TrailingByte {
+        /// Where.
+        offset: usize,
+        /// The byte.
+        byte: u8,
+    },
+    /// It is no X.509 certificate of version 3 in DER.
+    #[error("it cannot be read: {problem}")]
+    Malformed {
+        /// What the parser says.
+        problem: String,
+    },
+    /// No configured root is at the end of its chain.
+    #[error("its issuer {issuer:?} is neither a configured root nor linked to one")]
+    UnknownIssuer {
+        /// The issuer that its text names. Not verified.
+        issuer: String,
+    },
+    /// It, or a CA above it, is not valid yet.
+    #[error("{certificate} is valid from {not_before}, it is now {now} (seconds since 1970)")]
+    NotYetValid {
+        /// Which one.
+        certificate: String,
+        /// Its first second.
+        not_before: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// It, or a CA above it, is not valid any more.
+    #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
+    Expired {
+        /// Which one.
+        certificate: String,
+        /// Its last second.
+        not_after: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// A signature in its chain does not verify under the issuer's key.
+    #[error("a signature in its chain does not verify under the key of the issuer that is named there")]
+    Signature,
+    /// A signature in its chain is made with an algorithm that is not accepted.
+    #[error("a signature in its chain is of algorithm {found}; accepted are RSA PKCS#1 and ECDSA with SHA-256 or better")]
+    SignatureAlgorithm {
+        /// Object identifier.
+        found: String,
+    },
+    /// It was not issued for an EK.
+    #[error("its extended key usage is {found}, an EK certificate has {}", super::EK_CERTIFICATE_OID)]
+    ExtendedKeyUsage {
+        /// What it has: object identifiers, or what else.
+        found: String,
+    },
+    /// Its key may not be used to encrypt to the TPM: it is an AK's certificate.
+    #[error("its key usage is {found}, an EK's is keyEncipherment or keyAgreement")]
+    KeyUsage {
+        /// The usages it has.
+        found: String,
+    },
+    /// It is a CA's certificate.
+    #[error("it is the certificate of a CA, not of an EK")]
+    IsCa,
+    /// A certificate that is not a CA's has issued another one.
+    #[error("its chain leads over a certificate that is not a CA's")]
+    IssuerNotCa,
+    /// A CA has issued another CA against its own path length constraint.
+    #[error("its chain is longer than {certificate} allows")]
+    PathLength {
+        /// Which one.
+        certificate: String,
+    },
+    /// The chain is longer than any manufacturer's.
+    #[error("its chain is too long, or takes too many attempts to build")]
+    ChainTooLong,
+    /// A CA may not issue to this name.
+    #[error("a CA in its chain may not issue to this name")]
+    NameConstraints,
+    /// A critical extension that the verifier does not know, in it or in its chain.
+    #[error("it, or a CA that the TPM sent with it, has a critical extension that the verifier does not know")]
+    CriticalExtension,
+    /// The certified key is none of an EK template.
+    #[error("its key is {found}; accepted are RSA-2048, RSA-3072, RSA-4096, P-256 and P-384")]
+    Key {
+        /// What it is.
+        found: String,
+    },
+    /// Anything else that path validation refuses.
+    #[error("path validation refuses it: {0}")]
+    Path(webpki::Error),
+}
+
+impl EkCertificateError {
+    /// Whether the only thing wrong is that nobody trusted has issued it. Everything else is a certificate that does not hold.
+    #[must_use]
+    pub const fn is_unknown_issuer(&self) -> bool {
+        matches!(self, Self::UnknownIssuer { .. })
+    }
+
+    /// What webpki says about the chain of `leaf`.
+    pub(super) fn from_path(error: webpki::Error, leaf: &[u8]) -> Self {
+        use webpki::Error;
+        let somebody = || "it, or a CA above it,".to_owned();
+        match error {
+            Error::UnknownIssuer => Self::UnknownIssuer {
+                issuer: super::issuer_of(leaf),
+            },
+            Error::CertNotValidYet { time, not_before } => Self::NotYetValid {
+                certificate: somebody(),
+                not_before: not_before.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::CertExpired { time, not_after } => Self::Expired {
+                certificate: somebody(),
+                not_after: not_after.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::InvalidSignatureForPublicKey | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => Self::Signature,
+            Error::UnsupportedSignatureAlgorithmContext(context) => Self::SignatureAlgorithm {
+                found: super::algorithm_name(&context.signature_algorithm_id),
+            },
+            Error::RequiredEkuNotFoundContext(_) => Self::ExtendedKeyUsage {
+                found: super::extended_key_usage_of(leaf),
+            },
+            Error::CaUsedAsEndEntity => Self::IsCa,
+            Error::EndEntityUsedAsCa => Self::IssuerNotCa,
+            Error::PathLenConstraintViolated => Self::PathLength {
+                certificate: "a CA in it".to_owned(),
+            },
+            Error::MaximumPathDepthExceeded | Error::MaximumPathBuildCallsExceeded | Error::MaximumSignatureChecksExceeded => {
+                Self::ChainTooLong
+            }
+            Error::NameConstraintViolation => Self::NameConstraints,
+            Error::UnsupportedCriticalExtension => Self::CriticalExtension,
+            other => Self::Path(other),
+        }
+    }
+}

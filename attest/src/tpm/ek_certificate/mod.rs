@@ -1,0 +1,312 @@
+//! EK certificates: a manufacturer says that a key is the Endorsement Key of one of its TPMs.
+//!
+//! Profile: TCG EK Credential Profile for TPM Family 2.0, version 2.6. The path is validated by webpki (RFC 5280), with what the
+//! profile adds:
+//! - the extended key usage tcg-kp-EKCertificate (2.23.133.8.1) on the leaf; CAs may have none, or have to include it;
+//! - a key usage, if stated, that lets others encrypt to the key: some CAs certify AKs under the very same extended key usage;
+//! - a critical subjectAltName with nothing but a directoryName, an empty subject, and `99991231235959Z` for "never expires":
+//!   webpki takes all three as they are.
+//!
+//! What is tolerated on purpose: padding by 0xff or by 0x00 behind the certificate, which NV indices of a fixed size have; names
+//! whose SETs are not in DER's order (Nuvoton), since names are compared as bytes; and critical certificatePolicies in
+//! *configured* CAs (STMicroelectronics, Intel, Infineon), see [`EkRoots`].
+//!
+//! Not done here: revocation (nothing here does I/O; see `docs/evidence/tpm.md`), and fetching issuers by URL, which would let a
+//! node choose what the gateway connects to.
+
+mod error;
+mod key;
+mod roots;
+
+use std::cell::RefCell;
+
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
+use webpki::{EndEntityCert, KeyUsage, aws_lc_rs as algorithms};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::oid_registry::Oid;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
+
+pub use error::EkCertificateError;
+pub use key::EkKey;
+pub use roots::{CaProblem, EkRoots, EkRootsError};
+
+/// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
+/// in one is under 1700 bytes.
+pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
+
+/// Most intermediates that a TPM may send. Manufacturers' chains have one or two.
+pub const INTERMEDIATES_LIMIT: usize = 8;
+
+/// tcg-kp-EKCertificate.
+const EK_CERTIFICATE_OID: &str = "2.23.133.8.1";
+/// The same, as the content of a DER object identifier.
+const EK_CERTIFICATE_OID_DER: &[u8] = &[0x67, 0x81, 0x05, 0x08, 0x01];
+/// tcg-at-tpmManufacturer, tcg-at-tpmModel, tcg-at-tpmVersion (EK Credential Profile, 3.1.2).
+const TPM_MANUFACTURER_OID: &str = "2.23.133.2.1";
+const TPM_MODEL_OID: &str = "2.23.133.2.2";
+const TPM_VERSION_OID: &str = "2.23.133.2.3";
+
+/// Longest text that is taken over from a certificate, in characters.
+const TEXT_LIMIT_CHARS: usize = 256;
+
+/// Signatures that are accepted in a chain. SHA-1 and RSA under 2048 bits are not among them.
+static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
+    algorithms::RSA_PKCS1_2048_8192_SHA256,
+    algorithms::RSA_PKCS1_2048_8192_SHA384,
+    algorithms::RSA_PKCS1_2048_8192_SHA512,
+    algorithms::ECDSA_P256_SHA256,
+    algorithms::ECDSA_P256_SHA384,
+    algorithms::ECDSA_P256_SHA512,
+    algorithms::ECDSA_P384_SHA256,
+    algorithms::ECDSA_P384_SHA384,
+    algorithms::ECDSA_P384_SHA512,
+];
+
+/// What a manufacturer's CA has certified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedEkCertificate {
+    key: EkKey,
+    tpm: TpmModel,
+    subject: String,
+    issuer: String,
+    serial: String,
+    root_subject: String,
+    root_sha256: [u8; 32],
+}
+
+/// What the manufacturer says about the TPM, as the certificate's subjectAltName has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TpmModel {
+    /// tpmManufacturer: `id:` and the vendor ID in hexadecimal, such as `id:53544D20`.
+    pub manufacturer: Option<String>,
+    /// tpmModel: free text.
+    pub model: Option<String>,
+    /// tpmVersion: `id:` and the firmware version in hexadecimal.
+    pub version: Option<String>,
+}
+
+impl VerifiedEkCertificate {
+    /// The EK.
+    #[must_use]
+    pub const fn key(&self) -> &EkKey {
+        &self.key
+    }
+
+    /// The TPM's make.
+    #[must_use]
+    pub const fn tpm(&self) -> &TpmModel {
+        &self.tpm
+    }
+
+    /// The certificate's subject; most have an empty one.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    /// The CA that issued the certificate.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// The certificate's serial number: bytes in hexadecimal, separated by colons.
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// Subject of the configured root that the chain leads to.
+    #[must_use]
+    pub fn root_subject(&self) -> &str {
+        &self.root_subject
+    }
+
+    /// SHA-256 over that root's certificate.
+    #[must_use]
+    pub const fn root_sha256(&self) -> [u8; 32] {
+        self.root_sha256
+    }
+}
+
+/// Verifies an EK certificate as it was read from the TPM's NV memory, for use at `now`.
+///
+/// `intermediates` are certificates that the TPM sent along; they may complete a chain and are never trusted by themselves.
+///
+/// # Errors
+/// [`EkCertificateError`]: [`EkCertificateError::is_unknown_issuer`] if nobody configured has issued it, else what is wrong.
+pub fn verify(
+    certificate: &[u8],
+    intermediates: &[&[u8]],
+    roots: &EkRoots,
+    now: UnixTime,
+) -> Result<VerifiedEkCertificate, EkCertificateError> {
+    if intermediates.len() > INTERMEDIATES_LIMIT {
+        return Err(EkCertificateError::TooManyIntermediates {
+            found: intermediates.len(),
+        });
+    }
+    let leaf = CertificateDer::from(without_padding(certificate)?);
+    let mut chain = Vec::with_capacity(intermediates.len());
+    for intermediate in intermediates {
+        chain.push(CertificateDer::from(without_padding(intermediate)?));
+    }
+
+    let end_entity = EndEntityCert::try_from(&leaf).map_err(|error| match error {
+        webpki::Error::UnsupportedCriticalExtension => EkCertificateError::CriticalExtension,
+        error => EkCertificateError::Malformed {
+            problem: error.to_string(),
+        },
+    })?;
+    // webpki knows nothing of an anchor but its name and key; what else the anchor's certificate says is enforced here.
+    let anchor_refuses = RefCell::new(None);
+    let usage = KeyUsage::required_if_present(EK_CERTIFICATE_OID_DER);
+    let path = end_entity.verify_for_usage(
+        SIGNATURES,
+        roots.anchors(),
+        &chain,
+        now,
+        usage,
+        None,
+        Some(&|path| {
+            roots.check_anchor(path, now).map_err(|error| {
+                *anchor_refuses.borrow_mut() = Some(error);
+                webpki::Error::CertDistrusted
+            })
+        }),
+    );
+    let path = path.map_err(|error| match (error, anchor_refuses.take()) {
+        (webpki::Error::CertDistrusted, Some(refused)) => refused,
+        (error, _) => EkCertificateError::from_path(error, &leaf),
+    })?;
+    let root = roots.root_of(&path).ok_or(EkCertificateError::Path(webpki::Error::UnknownIssuer))?;
+
+    // From here on the bytes are what a trusted CA signed.
+    let malformed = |problem: String| EkCertificateError::Malformed { problem };
+    let (_, parsed) = X509Certificate::from_der(&leaf).map_err(|error| malformed(error.to_string()))?;
+    check_usage(&parsed)?;
+    let key = EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })?;
+    Ok(VerifiedEkCertificate {
+        key,
+        tpm: tpm_model(&parsed),
+        subject: name_text(parsed.subject()),
+        issuer: name_text(parsed.issuer()),
+        serial: parsed.raw_serial_as_string(),
+        root_subject: root.subject.clone(),
+        root_sha256: root.sha256,
+    })
+}
+
+/// The key that a certificate is about. Verifies nothing: for an administrator who names an EK by the certificate at hand.
+///
+/// # Errors
+/// [`EkCertificateError`] for bytes that are no certificate, or one of a key that no EK has.
+pub fn unverified_key(certificate: &[u8]) -> Result<EkKey, EkCertificateError> {
+    let certificate = without_padding(certificate)?;
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| EkCertificateError::Malformed {
+        problem: error.to_string(),
+    })?;
+    EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })
+}
+
+/// The certificate without the padding of its NV index: the DER element, and nothing but one byte repeated behind it.
+fn without_padding(bytes: &[u8]) -> Result<&[u8], EkCertificateError> {
+    if bytes.len() > CERTIFICATE_LIMIT_BYTES {
+        return Err(EkCertificateError::TooLarge { bytes: bytes.len() });
+    }
+    let needed = key::der_lengths(bytes).map_or(0, |(header, content)| header + content);
+    let truncated = || EkCertificateError::Truncated {
+        needed,
+        found: bytes.len(),
+    };
+    let (certificate, padding) = bytes.split_at_checked(needed).filter(|_| needed > 0).ok_or_else(truncated)?;
+    let fill = padding.first().copied().filter(|first| *first == 0).unwrap_or(0xff);
+    match padding.iter().position(|&byte| byte != fill) {
+        None => Ok(certificate),
+        Some(position) => Err(EkCertificateError::TrailingByte {
+            offset: needed + position,
+            byte: padding.get(position).copied().unwrap_or_default(),
+        }),
+    }
+}
+
+/// The leaf has to be an EK's: webpki has only checked an extended key usage that is there.
+fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), EkCertificateError> {
+    let malformed = |error: x509_parser::error::X509Error| EkCertificateError::Malformed {
+        problem: error.to_string(),
+    };
+    let usage = leaf.extended_key_usage().map_err(malformed)?;
+    if !usage.is_some_and(|usage| usage.value.other.iter().any(is_ek_usage)) {
+        return Err(EkCertificateError::ExtendedKeyUsage {
+            found: extended_key_usage_of(leaf.as_raw()),
+        });
+    }
+    match leaf.key_usage().map_err(malformed)? {
+        Some(usage) if !usage.value.key_encipherment() && !usage.value.key_agreement() => Err(EkCertificateError::KeyUsage {
+            found: usage.value.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn is_ek_usage(oid: &Oid<'_>) -> bool {
+    oid.as_bytes() == EK_CERTIFICATE_OID_DER
+}
+
+fn tpm_model(leaf: &X509Certificate<'_>) -> TpmModel {
+    let mut tpm = TpmModel::default();
+    let Ok(Some(names)) = leaf.subject_alternative_name() else {
+        return tpm;
+    };
+    for name in &names.value.general_names {
+        let GeneralName::DirectoryName(name) = name else { continue };
+        for attribute in name.iter_attributes() {
+            let field = match attribute.attr_type().to_id_string().as_str() {
+                TPM_MANUFACTURER_OID => &mut tpm.manufacturer,
+                TPM_MODEL_OID => &mut tpm.model,
+                TPM_VERSION_OID => &mut tpm.version,
+                _ => continue,
+            };
+            *field = attribute.as_str().ok().map(printable);
+        }
+    }
+    tpm
+}
+
+/// The issuer that a certificate names, for messages about certificates that were not verified.
+fn issuer_of(certificate: &[u8]) -> String {
+    X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, certificate)| name_text(certificate.issuer()))
+}
+
+/// The extended key usage of a certificate, for messages; it may not have been verified.
+fn extended_key_usage_of(certificate: &[u8]) -> String {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
+        return "unreadable".to_owned();
+    };
+    match parsed.extended_key_usage() {
+        Ok(Some(usage)) if usage.value.other.iter().any(is_ek_usage) => "right, but that of a CA above it is another".to_owned(),
+        Ok(Some(usage)) if usage.value.other.is_empty() => "that of another purpose".to_owned(),
+        Ok(Some(usage)) => printable(&usage.value.other.iter().map(Oid::to_id_string).collect::<Vec<_>>().join(", ")),
+        Ok(None) => "absent".to_owned(),
+        Err(_) => "unreadable".to_owned(),
+    }
+}
+
+fn name_text(name: &X509Name<'_>) -> String {
+    printable(&name.to_string())
+}
+
+/// A text from a certificate, fit for a log: bounded, without control characters.
+fn printable(text: &str) -> String {
+    text.chars()
+        .take(TEXT_LIMIT_CHARS)
+        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
+        .collect()
+}
+
+/// The object identifier of an AlgorithmIdentifier's content.
+fn algorithm_name(content: &[u8]) -> String {
+    Oid::from_der(content).map_or_else(|_| data_encoding::HEXLOWER.encode(content), |(_, oid)| oid.to_string())
+}

@@ -1,8 +1,8 @@
 //! Evidence of a node's identity: how it is asked for, verified and appraised.
 //!
-//! The roles are those of RFC 9334 (RATS). A node (the *Attester*) sends Evidence; the gateway (the
-//! *Verifier*) verifies it against `Endorsements` into `Claims`, and appraises those against `ReferenceValues` into an
-//! `AttestationResult`. What that earns the node is the gateway's decision (the *Relying Party*), not this crate's.
+//! The roles are those of RFC 9334 (RATS). A node (the *Attester*) sends [`Evidence`](protocol::Evidence); the gateway (the
+//! *Verifier*) verifies it against [`Endorsements`] into [`Claims`], and appraises those against [`ReferenceValues`] into an
+//! [`AttestationResult`]. What that earns the node is the gateway's decision (the *Relying Party*), not this crate's.
 //!
 //! ```text
 //! ChallengeRequest --Challenge::issue--> Challenge + Task          (gateway; the challenge is sealed and handed to the node)
@@ -11,13 +11,29 @@
 //! ```
 //!
 //! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
-//! `Claims` and `AttestationResult` have no public constructor: to hold one is to have verified.
+//! [`Claims`] and [`AttestationResult`] have no public constructor: to hold one is to have verified.
 
+pub mod appraisal;
+pub mod challenge;
+pub mod claims;
+pub mod endorsements;
+pub mod evidence;
 pub mod nonce;
 pub mod protocol;
+pub mod reference_values;
+pub mod reject;
 pub mod tpm;
 
+pub use appraisal::{AttestationResult, appraise};
+pub use challenge::{Challenge, Issued, Subject};
+pub use claims::{Claims, EndorsedBy, NodeIdentity, TpmClaims};
+pub use endorsements::Endorsements;
+pub use evidence::{Submission, verify};
 pub use nonce::SpkiSha256;
+pub use reference_values::ReferenceValues;
+pub use reject::Reject;
 pub use rustls_pki_types::UnixTime;
+pub use tpm::ek::EkDigest;
 pub use tpm::ek_certificate::EkRoots;
+pub use tpm::pcr::PcrSelection;
 pub use tpm::wire::HashAlg;

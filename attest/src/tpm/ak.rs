@@ -1,0 +1,214 @@
+//! The Attestation Key: signs quotes, and nothing that did not come from inside its TPM.
+
+use std::fmt;
+
+use aws_lc_rs::signature::{self, UnparsedPublicKey};
+
+use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, Scheme, Signature, SymmetricCipher};
+use crate::reject::Reject;
+
+/// Without any one of these, somebody else than the TPM could choose what the AK signs, or hold the AK (attack: a TPMS_ATTEST
+/// made in software and signed by an unrestricted key).
+const REQUIRED: u32 =
+    Attributes::FIXED_TPM | Attributes::FIXED_PARENT | Attributes::SENSITIVE_DATA_ORIGIN | Attributes::RESTRICTED | Attributes::SIGN;
+/// How use of the AK is authorised is the node's own business.
+const OPTIONAL: u32 = Attributes::USER_WITH_AUTH | Attributes::ADMIN_WITH_POLICY | Attributes::NO_DA;
+
+/// An object's Name (TPM 2.0 Part 1, 16): hash algorithm and digest of its public area.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name(Vec<u8>);
+
+impl Name {
+    fn of(name_alg: HashAlg, area: &[u8]) -> Self {
+        let digest: Digest = name_alg.digest(&[area]);
+        let mut name = name_alg.id().to_be_bytes().to_vec();
+        name.extend_from_slice(digest.as_ref());
+        Self(name)
+    }
+
+    /// The Name's bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An AK whose attributes and algorithm were checked. That it lives in an endorsed TPM is proven by
+/// [credential activation](super::credential) alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AkPublic {
+    name: Name,
+    scheme: Scheme,
+    key: KeyParameters,
+}
+
+impl AkPublic {
+    /// Reads and checks a TPMT_PUBLIC, and computes its Name from its bytes.
+    ///
+    /// # Errors
+    /// [`Reject::Wire`], [`Reject::AkAttributes`] and [`Reject::AkAlgorithm`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, Reject> {
+        let area = Public::parse(bytes).map_err(|error| Reject::Wire {
+            structure: "the AK's TPMT_PUBLIC",
+            error,
+        })?;
+        if !area.attributes.has(REQUIRED) || area.attributes.0 & !(REQUIRED | OPTIONAL) != 0 {
+            return Err(Reject::AkAttributes {
+                field: "objectAttributes",
+                found: format!("{:#010x}", area.attributes.0),
+                required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, besides these at most userWithAuth, adminWithPolicy and noDA",
+            });
+        }
+        if area.symmetric != SymmetricCipher::Null {
+            return Err(Reject::AkAttributes {
+                field: "symmetric cipher",
+                found: format!("{:?}", area.symmetric),
+                required: "none",
+            });
+        }
+        check_algorithm(&area)?;
+        Ok(Self {
+            name: Name::of(area.name_alg, bytes),
+            scheme: area.scheme,
+            key: area.key,
+        })
+    }
+
+    /// The AK's Name, recomputed.
+    #[must_use]
+    pub const fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The hash of the AK's scheme: also the hash of a quote's pcrDigest (TPM 2.0 Part 3, TPM2_Quote).
+    #[must_use]
+    pub const fn hash(&self) -> HashAlg {
+        match self.scheme {
+            // `check_algorithm` lets no AK without a scheme pass.
+            Scheme::Null => HashAlg::Sha256,
+            Scheme::RsaSsa(hash) | Scheme::RsaPss(hash) | Scheme::Ecdsa(hash) => hash,
+        }
+    }
+
+    /// Verifies a TPMT_SIGNATURE over `message` and gives the message back as what was proven.
+    ///
+    /// # Errors
+    /// [`Reject::Wire`], [`Reject::SignatureScheme`] and [`Reject::Signature`].
+    pub fn verify<'m>(&self, message: &'m [u8], signature: &[u8]) -> Result<Signed<'m>, Reject> {
+        let signature = Signature::parse(signature).map_err(|error| Reject::Wire {
+            structure: "TPMT_SIGNATURE",
+            error,
+        })?;
+        if signature.scheme() != self.scheme {
+            return Err(Reject::SignatureScheme {
+                signature: format!("{:?}", signature.scheme()),
+                ak: format!("{:?}", self.scheme),
+            });
+        }
+        let verified = match (&self.key, &signature) {
+            (KeyParameters::Rsa { modulus, .. }, Signature::Rsa { scheme, signature }) => verify_rsa(*scheme, modulus, message, signature),
+            (KeyParameters::Ecc { curve, x, y }, Signature::Ecdsa { scheme, r, s }) => {
+                verify_ecdsa(*scheme, *curve, (x, y), message, (r, s))
+            }
+            _ => None,
+        };
+        verified.map(|()| Signed(message)).ok_or(Reject::Signature)
+    }
+}
+
+/// Bytes that an AK signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signed<'m>(&'m [u8]);
+
+impl<'m> Signed<'m> {
+    /// The bytes.
+    #[must_use]
+    pub const fn bytes(self) -> &'m [u8] {
+        self.0
+    }
+}
+
+fn check_algorithm(area: &Public) -> Result<(), Reject> {
+    let refused = |found: String| Err(Reject::AkAlgorithm { found });
+    match (&area.key, area.scheme) {
+        (
+            KeyParameters::Rsa {
+                key_bits: 2048,
+                exponent: 0 | 65537,
+                modulus,
+            },
+            Scheme::RsaSsa(_) | Scheme::RsaPss(_),
+        ) if modulus.len() == 256 && modulus.first().is_some_and(|byte| byte & 0x80 != 0) => Ok(()),
+        (KeyParameters::Ecc { curve: Curve::P256, .. }, Scheme::Ecdsa(HashAlg::Sha256))
+        | (KeyParameters::Ecc { curve: Curve::P384, .. }, Scheme::Ecdsa(HashAlg::Sha384)) => Ok(()),
+        (
+            KeyParameters::Rsa {
+                key_bits,
+                exponent,
+                modulus,
+            },
+            scheme,
+        ) => refused(format!(
+            "RSA-{key_bits} (modulus of {} bytes, exponent {exponent}) with {scheme:?}",
+            modulus.len()
+        )),
+        (KeyParameters::Ecc { curve, .. }, scheme) => refused(format!("{curve:?} with {scheme:?}")),
+    }
+}
+
+/// 65537, the only exponent accepted.
+const EXPONENT: [u8; 3] = [1, 0, 1];
+
+fn verify_rsa(scheme: Scheme, modulus: &[u8], message: &[u8], signature: &[u8]) -> Option<()> {
+    let parameters = match scheme {
+        Scheme::RsaSsa(HashAlg::Sha256) => &signature::RSA_PKCS1_2048_8192_SHA256,
+        Scheme::RsaSsa(HashAlg::Sha384) => &signature::RSA_PKCS1_2048_8192_SHA384,
+        Scheme::RsaSsa(HashAlg::Sha512) => &signature::RSA_PKCS1_2048_8192_SHA512,
+        Scheme::RsaPss(HashAlg::Sha256) => &signature::RSA_PSS_2048_8192_SHA256,
+        Scheme::RsaPss(HashAlg::Sha384) => &signature::RSA_PSS_2048_8192_SHA384,
+        Scheme::RsaPss(HashAlg::Sha512) => &signature::RSA_PSS_2048_8192_SHA512,
+        Scheme::Null | Scheme::Ecdsa(_) => return None,
+    };
+    signature::RsaPublicKeyComponents {
+        n: modulus,
+        e: &EXPONENT[..],
+    }
+    .verify(parameters, message, signature)
+    .ok()
+}
+
+fn verify_ecdsa(scheme: Scheme, curve: Curve, (x, y): (&[u8], &[u8]), message: &[u8], (r, s): (&[u8], &[u8])) -> Option<()> {
+    let algorithm: &'static signature::EcdsaVerificationAlgorithm = match (curve, scheme) {
+        (Curve::P256, Scheme::Ecdsa(HashAlg::Sha256)) => &signature::ECDSA_P256_SHA256_FIXED,
+        (Curve::P384, Scheme::Ecdsa(HashAlg::Sha384)) => &signature::ECDSA_P384_SHA384_FIXED,
+        _ => return None,
+    };
+    let length = curve.coordinate_bytes();
+    // A scalar longer than the curve's is no signature on it.
+    if r.len() > length || s.len() > length {
+        return None;
+    }
+    let fixed = |value: &[u8], out: &mut Vec<u8>| {
+        out.resize(out.len() + length - value.len(), 0);
+        out.extend_from_slice(value);
+    };
+    let mut point = vec![0x04];
+    fixed(x, &mut point);
+    fixed(y, &mut point);
+    let mut signature = Vec::with_capacity(2 * length);
+    fixed(r, &mut signature);
+    fixed(s, &mut signature);
+    UnparsedPublicKey::new(algorithm, point).verify(message, &signature).ok()
+}

@@ -1,0 +1,68 @@
+//! What the TPM signed, and that it is what was asked for.
+
+use super::ak::AkPublic;
+use super::pcr::{PcrSelection, PcrValues, Signed};
+use super::wire::{ClockInfo, Quoted};
+use crate::reject::Reject;
+
+/// What a quote has to be.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The extraData, one for each key that the server may have shown ([`crate::nonce::qualifying_data`]).
+    pub extra_data: &'a [[u8; 32]],
+    /// The PCRs.
+    pub selection: &'a PcrSelection,
+    /// Their values.
+    pub pcrs: PcrValues<'a>,
+}
+
+/// What a verified quote says besides the PCRs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quote {
+    /// The TPM's clock and counters.
+    pub clock: ClockInfo,
+    /// The TPM's firmware version.
+    pub firmware_version: u64,
+    /// Which of [`Expected::extra_data`] was signed.
+    pub key_used: usize,
+}
+
+/// Verifies a TPMS_ATTEST: first its signature, then what the signed bytes say.
+///
+/// # Errors
+/// [`Reject`]: one variant for each thing that can be wrong.
+pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expected<'_>) -> Result<Quote, Reject> {
+    let signed = ak.verify(quoted, signature)?;
+    let quoted = Quoted::parse(signed.bytes()).map_err(|error| Reject::Wire {
+        structure: "TPMS_ATTEST",
+        error,
+    })?;
+
+    let key_used = expected
+        .extra_data
+        .iter()
+        .position(|data| quoted.extra_data == data)
+        .ok_or_else(|| Reject::ExtraData {
+            found: data_encoding::HEXLOWER.encode(&quoted.extra_data),
+            keys: expected.extra_data.len(),
+        })?;
+    if !expected.selection.is_exactly(&quoted.selection) {
+        return Err(Reject::Selection {
+            signed: Signed(&quoted.selection).to_string(),
+            asked: expected.selection.to_string(),
+        });
+    }
+    let computed = expected.pcrs.digest(ak.hash());
+    if quoted.pcr_digest != computed.as_ref() {
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        return Err(Reject::PcrDigest {
+            computed: hex(computed.as_ref()),
+            signed: hex(&quoted.pcr_digest),
+        });
+    }
+    Ok(Quote {
+        clock: quoted.clock,
+        firmware_version: quoted.firmware_version,
+        key_used,
+    })
+}

@@ -1,0 +1,87 @@
+//! A TPM's evidence, verified step by step; cheap refusals first, and nothing used before it is verified.
+
+use rustls_pki_types::UnixTime;
+use subtle::ConstantTimeEq;
+
+use super::ak::AkPublic;
+use super::event_log::EventLog;
+use super::pcr::PcrValues;
+use super::quote::{self, Expected};
+use crate::challenge::{Challenge, TpmSubject};
+use crate::claims::{Claims, EventLogClaims, NodeIdentity, TpmClaims};
+use crate::endorsements::Endorsements;
+use crate::nonce::{SpkiSha256, qualifying_data};
+use crate::protocol::TpmEvidence;
+use crate::reject::Reject;
+
+/// Verifies `evidence` as the answer to `challenge`.
+pub(crate) fn verify(
+    challenge: &Challenge,
+    subject: &TpmSubject,
+    evidence: &TpmEvidence,
+    server_keys: &[SpkiSha256],
+    endorsements: &Endorsements,
+    now: UnixTime,
+) -> Result<Claims, Reject> {
+    // The AK is in the TPM that has the EK: only that TPM could recover the secret.
+    let activated = subject.secret_sha256.as_bytes().ct_eq(evidence.secret_sha256.as_bytes());
+    if !bool::from(activated) {
+        return Err(Reject::CredentialMismatch);
+    }
+    let pcrs = PcrValues::presented(&evidence.pcrs, &subject.selection)?;
+    let ak = AkPublic::parse(subject.attester.ak_public.as_ref())?;
+
+    // The TPM signed these PCRs for this challenge and for a key of this server.
+    let extra_data: Vec<[u8; 32]> = server_keys
+        .iter()
+        .map(|key| qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, key))
+        .collect();
+    let expected = Expected {
+        extra_data: &extra_data,
+        selection: &subject.selection,
+        pcrs,
+    };
+    let quote = quote::verify(&ak, evidence.quoted.as_ref(), evidence.signature.as_ref(), &expected)?;
+    let server_key = server_keys.get(quote.key_used).copied().ok_or(Reject::Signature)?;
+
+    // Somebody trusted vouches for the EK, still: the endorsements may have changed since the challenge.
+    let endorsed = endorsements.endorse(&subject.attester, now)?;
+
+    let event_log = evidence
+        .event_log
+        .as_ref()
+        .map(|log| explain(log.as_ref(), subject, evidence))
+        .transpose()?;
+    let ek_digest = endorsed.ek.digest();
+    Ok(Claims {
+        identity: NodeIdentity::of_tpm(ek_digest),
+        pool: challenge.pool.clone(),
+        name: challenge.name.clone(),
+        server_key,
+        tpm: TpmClaims {
+            ek_digest,
+            endorsed_by: endorsed.by,
+            ak_name: ak.name().to_string(),
+            pcr_bank: subject.selection.bank(),
+            pcrs: evidence.pcrs.clone(),
+            clock_ms: quote.clock.clock_ms,
+            reset_count: quote.clock.reset_count,
+            restart_count: quote.clock.restart_count,
+            clock_safe: quote.clock.safe,
+            firmware_version: quote.firmware_version,
+            event_log,
+        },
+    })
+}
+
+/// Replays the log against the PCRs, which at this point are the quoted ones.
+fn explain(log: &[u8], subject: &TpmSubject, evidence: &TpmEvidence) -> Result<EventLogClaims, Reject> {
+    let parsed = EventLog::parse(log).map_err(Reject::EventLog)?;
+    let trusted = parsed
+        .check_against(subject.selection.bank(), &evidence.pcrs)
+        .map_err(Reject::EventLogMismatch)?;
+    Ok(EventLogClaims {
+        events: parsed.event_count(),
+        explained_pcrs: trusted.explained_pcrs().collect(),
+    })
+}

@@ -1,0 +1,224 @@
+//! The wire structures: what is written is read back, and nothing else is.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use attest::HashAlg;
+use attest::protocol::{Blob, EvidenceRequest, HexDigest};
+use attest::tpm::wire::{
+    Attributes, ClockInfo, Curve, EncryptedSecret, IdObject, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature,
+    SymmetricCipher, WireError,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn hash() -> impl Strategy<Value = HashAlg> {
+    prop_oneof![Just(HashAlg::Sha256), Just(HashAlg::Sha384), Just(HashAlg::Sha512)]
+}
+
+fn scheme() -> impl Strategy<Value = Scheme> {
+    prop_oneof![
+        Just(Scheme::Null),
+        hash().prop_map(Scheme::RsaSsa),
+        hash().prop_map(Scheme::RsaPss),
+        hash().prop_map(Scheme::Ecdsa)
+    ]
+}
+
+fn symmetric() -> impl Strategy<Value = SymmetricCipher> {
+    prop_oneof![
+        Just(SymmetricCipher::Null),
+        Just(SymmetricCipher::Aes128Cfb),
+        Just(SymmetricCipher::Aes256Cfb)
+    ]
+}
+
+fn key() -> impl Strategy<Value = KeyParameters> {
+    let rsa = (any::<u16>(), any::<u32>(), vec(any::<u8>(), 0..=512));
+    let p256 = (vec(any::<u8>(), 0..=32), vec(any::<u8>(), 0..=32));
+    let p384 = (vec(any::<u8>(), 0..=48), vec(any::<u8>(), 0..=48));
+    prop_oneof![
+        rsa.prop_map(|(key_bits, exponent, modulus)| KeyParameters::Rsa {
+            key_bits,
+            exponent,
+            modulus
+        }),
+        p256.prop_map(|(x, y)| KeyParameters::Ecc { curve: Curve::P256, x, y }),
+        p384.prop_map(|(x, y)| KeyParameters::Ecc { curve: Curve::P384, x, y }),
+    ]
+}
+
+fn public() -> impl Strategy<Value = Public> {
+    (hash(), any::<u32>(), vec(any::<u8>(), 0..=32), symmetric(), scheme(), key()).prop_map(
+        |(name_alg, attributes, auth_policy, symmetric, scheme, key)| Public {
+            name_alg,
+            attributes: Attributes(attributes),
+            auth_policy,
+            symmetric,
+            scheme,
+            key,
+        },
+    )
+}
+
+fn quoted() -> impl Strategy<Value = Quoted> {
+    let clock =
+        (any::<u64>(), any::<u32>(), any::<u32>(), any::<bool>()).prop_map(|(clock_ms, reset_count, restart_count, safe)| ClockInfo {
+            clock_ms,
+            reset_count,
+            restart_count,
+            safe,
+        });
+    let bank = (any::<u16>(), vec(any::<u8>(), 0..=4)).prop_map(|(bank, bitmap)| SelectedBank { bank, bitmap });
+    (
+        vec(any::<u8>(), 0..=66),
+        vec(any::<u8>(), 0..=66),
+        clock,
+        any::<u64>(),
+        vec(bank, 0..=16),
+        vec(any::<u8>(), 0..=64),
+    )
+        .prop_map(
+            |(qualified_signer, extra_data, clock, firmware_version, selection, pcr_digest)| Quoted {
+                qualified_signer,
+                extra_data,
+                clock,
+                firmware_version,
+                selection,
+                pcr_digest,
+            },
+        )
+}
+
+/// `bytes` is read as `value`; shorter and longer ones are refused.
+fn exact<T: PartialEq + std::fmt::Debug>(
+    bytes: &[u8],
+    value: &T,
+    parse: impl Fn(&[u8]) -> Result<T, WireError>,
+) -> Result<(), TestCaseError> {
+    let read = parse(bytes);
+    prop_assert_eq!(read.as_ref(), Ok(value));
+    for length in 0..bytes.len() {
+        prop_assert!(parse(&bytes[..length]).is_err(), "accepted {} of {} bytes", length, bytes.len());
+    }
+    let longer = [bytes, &[0]].concat();
+    prop_assert!(parse(&longer).is_err(), "accepted a trailing byte");
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn public_areas(value in public()) {
+        let bytes = value.to_bytes();
+        exact(&bytes, &value, Public::parse)?;
+        let sized = [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], &bytes].concat();
+        exact(&sized, &value, Public::parse_sized)?;
+    }
+
+    #[test]
+    fn quotes(value in quoted()) {
+        exact(&value.to_bytes(), &value, Quoted::parse)?;
+    }
+
+    #[test]
+    fn rsa_signatures(pss in any::<bool>(), hash in hash(), signature in vec(any::<u8>(), 0..=512)) {
+        let scheme = if pss { Scheme::RsaPss(hash) } else { Scheme::RsaSsa(hash) };
+        let value = Signature::Rsa { scheme, signature: &signature };
+        let bytes = value.to_bytes();
+        prop_assert_eq!(Signature::parse(&bytes), Ok(value));
+        prop_assert!(Signature::parse(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn ecdsa_signatures(hash in hash(), r in vec(any::<u8>(), 0..=48), s in vec(any::<u8>(), 0..=48)) {
+        let value = Signature::Ecdsa { scheme: Scheme::Ecdsa(hash), r: &r, s: &s };
+        let bytes = value.to_bytes();
+        prop_assert_eq!(Signature::parse(&bytes), Ok(value));
+        prop_assert!(Signature::parse(&bytes[..bytes.len() - 1]).is_err());
+        prop_assert!(Signature::parse(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn credentials(integrity in vec(any::<u8>(), 0..=64), encrypted_identity in vec(any::<u8>(), 0..=66)) {
+        let value = IdObject { integrity, encrypted_identity };
+        exact(&value.to_bytes(), &value, IdObject::parse)?;
+    }
+
+    #[test]
+    fn encrypted_secrets(ciphertext in vec(any::<u8>(), 0..=512), x in vec(any::<u8>(), 0..=48), y in vec(any::<u8>(), 0..=48)) {
+        let rsa = EncryptedSecret::Rsa(ciphertext);
+        exact(&rsa.to_bytes(), &rsa, EncryptedSecret::parse_rsa)?;
+        let ecc = EncryptedSecret::Ecc { x, y };
+        exact(&ecc.to_bytes(), &ecc, EncryptedSecret::parse_ecc)?;
+    }
+
+    #[test]
+    fn attack_23_arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..600)) {
+        let _ = (Public::parse(&bytes), Public::parse_sized(&bytes), Quoted::parse(&bytes), Signature::parse(&bytes));
+        let _ = (IdObject::parse(&bytes), EncryptedSecret::parse_rsa(&bytes), EncryptedSecret::parse_ecc(&bytes));
+        let _ = attest::EkDigest::from_public_area(&bytes);
+        // A prefix that gets past the magic, the type, the algorithm.
+        let _ = Quoted::parse(&[&[0xff, 0x54, 0x43, 0x47, 0x80, 0x18], &bytes[..]].concat());
+        let _ = Public::parse(&[&[0, 1, 0, 0x0b], &bytes[..]].concat());
+        let _ = Public::parse(&[&[0, 0x23, 0, 0x0b], &bytes[..]].concat());
+    }
+
+    #[test]
+    fn attack_23_altered_structures_never_panic(value in public(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = value.to_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(read) = Public::parse(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes, "what is accepted is written back the same");
+        }
+    }
+}
+
+#[test]
+fn attack_23_sizes_beyond_the_limits_are_refused_before_they_are_read() {
+    let too_large = |result: Result<Public, WireError>| assert!(matches!(result, Err(WireError::TooLarge { .. })), "{result:?}");
+    let head = [0, 1, 0, 0x0b, 0, 0, 0, 0];
+    too_large(Public::parse(&[&head[..], &[0, 33]].concat()));
+    too_large(Public::parse(&[&head[..], &[0xff, 0xff]].concat()));
+    too_large(Public::parse(
+        &[&head[..], &[0, 0], &[0, 0x10, 0, 0x10, 8, 0, 0, 0, 0, 0], &[2, 1]].concat(),
+    ));
+    assert!(matches!(
+        Signature::parse(&[0, 0x14, 0, 0x0b, 2, 1]),
+        Err(WireError::TooLarge {
+            found: 513,
+            limit: 512,
+            ..
+        })
+    ));
+    assert!(matches!(IdObject::parse(&[0xff, 0xff]), Err(WireError::TooLarge { .. })));
+}
+
+#[test]
+fn attack_23_json_of_the_wire_is_strict() {
+    let blob = |text: &str| serde_json::from_str::<Blob>(text);
+    assert_eq!(blob("\"AAE=\"").unwrap(), Blob(vec![0, 1]));
+    for bad in ["\"AAE\"", "\"AAF=\"", "\"AA E=\"", "\"_-8=\"", "[0,1]", "null"] {
+        assert!(blob(bad).is_err(), "{bad}");
+    }
+    let digest = |text: &str| serde_json::from_str::<HexDigest>(text);
+    assert!(digest(&format!("\"{}\"", "aA".repeat(32))).is_ok());
+    for bad in [String::new(), "aa".repeat(31), "aa".repeat(33), "zz".repeat(32), "a".repeat(65)] {
+        assert!(digest(&format!("\"{bad}\"")).is_err(), "{bad}");
+    }
+    let evidence = |extra: &str| {
+        let hex = "00".repeat(32);
+        let text = format!(
+            r#"{{"challenge":"x","evidence":{{"tpm":{{"secret_sha256":"{hex}","quoted":"","signature":"","pcrs":{{}}{extra}}}}}}}"#
+        );
+        serde_json::from_str::<EvidenceRequest>(&text)
+    };
+    evidence("").unwrap();
+    for bad in [
+        r#","trusted":true"#,
+        r#","pcrs":{}"#,
+        r#","pcrs":{"256":""}"#,
+        r#","pcrs":{"-1":""}"#,
+    ] {
+        assert!(evidence(bad).is_err(), "{bad}");
+    }
+}

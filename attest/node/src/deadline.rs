@@ -1,0 +1,106 @@
+//! The time that a boot may lose to this program.
+
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rand;
+
+/// First pause between two attempts. Short: the usual cause is a network that has just come up.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause: what Ignition itself ends at.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A point in time after which nothing is attempted any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// So much from now.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        // A deadline beyond the clock's range is as good as a day.
+        let now = Instant::now();
+        Self(now.checked_add(time).unwrap_or(now + Duration::from_secs(86_400)))
+    }
+
+    /// What is left; zero once it has passed.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// This deadline, brought forward, for one of `parts` pieces of work that are still to be done.
+    #[must_use]
+    pub fn share(&self, parts: usize) -> Self {
+        let parts = u32::try_from(parts.max(1)).unwrap_or(u32::MAX);
+        Self::after(self.remaining() / parts)
+    }
+
+    /// This deadline, brought forward by what the caller needs for itself.
+    #[must_use]
+    pub fn before(&self, time: Duration) -> Self {
+        Self::after(self.remaining().saturating_sub(time))
+    }
+}
+
+/// Pauses between attempts: exponential, each anywhere between half of its length and all of it, so that a rack of nodes that was
+/// switched on at once does not come back at once.
+#[derive(Debug)]
+pub struct Backoff {
+    longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { longest: FIRST_PAUSE }
+    }
+}
+
+impl Backoff {
+    /// The next pause; never longer than what the deadline leaves, and `None` once that is nothing.
+    pub fn pause(&mut self, deadline: Deadline) -> Option<Duration> {
+        let mut random = [0; 2];
+        // Without randomness the pause is still a pause.
+        let _ = rand::fill(&mut random);
+        let half = self.longest / 2;
+        let pause = half + half.mul_f64(f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX));
+        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
+        let remaining = deadline.remaining();
+        (pause < remaining).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_within_their_bounds() {
+        for _ in 0..50 {
+            let deadline = Deadline::after(Duration::from_secs(3600));
+            let mut backoff = Backoff::default();
+            let mut longest = FIRST_PAUSE;
+            for _ in 0..12 {
+                let pause = backoff.pause(deadline).unwrap_or_default();
+                assert!(pause >= longest / 2 && pause <= longest, "{pause:?} of {longest:?}");
+                longest = (longest * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    #[test]
+    fn no_pause_reaches_over_the_deadline() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.pause(Deadline::after(Duration::ZERO)), None);
+        assert_eq!(backoff.pause(Deadline::after(Duration::from_millis(50))), None);
+    }
+
+    #[test]
+    fn deadlines_are_shared() {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        assert!(deadline.share(3).remaining() <= Duration::from_secs(20));
+        assert!(deadline.share(0).remaining() > Duration::from_secs(50));
+        assert!(deadline.before(Duration::from_secs(50)).remaining() <= Duration::from_secs(10));
+        assert_eq!(deadline.before(Duration::from_secs(70)).remaining(), Duration::ZERO);
+        assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(80_000));
+    }
+}

@@ -1,0 +1,40 @@
+//! `attest-node ek`: what an administrator needs to know about a node's TPM.
+
+use std::fmt::Write as _;
+
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::failure::{Failure, printable};
+use crate::tpm::{EkChoice, EndorsementKey, Tpm, device};
+
+/// A table of the TPM's endorsement keys. The digests are what `attest-gateway ek add` takes.
+///
+/// # Errors
+/// What kept the TPM from answering.
+pub fn ek_table(tcti: &str, choice: EkChoice) -> Result<String, Failure> {
+    device::ready(tcti)?;
+    let mut tpm = Tpm::open(tcti)?;
+    Ok(table(&tpm.endorsement_keys(choice)?))
+}
+
+fn table(keys: &[EndorsementKey]) -> String {
+    let mut table = format!("  {:<16} {:<64} {}\n", "KIND", "SHA-256 OF THE PUBLIC KEY", "CERTIFICATE");
+    for (index, key) in keys.iter().enumerate() {
+        let mark = if index == 0 { '*' } else { ' ' };
+        let certificate = key
+            .certificate
+            .as_deref()
+            .map_or_else(|| "none".to_owned(), |certificate| format!("issued by {}", issuer(certificate)));
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "{mark} {:<16} {:<64} {certificate}", key.label, key.digest.to_string());
+    }
+    table.push_str("* attests. On the gateway: `attest-gateway ek add <SHA-256>` if no configured root has issued its certificate.\n");
+    table
+}
+
+fn issuer(certificate: &[u8]) -> String {
+    X509Certificate::from_der(certificate).map_or_else(
+        |_| "an issuer that cannot be read".to_owned(),
+        |(_, certificate)| printable(&certificate.issuer().to_string()),
+    )
+}

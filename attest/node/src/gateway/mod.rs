@@ -1,0 +1,324 @@
+//! The gateway's API as the node uses it: three requests over TLS that trusts the pointer's CAs only.
+
+pub mod tls;
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::SpkiSha256;
+use attest::protocol::{
+    CHALLENGE_PATH, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest, EvidenceResponse,
+    Problem, SERVICE, VERSION,
+};
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+use zeroize::Zeroizing;
+
+use crate::deadline::{Backoff, Deadline};
+use crate::failure::printable;
+
+use self::tls::{TlsProblem, Trust};
+
+/// Largest answer read. A challenge is about 3 KiB.
+const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
+/// How long a connection may take: a TCP handshake with two retransmissions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long one request may take before it counts as lost. A loaded gateway answers in milliseconds.
+const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why a gateway could not be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum GatewayError {
+    /// No connection, or it was lost, each time.
+    #[error("{url} cannot be reached ({attempts} attempts): {error}")]
+    Unreachable {
+        /// What was asked.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// What the last attempt ended in.
+        error: String,
+    },
+    /// A 5xx each time.
+    #[error("{url} answers {status} ({attempts} attempts)")]
+    Failing {
+        /// What was asked.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// HTTP status.
+        status: u16,
+    },
+    /// The TLS connection is refused by this node.
+    #[error(transparent)]
+    Tls(TlsProblem),
+    /// A CA of the pointer's that cannot be one.
+    #[error("a CA in the pointer config cannot be used: {0}")]
+    Authority(String),
+    /// It answers with something else than the protocol says.
+    #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
+    Answer {
+        /// What was asked.
+        url: String,
+        /// What was wrong.
+        what: String,
+    },
+    /// It speaks another version of the protocol.
+    #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
+    Protocol {
+        /// What was asked.
+        url: String,
+        /// Its version.
+        found: u32,
+    },
+    /// It refused.
+    #[error("the gateway refused: {}", .0.title)]
+    Refused(Box<Problem>),
+    /// The HTTP client cannot be set up.
+    #[error("the HTTP client cannot be set up: {0}")]
+    Client(String),
+}
+
+/// What stands behind a source of the pointer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Discovered {
+    /// An attestation gateway.
+    Gateway,
+    /// Something else, such as a Machine Config Server; with what it answered.
+    Other(String),
+}
+
+/// The HTTP client for all gateways of one pointer.
+pub struct Http {
+    /// There until this is dropped.
+    runtime: Option<Runtime>,
+    client: Client,
+    trust: Arc<Trust>,
+}
+
+impl Http {
+    /// A client that trusts `trust` and nothing else, and follows neither redirects nor proxies.
+    ///
+    /// # Errors
+    /// [`GatewayError::Client`].
+    pub fn new(trust: Trust) -> Result<Self, GatewayError> {
+        let trust = Arc::new(trust);
+        let client = Client::builder()
+            .tls_backend_preconfigured(trust.client_config().map_err(|error| GatewayError::Client(error.to_string()))?)
+            .tls_info(true)
+            .https_only(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .no_proxy()
+            .connect_timeout(CONNECT_LIMIT)
+            .user_agent(concat!("attest-node/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| GatewayError::Client(chain(&error)))?;
+        // One worker thread keeps the connection alive while this one waits for the TPM.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| GatewayError::Client(error.to_string()))?;
+        Ok(Self {
+            runtime: Some(runtime),
+            client,
+            trust,
+        })
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        // A name resolution that hangs cannot be cancelled; it must not hold up the report of what failed.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").finish_non_exhaustive()
+    }
+}
+
+/// One gateway and the time there is for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Gateway<'http> {
+    http: &'http Http,
+    base: &'http str,
+    deadline: Deadline,
+}
+
+/// An answer that was read to its end.
+struct Answer {
+    status: StatusCode,
+    body: Zeroizing<Vec<u8>>,
+    server_key: Option<SpkiSha256>,
+}
+
+/// One attempt that brought no answer.
+enum Lost {
+    /// Another attempt may bring one.
+    Perhaps(String),
+    /// None will.
+    Surely(GatewayError),
+}
+
+impl<'http> Gateway<'http> {
+    /// The gateway at `base`, which is what stands before `/config/<pool>`.
+    #[must_use]
+    pub const fn new(http: &'http Http, base: &'http str, deadline: Deadline) -> Self {
+        Self { http, base, deadline }
+    }
+
+    /// Asks what the server is.
+    ///
+    /// # Errors
+    /// All but [`GatewayError::Refused`].
+    pub fn discover(&self) -> Result<Discovered, GatewayError> {
+        let url = self.url(DISCOVERY_PATH);
+        let answer = self.exchange(&url, || self.http.client.get(&url))?;
+        if answer.status != StatusCode::OK {
+            return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
+        }
+        match serde_json::from_slice::<Discovery>(&answer.body) {
+            Ok(discovery) if discovery.service != SERVICE => Ok(Discovered::Other(format!("{url} is of another service"))),
+            Ok(discovery) if discovery.protocol != VERSION => Err(GatewayError::Protocol {
+                url,
+                found: discovery.protocol,
+            }),
+            Ok(discovery) if discovery.kinds.iter().any(|kind| kind == "tpm") => Ok(Discovered::Gateway),
+            Ok(_) => Ok(Discovered::Other(format!(
+                "the attestation gateway at {url} does not take TPM evidence"
+            ))),
+            Err(_) => Ok(Discovered::Other(format!("{url} answers with something else"))),
+        }
+    }
+
+    /// Asks for a challenge. With it comes the key of the server that gave it, to be bound into the quote.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    pub fn challenge(&self, request: &ChallengeRequest) -> Result<(ChallengeResponse, SpkiSha256), GatewayError> {
+        let url = self.url(CHALLENGE_PATH);
+        let (response, server_key) = self.post(&url, request)?;
+        let server_key = server_key.ok_or_else(|| GatewayError::Answer {
+            url,
+            what: "the server's certificate cannot be read".to_owned(),
+        })?;
+        Ok((response, server_key))
+    }
+
+    /// Sends the evidence. If an answer is lost on the way, the evidence is sent again and may be refused as spent.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
+        self.post(&self.url(EVIDENCE_PATH), request).map(|(response, _)| response)
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    fn post<Q: Serialize, A: DeserializeOwned>(&self, url: &str, request: &Q) -> Result<(A, Option<SpkiSha256>), GatewayError> {
+        let answer = self.exchange(url, || self.http.client.post(url).json(request))?;
+        let garbage = |what: String| GatewayError::Answer { url: url.to_owned(), what };
+        if answer.status == StatusCode::OK {
+            // The message of serde_json may hold parts of the body, and the body may hold a ticket.
+            let response = serde_json::from_slice(&answer.body).map_err(|error| {
+                garbage(format!(
+                    "JSON that does not fit ({:?} error at byte {})",
+                    error.classify(),
+                    error.column()
+                ))
+            })?;
+            return Ok((response, answer.server_key));
+        }
+        let problem = serde_json::from_slice::<Problem>(&answer.body).map_err(|_| garbage(format!("status {}", answer.status.as_u16())))?;
+        Err(GatewayError::Refused(Box::new(problem)))
+    }
+
+    /// Asks until there is an answer that is not a 5xx, or no time.
+    fn exchange(&self, url: &str, request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
+        let mut backoff = Backoff::default();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let failed = match self.attempt(url, request()) {
+                Ok(answer) if answer.status.is_server_error() => GatewayError::Failing {
+                    url: url.to_owned(),
+                    attempts,
+                    status: answer.status.as_u16(),
+                },
+                Ok(answer) => return Ok(answer),
+                Err(Lost::Surely(error)) => return Err(error),
+                Err(Lost::Perhaps(error)) => GatewayError::Unreachable {
+                    url: url.to_owned(),
+                    attempts,
+                    error,
+                },
+            };
+            match backoff.pause(self.deadline) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(failed),
+            }
+        }
+    }
+
+    fn attempt(&self, url: &str, request: RequestBuilder) -> Result<Answer, Lost> {
+        let limit = self.deadline.remaining().min(REQUEST_LIMIT);
+        let Some(runtime) = &self.http.runtime else {
+            return Err(Lost::Surely(GatewayError::Client("it is shut down".to_owned())));
+        };
+        runtime.block_on(async {
+            let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
+                Some(refused) => Lost::Surely(GatewayError::Tls(self.http.trust.explain(refused))),
+                None => Lost::Perhaps(printable(&chain(&error))),
+            };
+            let mut response = request.timeout(limit).send().await.map_err(lost)?;
+            let certificate = response
+                .extensions()
+                .get::<reqwest::tls::TlsInfo>()
+                .and_then(|info| info.peer_certificate());
+            let server_key = certificate.and_then(SpkiSha256::of_certificate);
+            let status = response.status();
+            let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));
+            while let Some(chunk) = response.chunk().await.map_err(lost)? {
+                if body.len() + chunk.len() > ANSWER_LIMIT_BYTES {
+                    let what = format!("more than {ANSWER_LIMIT_BYTES} bytes");
+                    return Err(Lost::Surely(GatewayError::Answer { url: url.to_owned(), what }));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(Answer { status, body, server_key })
+        })
+    }
+}
+
+/// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.
+fn chain(error: &reqwest::Error) -> String {
+    let mut texts = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    let innermost = texts.pop().unwrap_or_else(|| error.to_string());
+    if error.is_timeout() {
+        format!("timeout ({innermost})")
+    } else {
+        innermost
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests;

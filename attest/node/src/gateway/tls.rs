@@ -1,0 +1,313 @@
+//! Trust in the pointer's CAs, and refused certificates explained to the person at the console.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::GatewayError;
+use crate::failure::printable;
+
+/// Why this node refuses a server's certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TlsProblem {
+    /// No CA of the pointer's issued it.
+    #[error("the gateway's certificate ({subject}) was issued by {issuer}, and the pointer config trusts only {trusted}")]
+    UnknownCa {
+        /// Its subject.
+        subject: String,
+        /// Its issuer.
+        issuer: String,
+        /// Subjects of the CAs in the pointer.
+        trusted: String,
+    },
+    /// It is for another server.
+    #[error("the gateway's certificate is for {presented}, and the pointer config says {wanted}")]
+    WrongName {
+        /// The host in the pointer's URL.
+        wanted: String,
+        /// The names in the certificate.
+        presented: String,
+    },
+    /// This node's clock is before its notBefore.
+    #[error("this node's clock says {clock}, and the gateway's certificate is valid from {not_before} to {not_after}")]
+    NotYetValid {
+        /// RFC 3339, as the next two.
+        clock: String,
+        /// Start of validity.
+        not_before: String,
+        /// End of validity.
+        not_after: String,
+    },
+    /// This node's clock is after its notAfter.
+    #[error("the gateway's certificate was valid from {not_before} to {not_after}, and this node's clock says {clock}")]
+    Expired {
+        /// RFC 3339, as the next two.
+        clock: String,
+        /// Start of validity.
+        not_before: String,
+        /// End of validity.
+        not_after: String,
+    },
+    /// Anything else.
+    #[error("the gateway's certificate is refused: {0}")]
+    Other(String),
+}
+
+impl TlsProblem {
+    /// Stable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownCa { .. } => "tls-unknown-ca",
+            Self::WrongName { .. } => "tls-wrong-name",
+            Self::NotYetValid { .. } => "tls-not-yet-valid",
+            Self::Expired { .. } => "tls-expired",
+            Self::Other(_) => "tls-failed",
+        }
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn next_step(&self) -> String {
+        match self {
+            Self::UnknownCa { .. } => {
+                "put the gateway's current CA into the pointer config; if it should be there, somebody else answers at this address"
+                    .to_owned()
+            }
+            Self::WrongName { .. } => {
+                "issue a gateway certificate that has this name or address, or correct the URL in the pointer config".to_owned()
+            }
+            Self::NotYetValid { .. } => "set this node's clock (the RTC, in the firmware setup) to the current time in UTC".to_owned(),
+            Self::Expired { clock, .. } => format!(
+                "if it is not {clock}, set this node's clock (the RTC, in the firmware setup); else renew the gateway's certificate"
+            ),
+            Self::Other(_) => "check the gateway's certificate with `attest-gateway check`".to_owned(),
+        }
+    }
+}
+
+/// The CAs of one pointer.
+#[derive(Debug)]
+pub struct Trust {
+    verifier: Arc<WebPkiServerVerifier>,
+    subjects: String,
+    refused: Arc<Mutex<Option<CertificateDer<'static>>>>,
+}
+
+impl Trust {
+    /// Trusts these CAs and nothing else.
+    ///
+    /// # Errors
+    /// [`GatewayError::Authority`] for a certificate that cannot be a CA's.
+    pub fn new(authorities: &[CertificateDer<'static>]) -> Result<Self, GatewayError> {
+        let mut roots = RootCertStore::empty();
+        let mut subjects = Vec::new();
+        for authority in authorities {
+            roots
+                .add(authority.clone())
+                .map_err(|error| GatewayError::Authority(error.to_string()))?;
+            subjects.push(Described::of(authority).subject);
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|error| GatewayError::Authority(error.to_string()))?;
+        Ok(Self {
+            verifier,
+            subjects: printable(&subjects.join(", ")),
+            refused: Arc::default(),
+        })
+    }
+
+    /// TLS 1.2 and 1.3 with this trust. Every connection makes a full handshake: a resumed one would show the certificate of the
+    /// first, and the quote is bound to the key of the server that is there now.
+    pub(super) fn client_config(&self) -> Result<ClientConfig, rustls::Error> {
+        let verifier = Remembering {
+            verifier: Arc::clone(&self.verifier),
+            refused: Arc::clone(&self.refused),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    /// Says what was wrong with the certificate that was refused last.
+    pub(super) fn explain(&self, error: &CertificateError) -> TlsProblem {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let certificate = refused.as_ref().map(Described::of).unwrap_or_default();
+        let Described {
+            subject,
+            issuer,
+            names,
+            not_before,
+            not_after,
+        } = certificate;
+        match error {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => TlsProblem::UnknownCa {
+                subject,
+                issuer,
+                trusted: self.subjects.clone(),
+            },
+            CertificateError::NotValidForNameContext { expected, .. } => TlsProblem::WrongName {
+                wanted: printable(&expected.to_str()),
+                presented: names,
+            },
+            CertificateError::NotValidForName => TlsProblem::WrongName {
+                wanted: "another name".to_owned(),
+                presented: names,
+            },
+            CertificateError::NotValidYetContext { time, .. } => TlsProblem::NotYetValid {
+                clock: date(*time),
+                not_before,
+                not_after,
+            },
+            CertificateError::NotValidYet => TlsProblem::NotYetValid {
+                clock: date(UnixTime::now()),
+                not_before,
+                not_after,
+            },
+            CertificateError::ExpiredContext { time, .. } => TlsProblem::Expired {
+                clock: date(*time),
+                not_before,
+                not_after,
+            },
+            CertificateError::Expired => TlsProblem::Expired {
+                clock: date(UnixTime::now()),
+                not_before,
+                not_after,
+            },
+            other => TlsProblem::Other(printable(&other.to_string())),
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Verifies as webpki does, and keeps what was refused for the explanation.
+#[derive(Debug)]
+struct Remembering {
+    verifier: Arc<WebPkiServerVerifier>,
+    refused: Arc<Mutex<Option<CertificateDer<'static>>>>,
+}
+
+impl ServerCertVerifier for Remembering {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .inspect_err(|_| {
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(end_entity.clone().into_owned());
+            })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// The reason for which a certificate was refused, if that is what an error comes from.
+pub(super) fn certificate_error<'error>(error: &'error (dyn Error + 'static)) -> Option<&'error CertificateError> {
+    if let Some(rustls::Error::InvalidCertificate(refused)) = error.downcast_ref() {
+        return Some(refused);
+    }
+    // An io::Error's source is the source of what it wraps, so what it wraps must be asked for.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => certificate_error(wrapped),
+        None => error.source().and_then(certificate_error),
+    }
+}
+
+/// A certificate for people. Nothing in it was verified.
+#[derive(Default)]
+struct Described {
+    subject: String,
+    issuer: String,
+    names: String,
+    not_before: String,
+    not_after: String,
+}
+
+impl Described {
+    fn of(certificate: &CertificateDer<'_>) -> Self {
+        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+            return Self::default();
+        };
+        let moment = |moment: x509_parser::time::ASN1Time| rfc3339(moment.to_datetime());
+        let names = certificate
+            .subject_alternative_name()
+            .ok()
+            .flatten()
+            .map(|san| san.value.general_names.iter().map(name).collect::<Vec<_>>().join(", "));
+        Self {
+            subject: printable(&certificate.subject().to_string()),
+            issuer: printable(&certificate.issuer().to_string()),
+            names: names
+                .filter(|names| !names.is_empty())
+                .map_or_else(|| "no name".to_owned(), |names| printable(&names)),
+            not_before: moment(certificate.validity().not_before),
+            not_after: moment(certificate.validity().not_after),
+        }
+    }
+}
+
+fn name(name: &x509_parser::extensions::GeneralName<'_>) -> String {
+    use x509_parser::extensions::GeneralName;
+    match name {
+        GeneralName::DNSName(name) => (*name).to_owned(),
+        GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes)
+            .map(|bytes| std::net::IpAddr::from(bytes).to_string())
+            .or_else(|_| <[u8; 16]>::try_from(*bytes).map(|bytes| std::net::IpAddr::from(bytes).to_string()))
+            .unwrap_or_else(|_| "a malformed address".to_owned()),
+        other => other.to_string(),
+    }
+}
+
+fn date(time: UnixTime) -> String {
+    i64::try_from(time.as_secs())
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .map_or_else(|| "an impossible time".to_owned(), rfc3339)
+}
+
+fn rfc3339(moment: OffsetDateTime) -> String {
+    moment.format(&Rfc3339).unwrap_or_else(|_| moment.unix_timestamp().to_string())
+}

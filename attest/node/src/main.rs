@@ -1,0 +1,93 @@
+//! `attest-node`: arguments, then [`attest_node::boot::run`].
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use attest_node::boot::{self, Settings};
+use attest_node::ek_table::ek_table;
+use attest_node::tpm::{AkKind, EkChoice, device};
+use clap::{Parser, Subcommand};
+
+/// Proves to the attestation gateway what this node is, before Ignition fetches its config.
+///
+/// Finds the pointer config as Ignition would, attests with this node's TPM to the gateway that it names, and writes the same
+/// pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is and one line on
+/// stderr says why. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = false)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Pointer config to use instead of what Ignition would find (user.ign, then QEMU's fw_cfg)
+    #[arg(long, value_name = "FILE")]
+    pointer: Option<PathBuf>,
+    /// Where to write the pointer with the ticket [default: Ignition's user.ign, /usr/lib/ignition/user.ign]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The TPM, as a TCTI string
+    #[arg(long, global = true, default_value = device::DEFAULT_TCTI)]
+    tcti: String,
+    /// The firmware's event log; sent if it is there
+    #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
+    event_log: PathBuf,
+    /// The most seconds that all of this may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    deadline: u64,
+    /// Attestation key to make: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM cannot make that]
+    #[arg(long, value_name = "KIND")]
+    ak: Option<AkKind>,
+    /// Endorsement key to use: auto (the first with a certificate), rsa or ecc
+    #[arg(long, global = true, value_name = "KIND", default_value = "auto")]
+    ek: EkChoice,
+    /// Name that this node wants to be known by
+    #[arg(long)]
+    name: Option<String>,
+    /// The kernel command line, in which ignition.config.url may stand
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    cmdline: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print this TPM's endorsement keys: what `attest-gateway ek add` takes
+    Ek,
+}
+
+fn main() -> ExitCode {
+    let Arguments {
+        command,
+        pointer,
+        output,
+        tcti,
+        event_log,
+        deadline,
+        ak,
+        ek,
+        name,
+        cmdline,
+    } = Arguments::parse();
+    match command {
+        Some(Command::Ek) => match ek_table(&tcti, ek) {
+            Ok(table) => {
+                print!("{table}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                eprintln!("attest-node: {failure}");
+                ExitCode::FAILURE
+            }
+        },
+        None => boot::run(Settings {
+            pointer,
+            output,
+            tcti,
+            event_log,
+            deadline: Duration::from_secs(deadline),
+            ak,
+            ek,
+            name,
+            cmdline,
+        }),
+    }
+}

@@ -1,0 +1,323 @@
+//! The pointer config: the small Ignition config that says where the real one is.
+//!
+//! It is kept as the JSON that it is, so that what is written back is the same pointer, unknown members included, with a
+//! ticket in the `httpHeaders` of one source. Ignition's specification: "Configuration v3.x".
+
+pub mod authorities;
+mod data_url;
+pub mod platform;
+pub mod source;
+pub mod write;
+
+use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
+
+pub use self::source::{Place, Source};
+use self::source::{gateway_of, without_token};
+
+/// Largest pointer read. Cloud user data ends at 16 to 64 KiB; fw_cfg has no limit.
+pub const POINTER_LIMIT_BYTES: usize = 1024 * 1024;
+/// Most sources looked at. Real pointers have one; each costs a challenge and a quote.
+const SOURCES_LIMIT: usize = 16;
+
+/// Why a pointer config cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PointerError {
+    /// Nowhere.
+    #[error("no pointer config found: looked at {looked_at}")]
+    NotFound {
+        /// Where it was looked for.
+        looked_at: String,
+    },
+    /// It is there and cannot be read.
+    #[error("the pointer config {path} cannot be read: {error}")]
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// What the system says.
+        error: String,
+    },
+    /// It is larger than [`POINTER_LIMIT_BYTES`].
+    #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
+    TooLarge,
+    /// It is no Ignition config.
+    #[error("the pointer config is malformed: {0}")]
+    Malformed(String),
+    /// Its version is not one of 3.x.
+    #[error("the pointer config has Ignition spec version {found:?}; a ticket can only be put into a 3.x config")]
+    Version {
+        /// As written.
+        found: String,
+    },
+    /// It names no CA.
+    #[error("the pointer config has no CA in ignition.security.tls.certificateAuthorities, so no gateway can be trusted")]
+    NoAuthority,
+    /// A CA in it is not usable.
+    #[error("certificate authority {index} of the pointer config: {problem}")]
+    Authority {
+        /// Position in the list, from 0.
+        index: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A pointer config of spec version 3.x. It may hold tokens and tickets, so it has no `Debug`.
+pub struct Pointer {
+    config: Value,
+}
+
+impl Pointer {
+    /// Reads a pointer config.
+    ///
+    /// # Errors
+    /// [`PointerError::TooLarge`], [`PointerError::Malformed`], [`PointerError::Version`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, PointerError> {
+        if bytes.len() > POINTER_LIMIT_BYTES {
+            return Err(PointerError::TooLarge);
+        }
+        if bytes.trim_ascii().is_empty() {
+            return Err(PointerError::Malformed("it is empty".to_owned()));
+        }
+        // serde_json's messages name positions and types, not contents.
+        let config: Value = serde_json::from_slice(bytes).map_err(|error| PointerError::Malformed(error.to_string()))?;
+        let version = config
+            .pointer("/ignition/version")
+            .and_then(Value::as_str)
+            .ok_or_else(|| PointerError::Malformed("it has no ignition.version".to_owned()))?;
+        let minor = version
+            .strip_prefix("3.")
+            .and_then(|rest| rest.strip_suffix("-experimental").unwrap_or(rest).strip_suffix(".0"));
+        if minor.is_none_or(|minor| minor.parse::<u16>().is_err()) {
+            return Err(PointerError::Version {
+                found: version.chars().take(40).collect(),
+            });
+        }
+        Ok(Self { config })
+    }
+
+    /// The sources that may be attestation gateways, in the order in which Ignition fetches them.
+    #[must_use]
+    pub fn sources(&self) -> Vec<Source> {
+        let merges = self
+            .config
+            .pointer("/ignition/config/merge")
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let replace = self
+            .config
+            .pointer("/ignition/config/replace")
+            .map(|resource| (Place::Replace, resource));
+        let merges = merges.iter().enumerate().map(|(index, resource)| (Place::Merge(index), resource));
+        replace
+            .into_iter()
+            .chain(merges)
+            .filter_map(|(place, resource)| {
+                let (base, pool) = gateway_of(resource.get("source")?.as_str()?)?;
+                Some(Source { place, pool, base })
+            })
+            .take(SOURCES_LIMIT)
+            .collect()
+    }
+
+    /// Puts a ticket into a source's headers. It takes the place of whatever credential the source had: the gateway refuses two
+    /// at once, and a ticket is worth more than a token.
+    pub fn set_ticket(&mut self, place: Place, ticket: &str) {
+        let Some(ignition) = self.config.get_mut("ignition").and_then(Value::as_object_mut) else {
+            return;
+        };
+        // 3.0.0 has no httpHeaders and Ignition drops them without a word. 3.1.0 only adds to it.
+        if let Some(version) = ignition.get_mut("version")
+            && version == "3.0.0"
+        {
+            *version = json!("3.1.0");
+        }
+        let config = ignition.get_mut("config");
+        let resource = match place {
+            Place::Replace => config.and_then(|config| config.get_mut("replace")),
+            Place::Merge(index) => config
+                .and_then(|config| config.get_mut("merge"))
+                .and_then(|merge| merge.get_mut(index)),
+        };
+        let Some(resource) = resource.and_then(Value::as_object_mut) else {
+            return;
+        };
+        if let Some(source) = resource.get("source").and_then(Value::as_str).and_then(without_token) {
+            resource.insert("source".to_owned(), json!(source));
+        }
+        set_authorization(resource, ticket);
+    }
+
+    /// The config as JSON.
+    #[must_use]
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.config.to_string().into_bytes())
+    }
+}
+
+fn set_authorization(resource: &mut Map<String, Value>, ticket: &str) {
+    let mut headers = match resource.remove("httpHeaders") {
+        Some(Value::Array(headers)) => headers,
+        _ => Vec::new(),
+    };
+    headers.retain(|header| {
+        !header
+            .get("name")
+            .and_then(Value::as_str)
+            .is_some_and(|name| name.eq_ignore_ascii_case("authorization"))
+    });
+    headers.push(json!({ "name": "Authorization", "value": format!("Bearer {ticket}") }));
+    resource.insert("httpHeaders".to_owned(), Value::Array(headers));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn pointer(config: &Value) -> Pointer {
+        Pointer::parse(config.to_string().as_bytes()).unwrap()
+    }
+
+    fn check_parse(text: &str, expect: Result<(), &str>) {
+        assert_eq!(
+            Pointer::parse(text.as_bytes()).map(|_| ()).map_err(|error| error.to_string()),
+            expect.map_err(str::to_owned),
+            "{text}"
+        );
+    }
+
+    fn version_error(found: &str) -> String {
+        PointerError::Version { found: found.to_owned() }.to_string()
+    }
+
+    #[test]
+    fn only_3_x_configs_are_pointers() {
+        check_parse(r#"{"ignition":{"version":"3.0.0"}}"#, Ok(()));
+        check_parse(r#" {"ignition":{"version":"3.5.0"}} "#, Ok(()));
+        check_parse(r#"{"ignition":{"version":"3.7.0-experimental"},"unknown":1}"#, Ok(()));
+        check_parse(r#"{"ignition":{"version":"2.2.0"}}"#, Err(&version_error("2.2.0")));
+        check_parse(r#"{"ignition":{"version":"3"}}"#, Err(&version_error("3")));
+        check_parse(r#"{"ignition":{"version":"3.1.1"}}"#, Err(&version_error("3.1.1")));
+        check_parse(r#"{"ignition":{"version":"30.1.0"}}"#, Err(&version_error("30.1.0")));
+        check_parse(
+            r#"{"ignition":{"version":3}}"#,
+            Err("the pointer config is malformed: it has no ignition.version"),
+        );
+        check_parse(
+            r#"{"ignition":[]}"#,
+            Err("the pointer config is malformed: it has no ignition.version"),
+        );
+        check_parse("[]", Err("the pointer config is malformed: it has no ignition.version"));
+        check_parse("", Err("the pointer config is malformed: it is empty"));
+        check_parse(" \n", Err("the pointer config is malformed: it is empty"));
+        check_parse(
+            "#cloud-config\n",
+            Err("the pointer config is malformed: expected value at line 1 column 1"),
+        );
+        check_parse(
+            &"[".repeat(100_000),
+            Err("the pointer config is malformed: recursion limit exceeded at line 1 column 128"),
+        );
+        check_parse(&" ".repeat(POINTER_LIMIT_BYTES + 1), Err(&PointerError::TooLarge.to_string()));
+    }
+
+    fn check_ticket(before: &Value, place: Place, after: &Value) {
+        let mut pointer = pointer(before);
+        pointer.set_ticket(place, "ticket.abc");
+        assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), *after);
+    }
+
+    const SOURCE: &str = "https://a/config/worker";
+
+    fn merge(version: &str, resource: &Value) -> Value {
+        json!({ "ignition": { "version": version, "config": { "merge": [resource] } }, "x-unknown": [1, {"a": null}] })
+    }
+
+    #[test]
+    fn the_ticket_is_the_only_credential_afterwards() {
+        let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
+        let plain = merge("3.2.0", &json!({"source": SOURCE}));
+        let done = merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
+        check_ticket(&plain, Place::Merge(0), &done);
+        check_ticket(
+            &merge("3.2.0", &json!({"source": format!("{SOURCE}?token=x")})),
+            Place::Merge(0),
+            &done,
+        );
+        check_ticket(
+            &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": null})),
+            Place::Merge(0),
+            &done,
+        );
+        check_ticket(
+            &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": "x"})),
+            Place::Merge(0),
+            &done,
+        );
+        let token = json!({"name": "aUthorization", "value": "Bearer token"});
+        check_ticket(
+            &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": [token, token]})),
+            Place::Merge(0),
+            &done,
+        );
+        let other = json!({"name": "X-Other", "value": "1"});
+        check_ticket(
+            &merge(
+                "3.2.0",
+                &json!({"source": SOURCE, "httpHeaders": [token, other], "verification": {"hash": "x"}}),
+            ),
+            Place::Merge(0),
+            &merge(
+                "3.2.0",
+                &json!({"source": SOURCE, "httpHeaders": [other, ticket], "verification": {"hash": "x"}}),
+            ),
+        );
+        check_ticket(&plain, Place::Merge(1), &plain);
+        check_ticket(&plain, Place::Replace, &plain);
+    }
+
+    #[test]
+    fn version_3_0_is_raised_because_it_has_no_headers() {
+        let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
+        let after = |version| merge(version, &json!({"source": SOURCE, "httpHeaders": [ticket]}));
+        check_ticket(&merge("3.0.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.1.0"));
+        check_ticket(&merge("3.1.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.1.0"));
+        check_ticket(&merge("3.5.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.5.0"));
+    }
+
+    #[test]
+    fn all_sources_are_found() {
+        let config = json!({ "ignition": { "version": "3.4.0", "config": {
+            "merge": [{"source": "https://a/config/worker"}, {"source": "data:,{}"}, {}, {"source": null}, 7, {"source": "https://b/x/config/gpu"}],
+            "replace": {"source": "https://c/config/master"},
+        } } });
+        let found: Vec<(Place, String)> = pointer(&config)
+            .sources()
+            .into_iter()
+            .map(|source| (source.place, source.pool))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (Place::Replace, "master".to_owned()),
+                (Place::Merge(0), "worker".to_owned()),
+                (Place::Merge(5), "gpu".to_owned())
+            ]
+        );
+        assert!(pointer(&json!({"ignition": {"version": "3.4.0"}})).sources().is_empty());
+        assert!(
+            pointer(&json!({"ignition": {"version": "3.4.0", "config": {"merge": {}, "replace": []}}}))
+                .sources()
+                .is_empty()
+        );
+        let many: Vec<Value> = (0..100).map(|_| json!({"source": SOURCE})).collect();
+        assert_eq!(
+            pointer(&json!({"ignition": {"version": "3.4.0", "config": {"merge": many}}}))
+                .sources()
+                .len(),
+            SOURCES_LIMIT
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! Writing the pointer back so that Ignition sees the old one or the new one, and nothing else.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Replaces `path` with `content`, mode 0600: a ticket is in it.
+///
+/// The temporary file has one fixed name beside the target, so that a run that was killed leaves no more than one, and the next
+/// run removes it.
+///
+/// # Errors
+/// The first system call that failed; the target is then as it was, and no temporary file is left.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or_else(|| Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let temporary = temporary_of(path)?;
+    remove(&temporary)?;
+    let result = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    if result.is_err() {
+        let _ = remove(&temporary);
+    }
+    result?;
+    File::open(folder)?.sync_all()
+}
+
+/// Removes what a killed run left behind.
+pub fn tidy(path: &Path) {
+    if let Ok(temporary) = temporary_of(path) {
+        let _ = remove(&temporary);
+    }
+}
+
+fn temporary_of(path: &Path) -> io::Result<PathBuf> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the output path has no file name"))?;
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(".attest-node");
+    Ok(path.with_file_name(temporary))
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_file_is_replaced_and_private() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("usr/lib/ignition");
+        let path = folder.join("user.ign");
+        replace(&path, b"one").unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(&folder), ["user.ign"]);
+    }
+
+    #[test]
+    fn a_killed_run_leaves_nothing_for_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.ign");
+        fs::write(folder.path().join(".user.ign.attest-node"), "a ticket").unwrap();
+        tidy(&path);
+        assert!(names(folder.path()).is_empty());
+        fs::write(folder.path().join(".user.ign.attest-node"), "a ticket").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(names(folder.path()), ["user.ign"]);
+    }
+
+    #[test]
+    fn a_failure_leaves_no_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.ign");
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, b"new").is_err());
+        assert_eq!(names(folder.path()), ["user.ign"]);
+        assert!(replace(Path::new("/"), b"new").is_err());
+        assert!(replace(&folder.path().join(".."), b"new").is_err());
+    }
+}

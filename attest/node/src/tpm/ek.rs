@@ -1,0 +1,337 @@
+//! Endorsement keys: which the TPM has, and which one to attest with.
+//!
+//! The manufacturer certifies a key that the TPM derives from its endorsement seed by a template of the TCG EK Credential
+//! Profile (2.6, annex B). Often the key is also kept at a persistent handle, which saves deriving it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use attest::EkDigest;
+use attest::protocol::HexDigest;
+use tss_esapi::handles::{KeyHandle, ObjectHandle, PersistentTpmHandle, TpmHandle};
+use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::interface_types::ecc::EccCurve;
+use tss_esapi::interface_types::key_bits::RsaKeyBits;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
+use tss_esapi::structures::Public;
+use tss_esapi::traits::Marshall as _;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::ek_template::{TEMPLATES, Template, UNCERTIFIED_TEMPLATES};
+use super::error::Doing as _;
+use super::{Tpm, TpmError, nv};
+
+/// Persistent handles of endorsement keys (TCG Registry of Reserved TPM 2.0 Handles and Localities, 2.3.1).
+const PERSISTENT: std::ops::RangeInclusive<u32> = 0x8101_0000..=0x8101_ffff;
+/// Most persistent keys looked at: TPMs keep seven at the least and a few dozen at the most.
+const PERSISTENT_LIMIT: usize = 32;
+
+/// Which kind of EK to attest with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EkChoice {
+    /// The first with a certificate; RSA-2048 if none has one.
+    #[default]
+    Auto,
+    /// An RSA key.
+    Rsa,
+    /// An elliptic-curve key.
+    Ecc,
+}
+
+impl EkChoice {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rsa => "rsa",
+            Self::Ecc => "ecc",
+        }
+    }
+
+    const fn allows(self, family: EkChoice) -> bool {
+        matches!((self, family), (Self::Auto, _) | (Self::Rsa, Self::Rsa) | (Self::Ecc, Self::Ecc))
+    }
+}
+
+impl FromStr for EkChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Auto, Self::Rsa, Self::Ecc]
+            .into_iter()
+            .find(|choice| choice.name() == text)
+            .ok_or_else(|| format!("{text:?} is none of auto, rsa, ecc"))
+    }
+}
+
+/// Where an EK comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EkOrigin {
+    /// Kept in the TPM at this handle.
+    Persistent(u32),
+    /// Derived from the endorsement seed.
+    Created(&'static Template),
+}
+
+impl fmt::Display for EkOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Persistent(handle) => write!(f, "persistent at {handle:#010x}"),
+            Self::Created(template) => write!(f, "made from template {}", template.label),
+        }
+    }
+}
+
+/// An EK of this TPM.
+#[derive(Debug, Clone)]
+pub struct EndorsementKey {
+    /// Where it is.
+    pub origin: EkOrigin,
+    /// What it is: `RSA-2048 (L-1)`.
+    pub label: &'static str,
+    /// Its TPMT_PUBLIC.
+    pub public: Vec<u8>,
+    /// Its name in allowlists.
+    pub digest: EkDigest,
+    /// Its certificate as it stands in NV (DER, padding included).
+    pub certificate: Option<Vec<u8>>,
+    pub(super) authorization: EkAuthorization,
+}
+
+/// How the TPM wants the use of an EK authorised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EkAuthorization {
+    /// userWithAuth: the EK's own password, which is empty.
+    Password,
+    /// PolicyA: PolicySecret(endorsement), in a session of this hash.
+    PolicySecret(HashingAlgorithm),
+}
+
+/// A key that may turn out to be the EK wanted once the TPM has produced it.
+struct Candidate {
+    origin: EkOrigin,
+    label: &'static str,
+    certificate: Option<Vec<u8>>,
+    /// The key that the certificate is about.
+    certified: Option<EkDigest>,
+}
+
+impl Tpm {
+    /// Every EK that the TPM has or can make, the preferred one first. Slow: makes those that are not persistent.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`]; [`TpmError::NoEndorsementKey`] if there is none of the kind asked for.
+    pub fn endorsement_keys(&mut self, choice: EkChoice) -> Result<Vec<EndorsementKey>, TpmError> {
+        let mut keys: Vec<EndorsementKey> = Vec::new();
+        for candidate in self.candidates(choice)? {
+            if let Ok(key) = self.produce(candidate)
+                && keys.iter().all(|known| known.digest != key.digest)
+            {
+                keys.push(key);
+            }
+        }
+        if keys.is_empty() {
+            Err(TpmError::NoEndorsementKey { choice: choice.name() })
+        } else {
+            Ok(keys)
+        }
+    }
+
+    /// The EK to attest with: the first of [`Tpm::endorsement_keys`], without making the others.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`] with what went wrong with the first candidate; [`TpmError::NoEndorsementKey`] if there is none.
+    pub fn endorsement_key(&mut self, choice: EkChoice) -> Result<EndorsementKey, TpmError> {
+        let mut first_error = None;
+        for candidate in self.candidates(choice)? {
+            match self.produce(candidate) {
+                Ok(key) => return Ok(key),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or(TpmError::NoEndorsementKey { choice: choice.name() }))
+    }
+
+    /// Certified keys first, then what is persistent, then what every TPM can make.
+    fn candidates(&mut self, choice: EkChoice) -> Result<Vec<Candidate>, TpmError> {
+        let persistent = self.persistent_keys()?;
+        let written = self.handles(*nv::CERTIFICATES.start(), *nv::CERTIFICATES.end())?;
+        let mut candidates = Vec::new();
+        for template in TEMPLATES
+            .iter()
+            .filter(|template| choice.allows(template.family) && written.contains(&template.certificate_index))
+        {
+            // An index that cannot be read, or holds no certificate, is as good as none.
+            let Ok(certificate) = self.nv_read(template.certificate_index) else {
+                continue;
+            };
+            let Some(certified) = certified_key(&certificate) else { continue };
+            let origin = persistent
+                .iter()
+                .find(|(_, public)| digest(public).is_ok_and(|digest| digest == certified))
+                .map_or(EkOrigin::Created(template), |(handle, _)| EkOrigin::Persistent(*handle));
+            candidates.push(Candidate {
+                origin,
+                label: template.label,
+                certificate: Some(certificate),
+                certified: Some(certified),
+            });
+        }
+        let uncertified = |origin, label| Candidate {
+            origin,
+            label,
+            certificate: None,
+            certified: None,
+        };
+        for (handle, public) in &persistent {
+            let (family, label) = kind(public);
+            if choice.allows(family) && digest(public).is_ok() {
+                candidates.push(uncertified(EkOrigin::Persistent(*handle), label));
+            }
+        }
+        for template in TEMPLATES
+            .iter()
+            .take(UNCERTIFIED_TEMPLATES)
+            .filter(|template| choice.allows(template.family))
+        {
+            candidates.push(uncertified(EkOrigin::Created(template), template.label));
+        }
+        Ok(candidates)
+    }
+
+    fn persistent_keys(&mut self) -> Result<Vec<(u32, Public)>, TpmError> {
+        let mut keys = Vec::new();
+        for handle in self
+            .handles(*PERSISTENT.start(), *PERSISTENT.end())?
+            .into_iter()
+            .take(PERSISTENT_LIMIT)
+        {
+            let Ok(object) = self.open_persistent(handle) else { continue };
+            // A key of a kind that tss-esapi does not know is no EK of ours.
+            if let Ok((public, _, _)) = self.context.execute_without_session(|context| context.read_public(object)) {
+                keys.push((handle, public));
+            }
+            self.close(object.into());
+        }
+        Ok(keys)
+    }
+
+    fn produce(&mut self, candidate: Candidate) -> Result<EndorsementKey, TpmError> {
+        let (handle, public) = self.load_ek(candidate.origin)?;
+        self.unload_ek(candidate.origin, handle);
+        let digest = digest(&public)?;
+        if candidate.certified.is_some_and(|certified| certified != digest) {
+            return Err(TpmError::Unexpected {
+                what: "an endorsement key that is not the one in its certificate",
+            });
+        }
+        let authorization = if public.object_attributes().user_with_auth() {
+            EkAuthorization::Password
+        } else {
+            EkAuthorization::PolicySecret(public.name_hashing_algorithm())
+        };
+        let Candidate {
+            origin,
+            label,
+            certificate,
+            ..
+        } = candidate;
+        Ok(EndorsementKey {
+            origin,
+            label,
+            public: marshal(&public)?,
+            digest,
+            certificate,
+            authorization,
+        })
+    }
+
+    /// Makes an EK usable; to be given back by [`Tpm::unload_ek`].
+    pub(super) fn load_ek(&mut self, origin: EkOrigin) -> Result<(KeyHandle, Public), TpmError> {
+        const DOING: &str = "reading the endorsement key";
+        let handle = match origin {
+            EkOrigin::Persistent(handle) => self.open_persistent(handle)?,
+            EkOrigin::Created(template) => match self.created_ek.take() {
+                Some((known, handle)) if known == template => {
+                    self.created_ek = Some((known, handle));
+                    handle
+                }
+                other => {
+                    if let Some((_, handle)) = other {
+                        self.flush(handle.into());
+                    }
+                    let handle = self
+                        .create_primary(template.public().doing("writing the template of an endorsement key")?)
+                        .doing("making the endorsement key")?;
+                    self.created_ek = Some((template, handle));
+                    handle
+                }
+            },
+        };
+        match self.context.execute_without_session(|context| context.read_public(handle)) {
+            Ok((public, _, _)) => Ok((handle, public)),
+            Err(source) => {
+                self.unload_ek(origin, handle);
+                Err(TpmError::Command { doing: DOING, source })
+            }
+        }
+    }
+
+    /// Gives an EK back; one that was created stays loaded for the next use.
+    pub(super) fn unload_ek(&mut self, origin: EkOrigin, handle: KeyHandle) {
+        if let EkOrigin::Persistent(_) = origin {
+            self.close(handle.into());
+        }
+    }
+
+    fn open_persistent(&mut self, handle: u32) -> Result<KeyHandle, TpmError> {
+        const DOING: &str = "opening a persistent key";
+        let handle = TpmHandle::from(PersistentTpmHandle::new(handle).doing(DOING)?);
+        self.open_handle(handle, DOING).map(|object: ObjectHandle| object.into())
+    }
+
+    /// A primary object in the endorsement hierarchy, whose password is empty unless an owner took it.
+    pub(super) fn create_primary(&mut self, template: Public) -> Result<KeyHandle, tss_esapi::Error> {
+        self.with_password(|context| context.create_primary(Hierarchy::Endorsement, template, None, None, None, None))
+            .map(|created| created.key_handle)
+    }
+}
+
+fn digest(public: &Public) -> Result<EkDigest, TpmError> {
+    EkDigest::from_public_area(&marshal(public)?).map_err(TpmError::EndorsementKey)
+}
+
+/// The key that a certificate is about; what follows the certificate in NV is padding.
+fn certified_key(certificate: &[u8]) -> Option<EkDigest> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let spki = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate.public_key().raw);
+    EkDigest::try_from(HexDigest::new(spki.as_ref())?).ok()
+}
+
+/// TPMT_PUBLIC, which is what [`Public`] marshals to: TPM2B_PUBLIC without its size.
+pub(super) fn marshal(public: &Public) -> Result<Vec<u8>, TpmError> {
+    public.marshall().doing("writing a public area")
+}
+
+fn kind(public: &Public) -> (EkChoice, &'static str) {
+    match public {
+        Public::Rsa { parameters, .. } => (
+            EkChoice::Rsa,
+            match parameters.key_bits() {
+                RsaKeyBits::Rsa2048 => "RSA-2048",
+                RsaKeyBits::Rsa3072 => "RSA-3072",
+                RsaKeyBits::Rsa4096 => "RSA-4096",
+                RsaKeyBits::Rsa1024 => "RSA-1024",
+            },
+        ),
+        Public::Ecc { parameters, .. } => (
+            EkChoice::Ecc,
+            match parameters.ecc_curve() {
+                EccCurve::NistP256 => "ECC P-256",
+                EccCurve::NistP384 => "ECC P-384",
+                EccCurve::NistP521 => "ECC P-521",
+                _ => "ECC",
+            },
+        ),
+        _ => (EkChoice::Auto, "unknown"),
+    }
+}

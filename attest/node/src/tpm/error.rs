@@ -1,0 +1,100 @@
+//! What can go wrong with a TPM.
+
+use attest::reject::Reject;
+
+/// A failure of the TPM, or something that it cannot do.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TpmError {
+    /// No TPM device.
+    #[error("this node has no TPM 2.0 ({path} does not exist)")]
+    Absent {
+        /// The device looked for.
+        path: String,
+    },
+    /// The device is one of a TPM 1.2.
+    #[error("this node's TPM is a TPM 1.2")]
+    Version12,
+    /// The TCTI string is not understood.
+    #[error("the TCTI {tcti:?} is not understood")]
+    Tcti {
+        /// As given.
+        tcti: String,
+    },
+    /// Nothing answers there.
+    #[error("no TPM answers at {tcti} ({})", code(.source))]
+    NoAnswer {
+        /// As given.
+        tcti: String,
+        /// What the TSS says.
+        source: tss_esapi::Error,
+    },
+    /// A command failed, in the TPM or on the way to it.
+    #[error("{doing} failed: {source} ({})", code(.source))]
+    Command {
+        /// What was attempted.
+        doing: &'static str,
+        /// What the TSS says.
+        source: tss_esapi::Error,
+    },
+    /// An answer that the TPM specification does not allow.
+    #[error("the TPM answered with {what}")]
+    Unexpected {
+        /// What it was.
+        what: &'static str,
+    },
+    /// No EK of the kind asked for.
+    #[error("the TPM has no endorsement key of the kind asked for ({choice})")]
+    NoEndorsementKey {
+        /// `auto`, `rsa` or `ecc`.
+        choice: &'static str,
+    },
+    /// The EK is of no form that the attestation protocol knows.
+    #[error("the endorsement key cannot be used: {0}")]
+    EndorsementKey(Reject),
+    /// A structure of the gateway's that is no TPM structure.
+    #[error("{structure} is malformed: {found} bytes, {expected} expected")]
+    Structure {
+        /// Its name in TPM 2.0 Part 2.
+        structure: &'static str,
+        /// Bytes present.
+        found: usize,
+        /// Bytes announced, or the most allowed.
+        expected: usize,
+    },
+    /// The TPM was asked to quote what it does not have.
+    #[error("the TPM has no {wanted} PCR bank; it has {available}")]
+    NoBank {
+        /// The bank asked for.
+        wanted: String,
+        /// The banks it has.
+        available: String,
+    },
+    /// PCRs kept changing between their reading and the quote.
+    #[error("the PCRs changed between reading and quoting, {attempts} times in a row")]
+    PcrsChanging {
+        /// How often it was attempted.
+        attempts: u32,
+    },
+}
+
+/// The response code as a number, which is what one can look up.
+fn code(error: &tss_esapi::Error) -> String {
+    use tss_esapi::constants::response_code::Tss2ResponseCode;
+    let text = match error {
+        tss_esapi::Error::Tss2Error(Tss2ResponseCode::FormatZero(code)) => code.to_string(),
+        tss_esapi::Error::Tss2Error(Tss2ResponseCode::FormatOne(code)) => code.to_string(),
+        _ => return "before it reached the TPM".to_owned(),
+    };
+    text.rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Says what was attempted when a TSS call failed.
+pub(super) trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, TpmError>;
+}
+
+impl<T> Doing<T> for Result<T, tss_esapi::Error> {
+    fn doing(self, doing: &'static str) -> Result<T, TpmError> {
+        self.map_err(|source| TpmError::Command { doing, source })
+    }
+}

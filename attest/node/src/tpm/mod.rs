@@ -1,0 +1,116 @@
+//! The node's TPM, driven by tss-esapi: keys, credential activation, quotes.
+//!
+//! Everything here blocks, and a TPM may take seconds (or for ever) for an answer: the caller bounds the time.
+//! Objects and sessions are flushed on every path. Without a resource manager a TPM has room for three objects and three
+//! sessions; whatever an error path leaves behind ends in TPM_RC_OBJECT_MEMORY (0x902) or TPM_RC_SESSION_MEMORY (0x903).
+
+pub mod attester;
+pub mod device;
+pub mod ek;
+mod ek_template;
+mod error;
+mod nv;
+mod quote;
+
+use std::str::FromStr;
+
+use tss_esapi::Context;
+use tss_esapi::constants::CapabilityType;
+use tss_esapi::handles::{KeyHandle, ObjectHandle, TpmHandle};
+use tss_esapi::interface_types::session_handles::AuthSession;
+use tss_esapi::structures::CapabilityData;
+use tss_esapi::tcti_ldr::TctiNameConf;
+
+pub use self::attester::{AkKind, Attester};
+pub use self::ek::{EkChoice, EkOrigin, EndorsementKey};
+pub use self::ek_template::Template;
+use self::error::Doing as _;
+pub use self::error::TpmError;
+pub use self::quote::Quote;
+
+/// Most handles asked for in one TPM2_GetCapability: what fits in the TPM's capability buffer (MAX_CAP_HANDLES, Part 2, 10.3).
+const HANDLES_PER_ANSWER: u32 = 254;
+/// Most answers read for one range of handles, so that a TPM that always says "more" cannot hold the node for ever.
+const HANDLE_ANSWERS_LIMIT: usize = 16;
+
+/// An open connection to a TPM.
+#[derive(Debug)]
+pub struct Tpm {
+    context: Context,
+    /// The EK that was created last, kept loaded: on hardware, to derive an RSA EK takes up to a minute.
+    created_ek: Option<(&'static Template, KeyHandle)>,
+}
+
+impl Tpm {
+    /// Opens the TPM behind a TCTI string, such as `device:/dev/tpmrm0` or `swtpm:host=127.0.0.1,port=2321`.
+    ///
+    /// # Errors
+    /// [`TpmError::Tcti`] for a string that names no TCTI, [`TpmError::NoAnswer`].
+    pub fn open(tcti: &str) -> Result<Self, TpmError> {
+        let name = TctiNameConf::from_str(tcti).map_err(|_| TpmError::Tcti { tcti: tcti.to_owned() })?;
+        let context = Context::new(name).map_err(|source| TpmError::NoAnswer {
+            tcti: tcti.to_owned(),
+            source,
+        })?;
+        Ok(Self { context, created_ek: None })
+    }
+
+    /// The tss-esapi context, for what this driver does not do. Whatever is loaded through it must be flushed through it.
+    pub fn context(&mut self) -> &mut Context {
+        &mut self.context
+    }
+
+    /// Handles of one kind from `first` to `last`, ascending.
+    fn handles(&mut self, first: u32, last: u32) -> Result<Vec<u32>, TpmError> {
+        let mut found = Vec::new();
+        let mut next = first;
+        for _ in 0..HANDLE_ANSWERS_LIMIT {
+            let (data, more) = self
+                .context
+                .execute_without_session(|context| context.get_capability(CapabilityType::Handles, next, HANDLES_PER_ANSWER))
+                .doing("listing what the TPM holds")?;
+            let CapabilityData::Handles(list) = data else {
+                return Err(TpmError::Unexpected {
+                    what: "another capability than asked for",
+                });
+            };
+            let answer: Vec<u32> = list.into_inner().into_iter().map(u32::from).collect();
+            found.extend(answer.iter().copied().filter(|handle| (first..=last).contains(handle)));
+            match answer.last() {
+                Some(&highest) if more && (next..last).contains(&highest) => next = highest.saturating_add(1),
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// An ESYS handle for something that lives in the TPM; to be given back by [`Tpm::close`].
+    fn open_handle(&mut self, handle: TpmHandle, doing: &'static str) -> Result<ObjectHandle, TpmError> {
+        self.context
+            .execute_without_session(|context| context.tr_from_tpm_public(handle))
+            .doing(doing)
+    }
+
+    /// Forgets an ESYS handle; the thing stays in the TPM. Nothing is lost if this fails.
+    fn close(&mut self, mut handle: ObjectHandle) {
+        let _ = self.context.execute_without_session(|context| context.tr_close(&mut handle));
+    }
+
+    /// Removes a transient object or a session from the TPM. A TPM that refuses this has lost the object already.
+    fn flush(&mut self, handle: ObjectHandle) {
+        let _ = self.context.execute_without_session(|context| context.flush_context(handle));
+    }
+
+    /// Runs commands that need one empty password.
+    fn with_password<T>(&mut self, commands: impl FnOnce(&mut Context) -> T) -> T {
+        self.context.execute_with_session(Some(AuthSession::Password), commands)
+    }
+}
+
+impl Drop for Tpm {
+    fn drop(&mut self) {
+        if let Some((_, handle)) = self.created_ek.take() {
+            self.flush(handle.into());
+        }
+    }
+}

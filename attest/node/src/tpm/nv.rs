@@ -1,0 +1,128 @@
+//! Certificates in the TPM's NV memory (TCG EK Credential Profile 2.6, 2.2.1).
+
+use std::ops::RangeInclusive;
+
+use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, TpmHandle};
+use tss_esapi::interface_types::resource_handles::NvAuth;
+
+use super::error::Doing as _;
+use super::{Tpm, TpmError};
+
+/// Where EK certificates are: low range, high range, and the issuers' certificates after them.
+pub(super) const CERTIFICATES: RangeInclusive<u32> = 0x01c0_0002..=0x01c0_00ff;
+/// Where the certificates of the EK certificate's issuers are, concatenated, and split where an index is full.
+pub(super) const CHAIN: RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
+
+/// Largest NV index read. Certificates are 1 to 2 KiB; Intel's chains fill a few indexes of 1 to 2 KiB.
+const INDEX_LIMIT_BYTES: usize = 8 * 1024;
+/// Most bytes of issuers' certificates read: eight certificates, what the gateway accepts, with room.
+const CHAIN_LIMIT_BYTES: usize = 24 * 1024;
+/// Most intermediate certificates sent: the gateway accepts eight.
+const CHAIN_LIMIT_CERTIFICATES: usize = 8;
+/// Bytes read by one command: TPM_PT_NV_BUFFER_MAX is 512 at the least on PC Client TPMs (PTP 1.05).
+const CHUNK_BYTES: usize = 512;
+
+impl Tpm {
+    /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`] if the TPM does not even list its NV indexes.
+    pub fn intermediates(&mut self) -> Result<Vec<Vec<u8>>, TpmError> {
+        let mut bytes = Vec::new();
+        for index in self.handles(*CHAIN.start(), *CHAIN.end())? {
+            match self.nv_read(index) {
+                Ok(part) if bytes.len() + part.len() <= CHAIN_LIMIT_BYTES => bytes.extend(part),
+                // The chain is a convenience: the gateway may know the intermediates itself.
+                _ => break,
+            }
+        }
+        Ok(split_certificates(&bytes))
+    }
+
+    /// The whole content of an NV index that anybody may read.
+    pub(super) fn nv_read(&mut self, index: u32) -> Result<Vec<u8>, TpmError> {
+        const DOING: &str = "reading a certificate from the TPM's NV memory";
+        let handle = TpmHandle::from(NvIndexTpmHandle::new(index).doing(DOING)?);
+        let object = self.open_handle(handle, DOING)?;
+        let content = self.nv_read_open(NvIndexHandle::from(object));
+        self.close(object);
+        content.doing(DOING)?.ok_or(TpmError::Unexpected {
+            what: "an NV index larger than any certificate",
+        })
+    }
+
+    /// `None`: the index is larger than [`INDEX_LIMIT_BYTES`].
+    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Option<Vec<u8>>, tss_esapi::Error> {
+        let (public, _) = self.context.execute_without_session(|context| context.nv_read_public(index))?;
+        let size = public.data_size();
+        if size > INDEX_LIMIT_BYTES {
+            return Ok(None);
+        }
+        self.nv_read_as(NvAuth::NvIndex(index), index, size)
+            .or_else(|_| self.nv_read_as(NvAuth::Owner, index, size))
+            .map(Some)
+    }
+
+    fn nv_read_as(&mut self, authority: NvAuth, index: NvIndexHandle, size: usize) -> Result<Vec<u8>, tss_esapi::Error> {
+        let mut content = Vec::with_capacity(size);
+        while content.len() < size {
+            // Both fit in 16 bits: the size is bounded above.
+            let length = u16::try_from((size - content.len()).min(CHUNK_BYTES)).unwrap_or(u16::MAX);
+            let offset = u16::try_from(content.len()).unwrap_or(u16::MAX);
+            let chunk = self.with_password(|context| context.nv_read(authority, index, length, offset))?;
+            if chunk.is_empty() {
+                break;
+            }
+            content.extend_from_slice(&chunk);
+        }
+        Ok(content)
+    }
+}
+
+/// Cuts concatenated certificates apart at the length of each outer SEQUENCE; unwritten NV (0xFF) and zeros are padding.
+fn split_certificates(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut certificates = Vec::new();
+    while certificates.len() < CHAIN_LIMIT_CERTIFICATES {
+        let padding = bytes.iter().take_while(|byte| matches!(byte, 0x00 | 0xff)).count();
+        bytes = bytes.get(padding..).unwrap_or_default();
+        // SEQUENCE with a length of two bytes: no certificate is shorter than 256 bytes or longer than 64 KiB.
+        let [0x30, 0x82, high, low, ..] = bytes else { break };
+        let length = 4 + usize::from(u16::from_be_bytes([*high, *low]));
+        let Some((certificate, rest)) = bytes.split_at_checked(length) else {
+            break;
+        };
+        certificates.push(certificate.to_vec());
+        bytes = rest;
+    }
+    certificates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(length: u16) -> Vec<u8> {
+        let [high, low] = length.to_be_bytes();
+        let mut bytes = vec![0x30, 0x82, high, low];
+        bytes.resize(4 + usize::from(length), 0x55);
+        bytes
+    }
+
+    fn check(parts: &[Vec<u8>], expect: usize) {
+        assert_eq!(split_certificates(&parts.concat()).len(), expect);
+    }
+
+    #[test]
+    fn chains_are_cut_into_certificates() {
+        check(&[], 0);
+        check(&[certificate(300)], 1);
+        check(&[certificate(300), certificate(1000)], 2);
+        check(&[certificate(300), vec![0xff; 100]], 1);
+        check(&[certificate(300), vec![0; 100], certificate(400), vec![0xff; 3]], 2);
+        check(&[vec![0xff; 512]], 0);
+        check(&[certificate(300), vec![0x31; 30]], 1);
+        check(&[certificate(300), vec![0x30, 0x82, 0xff]], 1);
+        check(&[certificate(300), vec![0x30, 0x82, 0x01, 0x00, 1]], 1);
+        check(&vec![certificate(300); 20], CHAIN_LIMIT_CERTIFICATES);
+    }
+}

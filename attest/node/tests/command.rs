@@ -1,0 +1,141 @@
+//! The program as a boot sees it, where no TPM and no gateway are needed: exit code and the one line on stderr.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const SOURCE: &str = r#"{"source":"https://127.0.0.1:1/config/worker"}"#;
+
+fn pointer(version: &str, source: &str, authorities: &str) -> String {
+    format!(
+        r#"{{"ignition":{{"version":"{version}","config":{{"merge":[{source}]}},"security":{{"tls":{{"certificateAuthorities":[{authorities}]}}}}}}}}"#
+    )
+}
+
+fn authority() -> String {
+    let pem = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap().cert.pem();
+    format!(r#"{{"source":"data:;base64,{}"}}"#, data_encoding::BASE64.encode(pem.as_bytes()))
+}
+
+fn run(folder: &Path, cmdline: &str, arguments: &[&str]) -> Output {
+    fs::write(folder.join("cmdline"), cmdline).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder)
+        .args([
+            "--cmdline",
+            "cmdline",
+            "--pointer",
+            "pointer.ign",
+            "--output",
+            "out/user.ign",
+            "--tcti",
+            "device:/dev/no-such-tpm",
+            "--deadline",
+            "20",
+        ])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// The one line must hold all of `said`, and nothing may have been written.
+fn check(pointer: &str, cmdline: &str, arguments: &[&str], code: i32, said: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
+    let output = run(folder.path(), cmdline, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    for part in said {
+        assert!(stderr.contains(part), "{part:?} is missing in {stderr:?}");
+    }
+    assert!(!folder.path().join("out").exists());
+    assert_eq!(fs::read_to_string(folder.path().join("pointer.ign")).unwrap(), pointer);
+}
+
+#[test]
+fn there_may_be_nothing_to_do() {
+    let good = pointer("3.2.0", SOURCE, &authority());
+    check(
+        &good,
+        "ignition.config.url=https://a/b",
+        &[],
+        0,
+        &["nothing to do", "ignition.config.url is on the kernel command line"],
+    );
+    check(&pointer("3.2.0", "", ""), "", &[], 0, &["nothing to do", "/config/<pool>"]);
+    check(
+        &pointer("3.2.0", r#"{"source":"https://a/base.ign"}"#, ""),
+        "",
+        &[],
+        0,
+        &["nothing to do"],
+    );
+}
+
+#[test]
+fn failures_are_one_line_with_code_and_next_step() {
+    let unchanged = "; the pointer config is unchanged";
+    let ca = authority();
+    check(
+        &pointer("3.2.0", SOURCE, &ca),
+        "",
+        &[],
+        1,
+        &["no TPM 2.0", "[tpm-absent]; next: ", unchanged],
+    );
+    check(
+        &pointer("2.2.0", SOURCE, &ca),
+        "",
+        &[],
+        1,
+        &["version \"2.2.0\"", "[pointer-version]; next: ", unchanged],
+    );
+    check(
+        &pointer("3.2.0", SOURCE, ""),
+        "",
+        &[],
+        1,
+        &["no CA", "[pointer-no-ca]; next: ", unchanged],
+    );
+    check(
+        &pointer("3.2.0", SOURCE, r#"{"source":"data:,x"}"#),
+        "",
+        &[],
+        1,
+        &["[pointer-ca]; next: ", unchanged],
+    );
+    check("not JSON", "", &[], 1, &["[pointer-malformed]; next: ", unchanged]);
+}
+
+#[test]
+fn a_missing_pointer_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), "", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("looked at pointer.ign [pointer-not-found]")
+    );
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    let folder = tempfile::tempdir().unwrap();
+    for wrong in [["--ak", "rsa-1024"], ["--ek", "dsa"], ["--deadline", "0"], ["--no-such", "x"]] {
+        assert_eq!(run(folder.path(), "", &wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn endorsement_keys_need_a_tpm() {
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .args(["ek", "--tcti", "device:/dev/no-such-tpm"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("[tpm-absent]"));
+}

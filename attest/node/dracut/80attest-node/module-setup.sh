@@ -1,0 +1,32 @@
+#!/bin/bash
+# dracut module: attest-node, in front of Ignition's fetch stage.
+#
+# Copy this folder to /usr/lib/dracut/modules.d/ and the binary to /usr/bin/attest-node, then run dracut.
+
+check() {
+    require_binaries attest-node || return 1
+    # Wherever Ignition is, and nowhere else.
+    [[ -d $dracutbasedir/modules.d/30ignition ]] || return 255
+    return 0
+}
+
+depends() {
+    echo ignition systemd network
+}
+
+installkernel() {
+    # Not only this machine's TPM: an image is built on one machine and boots on others.
+    hostonly='' instmods '=drivers/char/tpm' tpm_crb tpm_tis qemu_fw_cfg
+}
+
+install() {
+    inst_binary "$(command -v attest-node)" /usr/bin/attest-node
+    inst_multiple modprobe systemctl
+
+    # Loaded with dlopen, so that dracut cannot find it by itself. The rest of the TPM stack is linked.
+    inst_libdir_file 'libtss2-tcti-device.so*'
+
+    inst_simple "$moddir/attest-node.service" "$systemdsystemunitdir/attest-node.service"
+    mkdir -p "$initdir/$systemdsystemunitdir/ignition-complete.target.wants"
+    ln_r "$systemdsystemunitdir/attest-node.service" "$systemdsystemunitdir/ignition-complete.target.wants/attest-node.service"
+}

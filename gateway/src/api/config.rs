@@ -1,0 +1,111 @@
+//! `GET /config/{pool}`: what Ignition asks for.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::response::{IntoResponse, Response};
+
+use super::credential::Credential;
+use super::problem::{self, Refusal};
+use super::{Gateway, Peer};
+use crate::audit::{Decision, Record, Shown, Verdict};
+use crate::policy::Grant;
+use crate::pools::{Pool, RenderedConfig};
+use crate::{tickets, tokens};
+
+/// Serves a config. Every answer but "no such pool" and "unavailable" is a decision, and recorded.
+pub(super) async fn get(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    Path(pool): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let Some(pool) = gateway.pools.get(&pool) else {
+        return Refusal::pool_unknown(&pool).into_response();
+    };
+    let now = gateway.clock.now();
+    let Some(id) = super::decision_id() else {
+        return problem::empty_503();
+    };
+    let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
+    record.user_agent = super::user_agent(&headers);
+    let outcome = match decide(&gateway, pool, &uri, &headers, now, &mut record).await {
+        Ok(config) => {
+            record.verdict = Verdict::Served;
+            record.config_sha256 = Some(config.sha256.clone());
+            record.reason = match (record.shown, record.use_number) {
+                (Shown::Ticket, Some(number)) => format!("a ticket was shown, use {number}"),
+                (Shown::Token, Some(number)) => format!("a provisioning token was shown, use {number}"),
+                _ => "nothing was shown".to_owned(),
+            };
+            serve(config)
+        }
+        Err(refusal) if refusal.is_unavailable() => return problem::empty_503(),
+        Err(refusal) => {
+            super::refuse(&mut record, &refusal);
+            refusal.into_response()
+        }
+    };
+    match gateway.journal.record(&record, Vec::new(), outcome).await {
+        Ok(recorded) => recorded.into_inner(),
+        Err(_) => problem::empty_503(),
+    }
+}
+
+async fn decide<'p>(
+    gateway: &Gateway,
+    pool: &'p Pool,
+    uri: &Uri,
+    headers: &HeaderMap,
+    now: attest::UnixTime,
+    record: &mut Record,
+) -> Result<&'p RenderedConfig, Refusal> {
+    record.shown = Shown::Unreadable;
+    let grant: Grant = match Credential::read(headers, uri)? {
+        Credential::Ticket(text) => {
+            record.shown = Shown::Ticket;
+            let ticket = tickets::redeem(&gateway.seal, &*gateway.store, &text, pool.name(), now).await?;
+            record.identity = Some(ticket.identity().to_string());
+            record.name = ticket.name().map(str::to_owned);
+            record.earned_by = Some(ticket.decision().to_owned());
+            record.use_number = Some(ticket.use_number());
+            pool.grants
+                .for_ticket(&ticket)
+                .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?
+        }
+        Credential::Token(text) => {
+            record.shown = Shown::Token;
+            // A pool that accepts no tokens must not use one up.
+            if pool.grants.token == crate::policy::Earns::Refuse {
+                return Err(Refusal::token_not_accepted(pool.name()));
+            }
+            let token = tokens::redeem(&*gateway.store, &text, pool.name(), now).await?;
+            record.name = Some(token.name().to_owned());
+            record.use_number = Some(token.use_number());
+            pool.grants
+                .for_token(&token)
+                .ok_or_else(|| Refusal::token_not_accepted(pool.name()))?
+        }
+        Credential::Nothing => {
+            record.shown = Shown::Nothing;
+            pool.grants
+                .for_nothing(pool.name())
+                .ok_or_else(|| Refusal::evidence_required(pool.name()))?
+        }
+    };
+    record.grant = Some(grant.set());
+    pool.config(&grant).ok_or_else(Refusal::unavailable)
+}
+
+/// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.
+fn serve(config: &RenderedConfig) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, Body::from(config.bytes.clone())).into_response()
+}

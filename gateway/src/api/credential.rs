@@ -1,0 +1,107 @@
+//! What a node shows when it asks for its config: a ticket, a token, or nothing. Anything else is refused: what cannot be read is
+//! never taken for nothing.
+
+use axum::http::{HeaderMap, Uri, header};
+use zeroize::Zeroizing;
+
+use super::problem::Refusal;
+use crate::tickets;
+
+/// Longest credential: a ticket is a few hundred characters.
+const CREDENTIAL_LIMIT_BYTES: usize = 4096;
+
+/// The one credential of a request.
+pub(super) enum Credential {
+    Ticket(Zeroizing<String>),
+    Token(Zeroizing<String>),
+    Nothing,
+}
+
+impl Credential {
+    /// Reads the credential from `Authorization: Bearer …` or `?token=…`.
+    pub(super) fn read(headers: &HeaderMap, uri: &Uri) -> Result<Self, Refusal> {
+        let mut shown: Vec<Zeroizing<String>> = Vec::new();
+        for value in headers.get_all(header::AUTHORIZATION) {
+            let text = value
+                .to_str()
+                .map_err(|_| Refusal::credential_malformed("the Authorization header is not text"))?;
+            let (scheme, credential) = text.split_once(' ').unwrap_or((text, ""));
+            if !scheme.eq_ignore_ascii_case("bearer") {
+                return Err(Refusal::credential_malformed("the Authorization header's scheme is not Bearer"));
+            }
+            shown.push(Zeroizing::new(credential.to_owned()));
+        }
+        for (key, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            if key == "token" {
+                shown.push(Zeroizing::new(value.into_owned()));
+            }
+        }
+        let mut shown = shown.into_iter();
+        let Some(text) = shown.next() else { return Ok(Self::Nothing) };
+        if shown.next().is_some() {
+            return Err(Refusal::credential_ambiguous());
+        }
+        if text.is_empty() || text.len() > CREDENTIAL_LIMIT_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Refusal::credential_malformed(
+                "the credential is empty, too long, or holds other than printable characters",
+            ));
+        }
+        Ok(if text.starts_with(tickets::PREFIX) {
+            Self::Ticket(text)
+        } else {
+            Self::Token(text)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(authorization: &[&str], uri: &str) -> Result<String, &'static str> {
+        let mut headers = HeaderMap::new();
+        for value in authorization {
+            headers.append(header::AUTHORIZATION, value.parse().unwrap());
+        }
+        match Credential::read(&headers, &uri.parse().unwrap()) {
+            Ok(Credential::Ticket(text)) => Ok(format!("ticket {}", *text)),
+            Ok(Credential::Token(text)) => Ok(format!("token {}", *text)),
+            Ok(Credential::Nothing) => Ok("nothing".to_owned()),
+            Err(refusal) => Err(refusal.code()),
+        }
+    }
+
+    #[test]
+    fn attack_09_what_cannot_be_read_is_never_nothing() {
+        let ok = |text: &str| Ok(text.to_owned());
+        assert_eq!(read(&[], "/config/worker"), ok("nothing"));
+        assert_eq!(read(&[], "/config/worker?role=x"), ok("nothing"));
+        assert_eq!(read(&["Bearer ticket.abc"], "/config/worker"), ok("ticket ticket.abc"));
+        assert_eq!(read(&["bearer abc"], "/config/worker"), ok("token abc"));
+        assert_eq!(read(&[], "/config/worker?token=abc"), ok("token abc"));
+        assert_eq!(read(&[], "/config/worker?%74oken=abc"), ok("token abc"));
+        for bad in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Basic abc",
+            "Bearer  abc",
+            "Bearer a b",
+            "Bearer\tabc",
+            "abc",
+            "Bearer=abc",
+        ] {
+            assert_eq!(read(&[bad], "/config/worker"), Err("credential-malformed"), "{bad:?}");
+        }
+        assert_eq!(
+            read(&[&format!("Bearer {}", "x".repeat(5000))], "/config/worker"),
+            Err("credential-malformed")
+        );
+        assert_eq!(read(&[], "/config/worker?token="), Err("credential-malformed"));
+        assert_eq!(read(&[], "/config/worker?token"), Err("credential-malformed"));
+        assert_eq!(read(&["Bearer abc", "Bearer def"], "/config/worker"), Err("credential-ambiguous"));
+        assert_eq!(read(&["Bearer abc"], "/config/worker?token=abc"), Err("credential-ambiguous"));
+        assert_eq!(read(&[], "/config/worker?token=abc&token=abc"), Err("credential-ambiguous"));
+        assert_eq!(read(&["Basic abc"], "/config/worker?token=abc"), Err("credential-malformed"));
+    }
+}

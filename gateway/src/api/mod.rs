@@ -1,0 +1,199 @@
+//! The HTTP API: what each endpoint takes and gives. `docs/protocol.md` describes it for people.
+
+mod challenge;
+mod config;
+mod credential;
+mod evidence;
+mod health;
+mod overload;
+mod problem;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use attest::protocol::{
+    CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, Discovery, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, SERVICE, VERSION,
+};
+use attest::{EkDigest, Endorsements, SpkiSha256};
+use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+pub use problem::{CODES, Refusal};
+use tokio::sync::Semaphore;
+
+use crate::audit::{Basis, Journal, JournalError, Record, Recorded, Verdict};
+use crate::clock::Clock;
+use crate::ek_roots::EkRootsFolder;
+use crate::enrolment::{self, EkRecord};
+use crate::pools::{Endorsement, Pool, Pools};
+use crate::seal::Seal;
+use crate::settings::Settings;
+use crate::store::{Store, StoreError};
+
+/// Longest User-Agent that is recorded.
+const USER_AGENT_LIMIT_CHARACTERS: usize = 128;
+
+/// Everything that requests need.
+#[derive(Debug)]
+pub struct Gateway {
+    /// What the administrator said.
+    pub settings: Settings,
+    /// The time.
+    pub clock: Clock,
+    /// Sealed challenges and tickets.
+    pub seal: Seal,
+    /// What must be known again.
+    pub store: Arc<dyn Store>,
+    /// The attestation log.
+    pub journal: Journal,
+    /// Who vouches for EKs.
+    pub ek_roots: EkRootsFolder,
+    /// The blobs that hold these certificates: written once, at the start, and named in each record.
+    pub ek_root_blobs: Vec<String>,
+    /// The pools.
+    pub pools: Pools,
+    /// Keys that nodes may have seen: the current one first.
+    pub server_keys: Vec<SpkiSha256>,
+    /// Whether the gateway is on its way out.
+    pub draining: AtomicBool,
+}
+
+/// The address a request came from.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+impl Gateway {
+    /// Whether new work should go elsewhere.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
+    /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
+    async fn vouched(&self, ek: EkDigest, pool: &Pool) -> Result<Vouched, StoreError> {
+        let record = enrolment::allowlisted(&*self.store, ek).await?;
+        let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
+        let roots = pool.endorsement == Endorsement::Any && !elsewhere;
+        let allowlisted = record.filter(|_| !elsewhere);
+        let mut endorsements = Endorsements::new(if roots { Arc::clone(&self.ek_roots.roots) } else { Arc::default() });
+        if allowlisted.is_some() {
+            endorsements = endorsements.allow(ek);
+        }
+        Ok(Vouched {
+            endorsements,
+            allowlisted,
+            roots,
+        })
+    }
+
+    /// What every record of a decision about a pool says about the gateway itself.
+    fn basis(&self, pool: &Pool) -> Basis {
+        Basis {
+            request: None,
+            challenge: None,
+            evidence: None,
+            event_log_sha256: None,
+            server_keys: self.server_keys.clone(),
+            allowlisted: false,
+            ek_roots: Vec::new(),
+            reference_values: Some(pool.reference_values.clone()),
+        }
+    }
+}
+
+/// Who vouches for one EK in one pool.
+struct Vouched {
+    endorsements: Endorsements,
+    allowlisted: Option<EkRecord>,
+    roots: bool,
+}
+
+impl Vouched {
+    /// Puts into the record what the endorsement stood on.
+    fn note(&self, gateway: &Gateway, basis: &mut Basis) {
+        basis.allowlisted = self.allowlisted.is_some();
+        if self.roots {
+            basis.ek_roots.clone_from(&gateway.ek_root_blobs);
+        }
+    }
+}
+
+/// The whole API.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    let work = Arc::new(Semaphore::new(gateway.settings.limits.requests));
+    let limits = overload::Limits {
+        work,
+        time: gateway.settings.limits.request,
+    };
+    let busy = Router::new()
+        .route(DISCOVERY_PATH, get(discovery))
+        .route(
+            CHALLENGE_PATH,
+            post(challenge::post).layer(DefaultBodyLimit::max(CHALLENGE_BODY_LIMIT_BYTES)),
+        )
+        .route(
+            EVIDENCE_PATH,
+            post(evidence::post).layer(DefaultBodyLimit::max(EVIDENCE_BODY_LIMIT_BYTES)),
+        )
+        .route("/config/{pool}", get(config::get))
+        .layer(middleware::from_fn_with_state(limits, overload::guard));
+    // Health is answered however busy the gateway is.
+    let health = Router::new()
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready));
+    busy.merge(health)
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::no_such_method)
+        .with_state(gateway)
+}
+
+async fn discovery() -> Json<Discovery> {
+    Json(Discovery {
+        service: SERVICE.to_owned(),
+        protocol: VERSION,
+        kinds: vec!["tpm".to_owned()],
+    })
+}
+
+/// Reads a body.
+fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refusal::body_too_large(),
+        _ => Refusal::malformed("the body did not arrive whole"),
+    })?;
+    serde_json::from_slice(&body).map_err(Refusal::malformed)
+}
+
+/// A new decision's id: 128 random bits. `None` if the system's random generator fails.
+fn decision_id() -> Option<String> {
+    let mut id = [0; 16];
+    aws_lc_rs::rand::fill(&mut id).ok()?;
+    Some(data_encoding::HEXLOWER.encode(&id))
+}
+
+/// What the client calls itself, cut to what a log line bears.
+fn user_agent(headers: &HeaderMap) -> Option<String> {
+    let agent = headers.get(header::USER_AGENT)?.to_str().ok()?;
+    Some(agent.chars().take(USER_AGENT_LIMIT_CHARACTERS).collect())
+}
+
+/// Puts a refusal into a record.
+fn refuse(record: &mut Record, refusal: &Refusal) {
+    record.verdict = Verdict::Refused;
+    record.code = Some(refusal.code().to_owned());
+    record.reason = format!("{}; next: {}", refusal.detail(), refusal.next_step());
+}
+
+/// The answer to a recorded decision; 503 if it could not be recorded.
+fn answer<T: IntoResponse>(recorded: Result<Recorded<T>, JournalError>) -> Response {
+    match recorded {
+        Ok(recorded) => recorded.into_inner().into_response(),
+        Err(error) => Refusal::because(&error).into_response(),
+    }
+}

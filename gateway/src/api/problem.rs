@@ -1,0 +1,272 @@
+//! Where an error becomes HTTP: the one place.
+
+use attest::Reject;
+use attest::protocol::{CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
+use attest::reject::{ADVICE, Advice};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::challenges::ChallengeError;
+use crate::enrolment::EnrolmentError;
+use crate::tickets::TicketError;
+use crate::tokens::TokenError;
+
+macro_rules! codes {
+    ($($name:ident = $status:ident, $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: (StatusCode, Advice) = (StatusCode::$status, Advice { code: $code, title: $title, next_step: $next });)*
+        /// Codes that are the gateway's own; [`attest::reject::ADVICE`] has the others.
+        pub const CODES: &[Advice] = &[$($name.1),*];
+    };
+}
+
+codes! {
+    CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the replicas of the gateway do not share state/seal.key.";
+    CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
+    NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
+    TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the replicas of the gateway do not share state/seal.key.";
+    TICKET_EXPIRED = FORBIDDEN, "ticket-expired", "The ticket is too old", "Boot again.";
+    TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
+    TICKET_WRONG_POOL = FORBIDDEN, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
+    TOKEN_INVALID = FORBIDDEN, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
+    TOKEN_EXPIRED = FORBIDDEN, "token-expired", "The provisioning token is too old", "Make a new one: `attest-gateway token create`.";
+    TOKEN_SPENT = FORBIDDEN, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`.";
+    TOKEN_WRONG_POOL = FORBIDDEN, "token-wrong-pool", "The provisioning token is for another pool", "Make one for this pool: `attest-gateway token create --pool`.";
+    TOKEN_NOT_ACCEPTED = FORBIDDEN, "token-not-accepted", "The pool accepts no provisioning tokens", "Set grants.token in pool.toml, or let the node attest.";
+    ATTESTED_NOT_ACCEPTED = FORBIDDEN, "attested-not-accepted", "The pool gives nothing for an attestation", "Set grants.attested in pool.toml.";
+    EVIDENCE_REQUIRED = FORBIDDEN, "evidence-required", "The pool gives nothing to a node that shows nothing", "Put attest-node into the node's initramfs, or a provisioning token into its pointer config.";
+    CREDENTIAL_MALFORMED = FORBIDDEN, "credential-malformed", "The credential cannot be read", "Use `Authorization: Bearer TICKET-OR-TOKEN`, or `?token=TOKEN`, once.";
+    CREDENTIAL_AMBIGUOUS = FORBIDDEN, "credential-ambiguous", "More than one credential was shown", "Show one ticket or one token.";
+    POOL_UNKNOWN = NOT_FOUND, "pool-unknown", "There is no such pool", "Name a pool of this gateway in the pointer config.";
+    BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
+    NO_SUCH_PATH = NOT_FOUND, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
+    NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
+    UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
+}
+
+/// A refusal: what the node is told, and the reason that the log and the record get.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    status: StatusCode,
+    advice: Advice,
+    detail: String,
+    /// What the node is told instead of the detail, where that is more than it may know.
+    told: Option<Box<str>>,
+    /// The next step, where it is one command; otherwise it is the advice's.
+    command: Option<Box<str>>,
+}
+
+impl Refusal {
+    fn new((status, advice): (StatusCode, Advice), detail: impl ToString) -> Self {
+        Self {
+            status,
+            advice,
+            detail: detail.to_string(),
+            told: None,
+            command: None,
+        }
+    }
+
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice.code
+    }
+
+    /// The reason.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn next_step(&self) -> &str {
+        self.command.as_deref().unwrap_or(self.advice.next_step)
+    }
+
+    /// Whether this is the gateway's own trouble, and no verdict on the node.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
+
+    /// 503: the cause is the gateway's own and stays in its log.
+    pub(super) fn unavailable() -> Self {
+        Self::new(UNAVAILABLE, "the gateway cannot answer now")
+    }
+
+    /// 503, with the cause in the log.
+    pub(super) fn because(error: &dyn std::error::Error) -> Self {
+        tracing::error!(%error, "cannot answer");
+        Self::unavailable()
+    }
+
+    pub(super) fn pool_unknown(pool: &str) -> Self {
+        let shown: String = pool.chars().filter(|c| c.is_ascii_graphic()).take(63).collect();
+        Self::new(POOL_UNKNOWN, format!("there is no pool {shown:?}"))
+    }
+
+    pub(super) fn body_too_large() -> Self {
+        Self::new(BODY_TOO_LARGE, "the request's body is larger than this path takes")
+    }
+
+    pub(super) fn malformed(problem: impl ToString) -> Self {
+        let malformed = ADVICE
+            .iter()
+            .find(|advice| advice.code == "malformed-request")
+            .copied()
+            .unwrap_or(UNAVAILABLE.1);
+        Self::new((StatusCode::BAD_REQUEST, malformed), problem)
+    }
+
+    pub(super) fn attested_not_accepted(pool: &str) -> Self {
+        Self::new(ATTESTED_NOT_ACCEPTED, format!("pool {pool} gives nothing for an attestation"))
+    }
+
+    pub(super) fn token_not_accepted(pool: &str) -> Self {
+        Self::new(TOKEN_NOT_ACCEPTED, format!("pool {pool} accepts no provisioning tokens"))
+    }
+
+    pub(super) fn evidence_required(pool: &str) -> Self {
+        Self::new(EVIDENCE_REQUIRED, format!("pool {pool} gives nothing to a node that shows nothing"))
+    }
+
+    pub(super) fn credential_malformed(problem: &str) -> Self {
+        Self::new(CREDENTIAL_MALFORMED, problem)
+    }
+
+    pub(super) fn credential_ambiguous() -> Self {
+        Self::new(CREDENTIAL_AMBIGUOUS, "more than one credential was shown")
+    }
+}
+
+impl From<Reject> for Refusal {
+    fn from(reject: Reject) -> Self {
+        let advice = reject.advice();
+        let status = match advice.code {
+            "malformed-request" | "tpm-malformed" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::FORBIDDEN,
+        };
+        let command = match &reject {
+            Reject::EkNotEndorsed { ek_digest, .. } | Reject::EkUnknown { ek_digest } => Some(format!(
+                "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or add the TPM maker's root to ek-roots; then boot again."
+            )),
+            _ => None,
+        };
+        let refusal = Self::new((status, advice), reject);
+        Self {
+            command: command.map(String::into),
+            ..refusal
+        }
+    }
+}
+
+impl From<ChallengeError> for Refusal {
+    fn from(error: ChallengeError) -> Self {
+        match error {
+            ChallengeError::NotSealed(_) => Self::new(CHALLENGE_INVALID, error),
+            ChallengeError::Expired { expires, now } => Reject::ChallengeExpired { expires, now }.into(),
+            ChallengeError::Spent => Self::new(CHALLENGE_SPENT, error),
+            ChallengeError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<EnrolmentError> for Refusal {
+    fn from(error: EnrolmentError) -> Self {
+        match error {
+            EnrolmentError::NameTaken { ref name, .. } => {
+                let command = format!("If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again.");
+                // Which machine has the name is for the administrator to know.
+                let told = format!("the name {name} belongs to another machine");
+                Self {
+                    command: Some(command.into()),
+                    told: Some(told.into()),
+                    ..Self::new(NODE_NAME_TAKEN, error)
+                }
+            }
+            EnrolmentError::OtherName { ref given, .. } => {
+                let command = format!("If this machine is to have another name: `attest-gateway node forget {given}`, then boot again.");
+                Self {
+                    command: Some(command.into()),
+                    ..Self::new(NODE_NAME_TAKEN, error)
+                }
+            }
+            EnrolmentError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<TicketError> for Refusal {
+    fn from(error: TicketError) -> Self {
+        let code = match error {
+            TicketError::Invalid => TICKET_INVALID,
+            TicketError::Expired { .. } => TICKET_EXPIRED,
+            TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
+            TicketError::Spent { .. } => TICKET_SPENT,
+            TicketError::Store(error) => return Self::because(&error),
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        let code = match error {
+            TokenError::Invalid => TOKEN_INVALID,
+            TokenError::Expired { .. } => TOKEN_EXPIRED,
+            TokenError::WrongPool { .. } => TOKEN_WRONG_POOL,
+            TokenError::Spent { .. } => TOKEN_SPENT,
+            TokenError::Store(error) => return Self::because(&error),
+        };
+        Self::new(code, error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let next_step = self.next_step().to_owned();
+        let Self {
+            status,
+            advice,
+            detail,
+            told,
+            ..
+        } = self;
+        let problem = Problem {
+            kind: format!("urn:attestation-gateway:problem:{}", advice.code),
+            title: advice.title.to_owned(),
+            status: status.as_u16(),
+            code: advice.code.to_owned(),
+            detail: Some(told.map_or(detail, String::from)),
+            next_step,
+        };
+        let Ok(body) = serde_json::to_vec(&problem) else {
+            return empty_503();
+        };
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE)),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        (status, headers, body).into_response()
+    }
+}
+
+/// What Ignition retries for ever, on the same connection: a body would make it open a new one for each retry.
+pub(super) fn empty_503() -> Response {
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
+}
+
+/// Whether a path is one that Ignition asks for.
+pub(super) fn is_config(path: &str) -> bool {
+    path.starts_with(CONFIG_PREFIX)
+}
+
+pub(super) async fn no_such_path(uri: Uri) -> Refusal {
+    let shown: String = uri.path().chars().take(128).collect();
+    Refusal::new(NO_SUCH_PATH, format!("there is nothing at {shown:?}"))
+}
+
+pub(super) async fn no_such_method(method: Method) -> Refusal {
+    Refusal::new(NO_SUCH_METHOD, format!("this path does not know {method}"))
+}

@@ -1,0 +1,353 @@
+//! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use super::blobs::{BlobError, Blobs};
+use super::record::{Decision, Record, Shown, Verdict};
+
+/// Records that go into one fsync.
+const BATCH_LIMIT: usize = 256;
+/// Records that may wait; beyond that the gateway is overloaded and says so.
+const QUEUE_LIMIT: usize = 4096;
+/// How much of the file's end is read at a time when looking for a torn line.
+const CHUNK_BYTES: u64 = 64 * 1024;
+
+/// The attestation log cannot be written: nothing may be answered that it should hold.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// Another process has the file open.
+    #[error("another gateway is writing {0}")]
+    InUse(PathBuf),
+    /// A record could not be made durable; the log says why.
+    #[error("the attestation log cannot be written")]
+    Failed,
+    /// A record could not be put into JSON.
+    #[error("the record cannot be written: {0}")]
+    Record(#[from] serde_json::Error),
+    /// The folder of large parts.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+}
+
+/// Proof that a decision is on disk. Only [`Journal::record`] makes one.
+#[derive(Debug)]
+pub struct Recorded<T>(T);
+
+impl<T> Recorded<T> {
+    /// What was decided.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+struct Append {
+    line: Vec<u8>,
+    blobs: Vec<(String, Vec<u8>)>,
+    done: oneshot::Sender<bool>,
+}
+
+/// The attestation log, open for appending.
+#[derive(Debug)]
+pub struct Journal {
+    appends: mpsc::SyncSender<Append>,
+}
+
+impl Journal {
+    /// Opens the log, and makes it if there is none. A last line without its end was never acknowledged: it is cut off, and the
+    /// number of bytes cut is returned.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`].
+    pub fn open(path: &Path, blobs: Blobs) -> Result<(Self, u64), JournalError> {
+        let io = |source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(io)?;
+        // Two writers would cut off each other's lines. The lock goes with the file, however the process ends.
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let length = file.metadata().map_err(io)?.len();
+        let whole = end_of_last_line(&mut file, length).map_err(io)?;
+        if whole < length {
+            file.set_len(whole).map_err(io)?;
+        }
+        file.sync_all().map_err(io)?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        let (appends, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
+        thread::Builder::new()
+            .name("attestation-log".to_owned())
+            .spawn(move || {
+                Writer {
+                    file,
+                    length: whole,
+                    blobs,
+                    broken: false,
+                }
+                .run(&receiver)
+            })
+            .map_err(io)?;
+        Ok((Self { appends }, length - whole))
+    }
+
+    /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
+    /// answered. The console shows the same decision as a line for people.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the answer is then 503, whatever the outcome was.
+    pub async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        let (done, written) = oneshot::channel();
+        self.appends
+            .try_send(Append { line, blobs, done })
+            .map_err(|_| JournalError::Failed)?;
+        if !written.await.unwrap_or(false) {
+            return Err(JournalError::Failed);
+        }
+        show(record);
+        Ok(Recorded(outcome))
+    }
+}
+
+/// Where the last whole line ends, in bytes from the start.
+fn end_of_last_line(file: &mut File, length: u64) -> std::io::Result<u64> {
+    let mut end = length;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK_BYTES);
+        file.seek(SeekFrom::Start(start))?;
+        let mut chunk = Vec::new();
+        Read::by_ref(file).take(end - start).read_to_end(&mut chunk)?;
+        if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
+            let newline = u64::try_from(newline).unwrap_or(0);
+            return Ok(start + newline + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+struct Writer {
+    file: File,
+    /// Bytes of whole, durable lines.
+    length: u64,
+    blobs: Blobs,
+    /// A failed write could not be undone: the file's end is unknown, and nothing more is written.
+    broken: bool,
+}
+
+impl Writer {
+    fn run(mut self, appends: &mpsc::Receiver<Append>) {
+        while let Ok(first) = appends.recv() {
+            let batch: Vec<Append> = std::iter::once(first).chain(appends.try_iter().take(BATCH_LIMIT - 1)).collect();
+            let result = self.write(&batch);
+            if let Err(error) = &result {
+                tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
+                self.undo();
+            }
+            for append in batch {
+                // Whoever asked may be gone; the line stays.
+                let _ = append.done.send(result.is_ok());
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &[Append]) -> Result<(), BlobError> {
+        let io = |source| BlobError::Io {
+            path: "the attestation log".into(),
+            source,
+        };
+        if self.broken {
+            return Err(io(std::io::Error::other("an earlier write failed and could not be undone")));
+        }
+        for (name, content) in batch.iter().flat_map(|append| &append.blobs) {
+            self.blobs.put(name, content)?;
+        }
+        let lines: Vec<u8> = batch.iter().flat_map(|append| append.line.iter().copied()).collect();
+        self.file.write_all(&lines).and_then(|()| self.file.sync_data()).map_err(io)?;
+        self.length += u64::try_from(lines.len()).unwrap_or(0);
+        Ok(())
+    }
+
+    /// Cuts off what a failed write may have left: none of it was acknowledged.
+    fn undo(&mut self) {
+        self.broken = self.broken || self.file.set_len(self.length).and_then(|()| self.file.sync_all()).is_err();
+    }
+}
+
+/// Longest text that one part of a console line has, in characters; the record has all of it.
+const SHOWN_LIMIT_CHARACTERS: usize = 1000;
+
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars().take(SHOWN_LIMIT_CHARACTERS) {
+        if character.is_control() {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// The line for people.
+fn show(record: &Record) {
+    let Record {
+        decision,
+        verdict,
+        peer,
+        pool,
+        shown,
+        identity,
+        name,
+        code,
+        reason,
+        grant,
+        ..
+    } = record;
+    // Some of this comes from the node as it is, and nothing of it may look like another line.
+    let who = printable(identity.as_deref().unwrap_or("unknown node"));
+    let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
+    let (pool, reason) = (printable(pool), printable(reason));
+    let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
+    match (verdict, decision) {
+        (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
+        (Verdict::Served, _) => {
+            let shown = match shown {
+                Shown::Ticket => format!("ticket of {who}{name}"),
+                Shown::Token => format!("token{name}"),
+                _ => "nothing shown".to_owned(),
+            };
+            tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}");
+        }
+        (Verdict::Refused, Decision::Config) => {
+            let code = code.as_deref().unwrap_or_default();
+            tracing::warn!(target: "attestation", "REFUSED config, pool={pool} peer={peer} code={code}: {reason}");
+        }
+        (Verdict::Refused, _) => {
+            let code = code.as_deref().unwrap_or_default();
+            tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
+        }
+    }
+    for alert in &record.alerts {
+        tracing::warn!(target: "attestation", "ALERT {who}{name} pool={pool} peer={peer}: {alert}");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
+        Journal::open(&folder.join("attestation.jsonl"), Blobs::open(&folder.join("evidence")).unwrap())
+    }
+
+    fn record(id: &str) -> Record {
+        Record::new(id.to_owned(), Decision::Config, 0, "peer".to_owned(), "worker".to_owned())
+    }
+
+    /// Opens the log once the writer of a dropped journal has let go of it.
+    fn reopen(folder: &Path) -> (Journal, u64) {
+        loop {
+            match open(folder) {
+                Err(JournalError::InUse(_)) => thread::yield_now(),
+                other => return other.unwrap(),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_is_there_when_its_outcome_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, cut) = open(folder.path()).unwrap();
+        assert_eq!(cut, 0);
+        let log = folder.path().join("attestation.jsonl");
+        for count in 1..=20 {
+            let outcome = journal.record(&record("d"), Vec::new(), count).await.unwrap().into_inner();
+            assert_eq!((outcome, fs::read_to_string(&log).unwrap().lines().count()), (count, count));
+        }
+    }
+
+    #[test]
+    fn what_was_never_acknowledged_is_cut_off_however_long_it_is() {
+        let chunk = usize::try_from(CHUNK_BYTES).unwrap();
+        for (whole, torn) in [
+            (0, 1),
+            (0, chunk * 2 + 7),
+            (3, 0),
+            (3, 1),
+            (chunk, chunk),
+            (chunk - 1, chunk + 1),
+            (chunk * 3, chunk * 2),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let log = folder.path().join("attestation.jsonl");
+            let lines = match whole {
+                0 => String::new(),
+                whole => format!("{}\n", "x".repeat(whole - 1)),
+            };
+            fs::write(&log, format!("{lines}{}", "y".repeat(torn))).unwrap();
+            let (_journal, cut) = open(folder.path()).unwrap();
+            assert_eq!(usize::try_from(cut).unwrap(), torn);
+            assert!(fs::read_to_string(&log).unwrap() == lines, "{whole} {torn}");
+        }
+    }
+
+    #[test]
+    fn one_process_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = open(folder.path()).unwrap();
+        assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
+        drop(journal);
+        reopen(folder.path());
+    }
+
+    #[tokio::test]
+    async fn a_blob_that_cannot_be_kept_is_a_record_that_cannot_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = open(folder.path()).unwrap();
+        // A folder in the blob's place cannot be written to.
+        let name = Blobs::name(b"log");
+        fs::create_dir(folder.path().join("evidence").join(format!("{name}.gz.new"))).unwrap();
+        let refused = journal.record(&record("a"), vec![(name, b"log".to_vec())], ()).await;
+        assert!(matches!(refused, Err(JournalError::Failed)));
+        journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+        let log = fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap();
+        assert!(log.lines().count() == 1 && log.contains("\"b\""), "{log}");
+    }
+
+    #[test]
+    fn text_from_outside_cannot_look_like_another_line() {
+        assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
+        assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS);
+    }
+}

@@ -1,0 +1,167 @@
+//! What a line of the attestation log says.
+
+use attest::protocol::{ChallengeRequest, Evidence};
+use attest::{Challenge, Claims, ReferenceValues, SpkiSha256};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::ConfigSet;
+
+/// The schema's version.
+const VERSION: u32 = 1;
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// Whether a node gets a challenge. Only refusals are recorded: a challenge by itself gives nothing away.
+    Challenge,
+    /// Whether evidence earns a ticket.
+    Evidence,
+    /// Whether a config is served, and which.
+    Config,
+}
+
+/// How it was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Evidence holds.
+    Trusted,
+    /// A config was served.
+    Served,
+    /// Nothing was given.
+    Refused,
+}
+
+/// What the node showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shown {
+    /// A TPM.
+    Tpm,
+    /// A ticket.
+    Ticket,
+    /// A provisioning token.
+    Token,
+    /// Nothing.
+    Nothing,
+    /// Something that cannot be read.
+    Unreadable,
+}
+
+/// One decision. No ticket, token or other secret is ever part of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Record {
+    /// The schema's version: 1.
+    pub v: u32,
+    /// When, RFC 3339.
+    pub time: String,
+    /// When, seconds since 1970: the time that verification was given.
+    pub at: u64,
+    /// Id of the decision: what a ticket's use refers to.
+    pub id: String,
+    /// What was decided.
+    pub decision: Decision,
+    /// How.
+    pub verdict: Verdict,
+    /// The node's address.
+    pub peer: String,
+    /// The pool asked for.
+    pub pool: String,
+    /// What the node showed.
+    pub shown: Shown,
+    /// The identity, as far as it is known. Proven only if the verdict is not `refused`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The node's or the token's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The stable code of a refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why, for a person.
+    pub reason: String,
+    /// What it earned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grant: Option<ConfigSet>,
+    /// SHA-256 of the config served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_sha256: Option<String>,
+    /// For a ticket's use: the decision that earned it, and the use's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earned_by: Option<String>,
+    /// Which use of the ticket or token this was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_number: Option<u32>,
+    /// `User-Agent` of the node, unverified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<String>,
+    /// What an administrator should look into although it was not refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<String>,
+    /// What was proven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
+    /// Everything that the decision was made from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
+}
+
+impl Record {
+    /// A refusal of nobody for nothing; the rest is filled in by whoever decides.
+    #[must_use]
+    pub fn new(id: String, decision: Decision, at: u64, peer: String, pool: String) -> Self {
+        Self {
+            v: VERSION,
+            time: crate::clock::rfc3339(at),
+            at,
+            id,
+            decision,
+            verdict: Verdict::Refused,
+            peer,
+            pool,
+            shown: Shown::Nothing,
+            identity: None,
+            name: None,
+            code: None,
+            reason: String::new(),
+            grant: None,
+            config_sha256: None,
+            earned_by: None,
+            use_number: None,
+            user_agent: None,
+            alerts: Vec::new(),
+            claims: None,
+            basis: None,
+        }
+    }
+}
+
+/// What a decision was made from: enough to make it again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Basis {
+    /// What the node asked, where it got no further.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<ChallengeRequest>,
+    /// The challenge that was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge: Option<Challenge>,
+    /// The answer, without its event log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+    /// SHA-256 of the event log: the name of its file among the blobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log_sha256: Option<String>,
+    /// The gateway's keys at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub server_keys: Vec<SpkiSha256>,
+    /// Whether the EK was on the allowlist.
+    #[serde(default)]
+    pub allowlisted: bool,
+    /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ek_roots: Vec<String>,
+    /// The pool's reference values at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_values: Option<ReferenceValues>,
+}

@@ -1,0 +1,89 @@
+//! `attest-gateway check`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest_gateway::clock::Clock;
+use attest_gateway::pki::{self, Finding};
+use attest_gateway::settings::Settings;
+use attest_gateway::store::Embedded;
+use attest_gateway::{ek_roots, pools, seal};
+
+pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let mut findings = vec![Finding::Good(format!(
+        "{} is read; listening on {}",
+        config.display(),
+        settings.listen
+    ))];
+    findings.extend(pki::inspect(&settings.tls, Clock::System.now()));
+    let mut roots = false;
+    match ek_roots::load(&settings.ek_roots) {
+        Ok(folder) => {
+            findings.push(Finding::Good(format!(
+                "{}: {} certificates",
+                settings.ek_roots.display(),
+                folder.certificates.len()
+            )));
+            findings.extend(
+                folder
+                    .refused
+                    .into_iter()
+                    .map(|refused| Finding::Warning(format!("left out of the EK roots: {refused}"))),
+            );
+            roots = !folder.roots.is_empty();
+            if !roots {
+                findings.push(Finding::Warning(
+                    "no EK roots: only TPMs on the allowlist are endorsed (attest-gateway ek add)".to_owned(),
+                ));
+            }
+        }
+        Err(error) => findings.push(Finding::Error(error.to_string())),
+    }
+    match pools::load(&settings.pools) {
+        Ok(pools) => {
+            for pool in pools.values() {
+                findings.push(Finding::Good(format!(
+                    "pool {}: attested earns {:?}, a token {:?}, nothing {:?}; quotes {}",
+                    pool.name(),
+                    pool.grants.attested,
+                    pool.grants.token,
+                    pool.grants.nothing,
+                    pool.selection
+                )));
+                findings.extend(pool.warnings(roots).into_iter().map(Finding::Warning));
+            }
+        }
+        Err(error) => findings.push(Finding::Error(error.to_string())),
+    }
+    if settings.state.is_dir() {
+        findings.push(match Embedded::open(&settings.store()) {
+            Ok(_) => Finding::Good(format!("{} opens", settings.store().display())),
+            Err(error) => Finding::Error(format!("{}: {error}", settings.store().display())),
+        });
+        if settings.seal_key().exists() {
+            findings.extend(
+                seal::Seal::open(&settings.seal_key())
+                    .err()
+                    .map(|error| Finding::Error(error.to_string())),
+            );
+        }
+    } else {
+        findings.push(Finding::Warning(format!(
+            "{} does not exist yet; serve makes it",
+            settings.state.display()
+        )));
+    }
+    let mut failed = false;
+    for finding in &findings {
+        match finding {
+            Finding::Good(text) => println!("ok       {text}"),
+            Finding::Warning(text) => println!("warning  {text}"),
+            Finding::Error(text) => {
+                failed = true;
+                println!("ERROR    {text}");
+            }
+        }
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

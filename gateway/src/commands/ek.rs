@@ -1,0 +1,128 @@
+//! `attest-gateway ek`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest::EkDigest;
+use attest_gateway::clock::rfc3339;
+use attest_gateway::enrolment::{self, EkRecord, EnrolmentError};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use super::{now, table, with_store};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Endorse a TPM by its EK. Takes effect at once, on a running gateway too.
+    #[command(
+        after_help = "Example:\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). Where to get it:\n  - the gateway's log, where it refused the TPM (code ek-not-endorsed)\n  - `attest-node ek` on the machine\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE (tpm2_createek -u FILE)"
+    )]
+    Add {
+        /// The EK's digest: 64 hexadecimal digits.
+        #[arg(required_unless_present_any = ["certificate", "public"], conflicts_with_all = ["certificate", "public"])]
+        digest: Option<EkDigest>,
+        /// Take the digest from an EK certificate (PEM or DER). The certificate itself is not trusted for it.
+        #[arg(long, value_name = "FILE", conflicts_with = "public")]
+        certificate: Option<PathBuf>,
+        /// Take the digest from an EK public area (TPM2B_PUBLIC or TPMT_PUBLIC).
+        #[arg(long, value_name = "FILE")]
+        public: Option<PathBuf>,
+        /// The node's name: no other machine can then use it.
+        #[arg(long, value_name = "NODE")]
+        name: Option<String>,
+        /// A pool that this machine may join, and no other than those named (repeatable) [default: every pool].
+        #[arg(long, value_name = "POOL")]
+        pool: Vec<String>,
+        /// Take the name from the machine that has it now.
+        #[arg(long, requires = "name")]
+        replace: bool,
+    },
+    /// List the endorsed EKs.
+    #[command(after_help = "Example:\n  attest-gateway ek list")]
+    List,
+    /// Endorse an EK no longer. Its node's name stays taken: `attest-gateway node forget`.
+    Remove {
+        /// The EK's digest.
+        digest: EkDigest,
+    },
+}
+
+pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Add {
+            digest,
+            certificate,
+            public,
+            name,
+            pool,
+            replace,
+        } => {
+            let ek = match (digest, certificate, public) {
+                (Some(digest), _, _) => *digest,
+                (_, Some(file), _) => from_certificate(file)?,
+                (_, _, Some(file)) => {
+                    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+                    EkDigest::from_public_area(&bytes).with_context(|| file.display().to_string())?
+                }
+                _ => bail!("no EK is named"),
+            };
+            if let Some(name) = name
+                && !attest::challenge::is_node_name(name)
+            {
+                bail!("{name:?}: a node's name has lower-case letters, digits, '-' and '.' only");
+            }
+            let known = attest_gateway::pools::load(&attest_gateway::settings::Settings::load(config)?.pools)?;
+            if let Some(unknown) = pool.iter().find(|pool| !known.contains_key(*pool)) {
+                bail!("there is no pool {unknown:?}");
+            }
+            let record = EkRecord {
+                name: name.clone(),
+                added: now(),
+                pools: pool.clone(),
+            };
+            let replace = *replace;
+            with_store(config, |store| async move {
+                match enrolment::allow(&store, ek, record, replace).await {
+                    Err(error @ (EnrolmentError::NameTaken { .. } | EnrolmentError::OtherName { .. })) => {
+                        Err(error).context("use --replace if this machine is to have the name now")
+                    }
+                    other => Ok(other?),
+                }
+            })?;
+            println!(
+                "endorsed: EK {ek}{}",
+                name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
+            );
+        }
+        Command::List => {
+            let all = with_store(config, |store| async move { Ok(enrolment::allowlist(&store).await?) })?;
+            let rows: Vec<[String; 4]> = all
+                .into_iter()
+                .map(|(digest, record)| {
+                    let pools = if record.pools.is_empty() {
+                        "all".to_owned()
+                    } else {
+                        record.pools.join(",")
+                    };
+                    [digest, record.name.unwrap_or_else(|| "-".to_owned()), pools, rfc3339(record.added)]
+                })
+                .collect();
+            print!("{}", table(["EK", "NODE", "POOLS", "ADDED"], &rows));
+        }
+        Command::Remove { digest } => {
+            let digest = *digest;
+            if !with_store(config, |store| async move { Ok(enrolment::disallow(&store, digest).await?) })? {
+                bail!("EK {digest} is not on the allowlist");
+            }
+            println!("no longer endorsed: EK {digest}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
+    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
+    EkDigest::from_certificate(&der).with_context(|| format!("{} is no EK certificate", file.display()))
+}

@@ -1,0 +1,49 @@
+//! What the administrator can ask for; each command is one file.
+
+pub mod audit;
+pub mod check;
+pub mod ek;
+pub mod init;
+pub mod node;
+pub mod pointer;
+pub mod serve;
+pub mod token;
+
+use std::future::Future;
+use std::path::Path;
+
+use anyhow::Context;
+use attest_gateway::settings::Settings;
+use attest_gateway::store::{Embedded, make_private_folder};
+
+/// Runs `work` on the gateway's store, which may be in use by a serving gateway.
+fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(Embedded) -> F) -> anyhow::Result<T> {
+    let settings = Settings::load(config)?;
+    make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
+    let store = Embedded::open(&settings.store())?;
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(work(store))
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    attest_gateway::clock::Clock::System.now().as_secs()
+}
+
+/// Rows in columns, as wide as their widest cell.
+fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = head.map(|cell| cell.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[&str]| {
+        let cells: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    let mut out = line(&head);
+    for row in rows {
+        out.push_str(&line(&row.each_ref().map(String::as_str)));
+    }
+    out
+}

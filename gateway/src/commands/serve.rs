@@ -1,0 +1,51 @@
+//! `attest-gateway serve`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest_gateway::clock::Clock;
+use attest_gateway::server::{Server, stop_signal};
+use attest_gateway::settings::{LogFormat, Settings};
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The console shows one line for each decision; the attestation log in the state folder has all of it, one JSON line each.\nSIGTERM or Ctrl-C: no new connections, requests under way finish."
+)]
+pub struct Arguments {
+    /// How the console's lines look, whatever gateway.toml says.
+    #[arg(long, value_enum)]
+    log_format: Option<Format>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let format = match arguments.log_format {
+        Some(Format::Text) => LogFormat::Text,
+        Some(Format::Json) => LogFormat::Json,
+        None => settings.log_format,
+    };
+    let filter = EnvFilter::try_new(&settings.log_filter)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log
+            .with_target(false)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init(),
+        LogFormat::Json => log.json().init(),
+    }
+    // The first call costs tens of milliseconds: not the first node's.
+    let _ = aws_lc_rs::rand::fill(&mut [0; 1]);
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let stop = stop_signal()?;
+        let server = Server::bind(settings, Clock::System).await?;
+        server.serve(stop).await;
+        Ok(ExitCode::SUCCESS)
+    })
+}

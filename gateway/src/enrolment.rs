@@ -1,0 +1,369 @@
+//! Who is known: allowlisted EKs, the names of nodes, and how far each TPM's counters have come.
+//!
+//! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
+//! cannot take over a node's name.
+
+use attest::{EkDigest, NodeIdentity, TpmClaims};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Entry, Kind, Store, StoreError};
+
+/// What the store keeps of an allowlisted EK.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EkRecord {
+    /// The node's name, if the administrator gave it one.
+    pub name: Option<String>,
+    /// When it was added, seconds since 1970.
+    pub added: u64,
+    /// The pools that the machine may join; none named is all.
+    #[serde(default)]
+    pub pools: Vec<String>,
+}
+
+impl EkRecord {
+    /// Whether the administrator lets this machine join a pool.
+    #[must_use]
+    pub fn may_join(&self, pool: &str) -> bool {
+        self.pools.is_empty() || self.pools.iter().any(|known| known == pool)
+    }
+}
+
+/// Why a node cannot be enrolled, or not by this name.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolmentError {
+    /// The name is another node's.
+    #[error("the name {name} belongs to {owner}, {claimant} cannot take it")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Whose it is.
+        owner: String,
+        /// Who wants it.
+        claimant: String,
+    },
+    /// The node has another name.
+    #[error("this node is known as {given}, it asks to be {asked}")]
+    OtherName {
+        /// The name it has: given by the administrator, or its own first choice.
+        given: String,
+        /// The name it asks for.
+        asked: String,
+    },
+    /// The store cannot tell.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn read<T: DeserializeOwned>(kind: Kind, entry: Entry) -> Result<T, StoreError> {
+    serde_json::from_str(&entry.value).map_err(|source| StoreError::Entry {
+        kind: kind.as_str(),
+        id: entry.id,
+        source,
+    })
+}
+
+fn write<T: Serialize>(kind: Kind, id: String, value: &T) -> Result<Entry, StoreError> {
+    match serde_json::to_string(value) {
+        Ok(value) => Ok(Entry { id, value }),
+        Err(source) => Err(StoreError::Entry {
+            kind: kind.as_str(),
+            id,
+            source,
+        }),
+    }
+}
+
+/// Puts an EK on the allowlist. Its name, if it has one, becomes the node's; `replace` takes the name from whoever had it: that is
+/// the explicit re-enrolment.
+///
+/// # Errors
+/// [`EnrolmentError::NameTaken`] and [`EnrolmentError::Store`].
+pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: bool) -> Result<(), EnrolmentError> {
+    if let Some(name) = &record.name {
+        let identity = NodeIdentity::of_tpm(ek);
+        if replace {
+            make_way(store, name, &identity).await?;
+        }
+        claim_name(store, name, &identity).await?;
+    }
+    store.put(Kind::Ek, write(Kind::Ek, ek.to_string(), &record)?).await?;
+    Ok(())
+}
+
+/// Frees the name from whoever has it, and the identity from whatever other name it has.
+async fn make_way(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), StoreError> {
+    if let Some(old) = store.get(Kind::NameOf, identity.as_str()).await?
+        && old.value != name
+    {
+        forget_name(store, &old.value).await?;
+    }
+    if let Some(owner) = store.get(Kind::Name, name).await?
+        && owner.value != identity.as_str()
+    {
+        forget_name(store, name).await?;
+    }
+    Ok(())
+}
+
+/// The EK's entry on the allowlist, if there is one.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn allowlisted(store: &dyn Store, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
+    store
+        .get(Kind::Ek, &ek.to_string())
+        .await?
+        .map(|entry| read(Kind::Ek, entry))
+        .transpose()
+}
+
+/// The whole allowlist.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, StoreError> {
+    let entries = store.list(Kind::Ek).await?;
+    entries
+        .into_iter()
+        .map(|entry| Ok((entry.id.clone(), read(Kind::Ek, entry)?)))
+        .collect()
+}
+
+/// Takes an EK off the allowlist; says whether it was on it.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn disallow(store: &dyn Store, ek: EkDigest) -> Result<bool, StoreError> {
+    store.remove(Kind::Ek, &ek.to_string()).await
+}
+
+/// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
+/// names of machines that have yet to boot.
+///
+/// # Errors
+/// [`EnrolmentError::NameTaken`], [`EnrolmentError::OtherName`] and [`EnrolmentError::Store`].
+pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
+    let entry = Entry {
+        id: name.to_owned(),
+        value: identity.to_string(),
+    };
+    let owner = store.insert(Kind::Name, entry).await?;
+    if let Some(owner) = &owner
+        && owner.value != identity.as_str()
+    {
+        return Err(EnrolmentError::NameTaken {
+            name: name.to_owned(),
+            owner: owner.value.clone(),
+            claimant: identity.to_string(),
+        });
+    }
+    // The other direction second: a crash in between leaves a name that its own machine completes at its next boot.
+    let reverse = Entry {
+        id: identity.to_string(),
+        value: name.to_owned(),
+    };
+    match store.insert(Kind::NameOf, reverse).await? {
+        Some(known) if known.value != name => {
+            if owner.is_none() {
+                store.remove(Kind::Name, name).await?;
+            }
+            Err(EnrolmentError::OtherName {
+                given: known.value,
+                asked: name.to_owned(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The name of a node that has attested: what the administrator called it, or else what it asks for and nobody else has.
+///
+/// # Errors
+/// [`EnrolmentError`].
+pub async fn settle_name(
+    store: &dyn Store,
+    allowlisted: Option<&EkRecord>,
+    asked: Option<&str>,
+    identity: &NodeIdentity,
+) -> Result<Option<String>, EnrolmentError> {
+    let given = allowlisted.and_then(|record| record.name.as_deref());
+    if let (Some(given), Some(asked)) = (given, asked)
+        && given != asked
+    {
+        return Err(EnrolmentError::OtherName {
+            given: given.to_owned(),
+            asked: asked.to_owned(),
+        });
+    }
+    let Some(name) = given.or(asked) else { return Ok(None) };
+    claim_name(store, name, identity).await?;
+    Ok(Some(name.to_owned()))
+}
+
+/// All names, and whose they are.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError> {
+    Ok(store
+        .list(Kind::Name)
+        .await?
+        .into_iter()
+        .map(|entry| (entry.id, entry.value))
+        .collect())
+}
+
+/// Frees a name; says whether it was taken.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
+    let Some(owner) = store.get(Kind::Name, name).await? else {
+        return Ok(false);
+    };
+    // In this order, so that after a failure the name is still there to be forgotten. A crash in `claim_name` may have left the
+    // machine with a second name: forgetting that one leaves it the first.
+    if let Some(known) = store.get(Kind::NameOf, &owner.value).await?
+        && known.value == name
+    {
+        store.remove(Kind::NameOf, &owner.value).await?;
+    }
+    store.remove(Kind::Name, name).await
+}
+
+/// How far a TPM's counters have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counters {
+    reset_count: u32,
+    restart_count: u32,
+    clock_ms: u64,
+}
+
+/// Remembers a TPM's counters; gives a line for the administrator if they ran backwards since the last attestation, which happens
+/// when a TPM is cleared, and when something else answers in its place.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<Option<String>, StoreError> {
+    let now = Counters {
+        reset_count: tpm.reset_count,
+        restart_count: tpm.restart_count,
+        clock_ms: tpm.clock_ms,
+    };
+    let before: Option<Counters> = store
+        .get(Kind::Clock, identity.as_str())
+        .await?
+        .map(|entry| read(Kind::Clock, entry))
+        .transpose()?;
+    store.put(Kind::Clock, write(Kind::Clock, identity.to_string(), &now)?).await?;
+    let Some(before) = before else { return Ok(None) };
+    let backwards = (now.reset_count, now.restart_count) < (before.reset_count, before.restart_count)
+        || (tpm.clock_safe && now.clock_ms < before.clock_ms);
+    Ok(backwards.then(|| {
+        format!(
+            "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or this is not the TPM it was",
+            before.reset_count, now.reset_count, before.restart_count, now.restart_count, before.clock_ms, now.clock_ms
+        )
+    }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use attest::protocol::HexDigest;
+
+    use super::*;
+    use crate::store::Embedded;
+
+    fn ek(byte: u8) -> EkDigest {
+        HexDigest::from([byte; 32]).try_into().unwrap()
+    }
+
+    fn node(byte: u8) -> NodeIdentity {
+        NodeIdentity::of_tpm(ek(byte))
+    }
+
+    fn named(name: &str) -> EkRecord {
+        EkRecord {
+            name: Some(name.to_owned()),
+            added: 0,
+            pools: Vec::new(),
+        }
+    }
+
+    fn store() -> (tempfile::TempDir, Embedded) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+        (folder, store)
+    }
+
+    #[tokio::test]
+    async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
+        let (_folder, store) = store();
+        claim_name(&store, "a", &node(1)).await.unwrap();
+        claim_name(&store, "a", &node(1)).await.unwrap();
+        assert!(matches!(
+            claim_name(&store, "a", &node(2)).await,
+            Err(EnrolmentError::NameTaken { .. })
+        ));
+        assert!(matches!(
+            claim_name(&store, "b", &node(1)).await,
+            Err(EnrolmentError::OtherName { .. })
+        ));
+        claim_name(&store, "b", &node(2)).await.unwrap();
+        assert!(forget_name(&store, "a").await.unwrap());
+        assert!(!forget_name(&store, "a").await.unwrap());
+        claim_name(&store, "a", &node(3)).await.unwrap();
+        claim_name(&store, "c", &node(1)).await.unwrap();
+        let owners: Vec<String> = names(&store).await.unwrap().into_iter().map(|(_, identity)| identity).collect();
+        assert_eq!(owners, [node(3).to_string(), node(2).to_string(), node(1).to_string()]);
+    }
+
+    #[tokio::test]
+    async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
+        let (_folder, store) = store();
+        claim_name(&store, "a", &node(1)).await.unwrap();
+        let half = Entry {
+            id: "b".to_owned(),
+            value: node(1).to_string(),
+        };
+        store.insert(Kind::Name, half).await.unwrap();
+        assert!(forget_name(&store, "b").await.unwrap());
+        assert!(matches!(
+            claim_name(&store, "c", &node(1)).await,
+            Err(EnrolmentError::OtherName { .. })
+        ));
+        claim_name(&store, "b", &node(2)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_name_from_the_administrator_is_taken_at_once_and_moves_only_when_told() {
+        let (_folder, store) = store();
+        allow(&store, ek(1), named("a"), false).await.unwrap();
+        assert!(matches!(
+            claim_name(&store, "a", &node(2)).await,
+            Err(EnrolmentError::NameTaken { .. })
+        ));
+        assert!(matches!(
+            allow(&store, ek(2), named("a"), false).await,
+            Err(EnrolmentError::NameTaken { .. })
+        ));
+        assert!(allowlisted(&store, ek(2)).await.unwrap().is_none(), "a refused entry is none");
+        claim_name(&store, "b", &node(2)).await.unwrap();
+        allow(&store, ek(2), named("a"), true).await.unwrap();
+        let settled = |ek: u8, record: &'static str, asked: Option<&'static str>| {
+            let store = &store;
+            async move { settle_name(store, Some(&named(record)), asked, &node(ek)).await }
+        };
+        assert_eq!(settled(2, "a", None).await.unwrap().as_deref(), Some("a"));
+        assert!(matches!(settled(2, "a", Some("b")).await, Err(EnrolmentError::OtherName { .. })));
+        assert!(
+            matches!(settled(1, "a", None).await, Err(EnrolmentError::NameTaken { .. })),
+            "its old machine"
+        );
+        claim_name(&store, "b", &node(3)).await.unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! The attestation gateway: Verifier and Relying Party (RFC 9334) in front of Ignition configs.
+//!
+//! One request's way through the house:
+//!
+//! ```text
+//! server    accept, limits, TLS              TcpStream → TlsStream → request
+//! api       decode, bounded                  → EvidenceRequest
+//! challenges  open the seal, spend           → Challenge            (attest)
+//!           attest::verify                   → Claims               (attest)
+//! enrolment the node's name                  → name
+//!           attest::appraise                 → AttestationResult    (attest)
+//! policy    what that earns                  → Grant
+//! tickets   the right, sealed                → ticket               later: ticket → Grant again
+//! pools     only with a Grant                → RenderedConfig
+//! audit     one line, durable                → Recorded<Outcome>
+//! api       only from a Recorded<Outcome>    → Response
+//! ```
+//!
+//! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
+//! the [`seal`].
+
+pub mod api;
+pub mod audit;
+pub mod challenges;
+pub mod clock;
+pub mod ek_roots;
+pub mod enrolment;
+pub mod ignition;
+pub mod pki;
+pub mod policy;
+pub mod pools;
+pub mod seal;
+pub mod server;
+pub mod settings;
+pub mod store;
+pub mod tickets;
+pub mod tokens;

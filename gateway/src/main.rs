@@ -1,0 +1,99 @@
+//! `attest-gateway`: the program. Arguments, settings, run.
+
+mod commands;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Serves Ignition configs to booting nodes: the full one only to a node that has proven what it is.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "A first gateway, in three commands:\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer --pool worker > worker.ign"
+)]
+struct Arguments {
+    /// The gateway's settings; paths in it are relative to it.
+    #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a gateway's folder: MCS CA, certificate, gateway.toml, a pool to begin with.
+    Init(commands::init::Arguments),
+    /// Serve.
+    Serve(commands::serve::Arguments),
+    /// Print a pointer config: what a node's first Ignition config says.
+    Pointer(commands::pointer::Arguments),
+    /// Provisioning tokens, for machines that cannot attest.
+    #[command(subcommand)]
+    Token(commands::token::Command),
+    /// The allowlist of TPMs, by the digest of their EK.
+    #[command(subcommand)]
+    Ek(commands::ek::Command),
+    /// The names of nodes, and the machines they belong to.
+    #[command(subcommand)]
+    Node(commands::node::Command),
+    /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
+    Audit(commands::audit::Arguments),
+    /// Validate settings, certificates, pools, EK roots and state. Exit code 1 if the gateway would not work.
+    #[command(after_help = "Example:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml")]
+    Check,
+}
+
+fn main() -> ExitCode {
+    let Arguments { config, command } = Arguments::parse();
+    let result = match command {
+        Command::Init(arguments) => commands::init::run(&arguments),
+        Command::Serve(arguments) => commands::serve::run(&config, &arguments),
+        Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
+        Command::Token(command) => commands::token::run(&config, &command),
+        Command::Ek(command) => commands::ek::run(&config, &command),
+        Command::Node(command) => commands::node::run(&config, &command),
+        Command::Audit(arguments) => commands::audit::run(&config, &arguments),
+        Command::Check => commands::check::run(&config),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("attest-gateway: {}", in_full(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The error with its causes; many of them already say what caused them.
+fn in_full(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(cause.trim_end()) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(cause.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || std::io::Error::other("no such file");
+        let said = |error: anyhow::Error| in_full(&error);
+        assert_eq!(
+            said(anyhow::Error::from(missing()).context("a.toml: no such file")),
+            "a.toml: no such file"
+        );
+        assert_eq!(said(anyhow::Error::from(missing()).context("a.toml")), "a.toml: no such file");
+    }
+}

@@ -1,0 +1,108 @@
+//! `pool.toml`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use attest::protocol::HexDigest;
+use attest::reference_values::Accepted;
+use attest::{HashAlg, ReferenceValues};
+use serde::Deserialize;
+
+use super::{Endorsement, PoolError};
+use crate::policy::{Earns, Grants};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    grants: GrantsFile,
+    tpm: Tpm,
+}
+
+/// Who says nothing gives nothing away: only attestation earns the full config by default.
+#[derive(Debug, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct GrantsFile {
+    attested: Earns,
+    token: Earns,
+    nothing: Earns,
+}
+
+impl Default for GrantsFile {
+    fn default() -> Self {
+        Self {
+            attested: Earns::Full,
+            token: Earns::Refuse,
+            nothing: Earns::PreApproved,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tpm {
+    #[serde(default = "sha256")]
+    bank: HashAlg,
+    #[serde(default)]
+    endorsement: Endorsement,
+    pcrs: BTreeMap<String, Rule>,
+}
+
+const fn sha256() -> HashAlg {
+    HashAlg::Sha256
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a list of digests (hexadecimal), or \"not checked\"")]
+enum Rule {
+    Digests(Vec<HexDigest>),
+    Word(NotChecked),
+}
+
+#[derive(Debug, Deserialize)]
+enum NotChecked {
+    #[serde(rename = "not checked")]
+    NotChecked,
+}
+
+/// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
+const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
+
+/// Reads `pool.toml`.
+pub(super) fn parse(text: &str, path: &Path) -> Result<(Grants, Endorsement, ReferenceValues), PoolError> {
+    let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let wrong = |problem: String| PoolError::Pcrs {
+        path: path.to_owned(),
+        problem,
+    };
+    let mut pcrs = BTreeMap::new();
+    for (key, rule) in file.tpm.pcrs {
+        let (first, last) = range(&key).ok_or_else(|| wrong(format!("{key:?} is no PCR and no range such as \"0-7\"")))?;
+        let accepted = match rule {
+            Rule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
+            Rule::Digests(_) if first != last => return Err(wrong(format!("{key:?}: a range cannot share one list of digests"))),
+            Rule::Digests(digests) => Accepted::AnyOf(digests),
+        };
+        for pcr in first..=last {
+            if pcrs.insert(pcr, accepted.clone()).is_some() {
+                return Err(wrong(format!("PCR {pcr} is named twice")));
+            }
+        }
+    }
+    if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
+        return Err(wrong(format!(
+            "PCR {missing} is not named: list its accepted digests, or say {missing} = \"not checked\""
+        )));
+    }
+    let reference_values = ReferenceValues::new(file.tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))?;
+    let GrantsFile { attested, token, nothing } = file.grants;
+    Ok((Grants { attested, token, nothing }, file.tpm.endorsement, reference_values))
+}
+
+fn range(key: &str) -> Option<(u8, u8)> {
+    let (first, last) = key.split_once('-').unwrap_or((key, key));
+    let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last).then_some((first, last))
+}

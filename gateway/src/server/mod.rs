@@ -1,0 +1,288 @@
+//! The server: from a listening socket to requests, within limits, until told to stop.
+
+mod tls;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use attest::SpkiSha256;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+pub use tls::TlsError;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
+
+use crate::api::{self, Gateway, Peer};
+use crate::audit::{BlobError, Blobs, Journal, JournalError};
+use crate::clock::Clock;
+use crate::ek_roots::{self, EkRootsFolderError};
+use crate::pools::{self, PoolError};
+use crate::seal::{Seal, SealError};
+use crate::settings::Settings;
+use crate::store::{Embedded, Store, StoreError};
+
+/// Largest request head: a ticket, and whatever proxies add.
+const HEAD_LIMIT_BYTES: usize = 16 * 1024;
+/// How long a connection may last: a large config over a slow line, and no longer, so that clients that do not read cannot hold on to
+/// connections for ever.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
+/// How often uses that need not be remembered any longer are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How far the clock may be set back without anything that was spent becoming good again.
+const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the gateway cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The state folder.
+    #[error("{path}: {source}")]
+    State {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The address.
+    #[error("cannot listen on {listen}: {source}")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The MCS certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The pools.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The EK roots.
+    #[error(transparent)]
+    EkRoots(#[from] EkRootsFolderError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The seal.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// The attestation log.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The attestation log's large parts.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+}
+
+/// A gateway that listens, and has not served anybody yet.
+pub struct Server {
+    gateway: Arc<Gateway>,
+    listener: TcpListener,
+    tls: TlsAcceptor,
+}
+
+impl Server {
+    /// Reads everything that the settings name, and binds the address.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(settings: Settings, clock: Clock) -> Result<Self, ServeError> {
+        crate::store::make_private_folder(&settings.state).map_err(|source| ServeError::State {
+            path: settings.state.clone(),
+            source,
+        })?;
+        let store = Embedded::open(&settings.store())?;
+        Self::bind_with(settings, clock, Arc::new(store)).await
+    }
+
+    /// As [`Server::bind`], with a store of the caller's.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
+        let (tls, current) = tls::server_config(&settings.tls)?;
+        let pools = pools::load(&settings.pools)?;
+        let ek_roots = ek_roots::load(&settings.ek_roots)?;
+        for warning in pools.values().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
+            tracing::warn!("{warning}");
+        }
+        for refused in &ek_roots.refused {
+            tracing::warn!("left out of the EK roots: {refused}");
+        }
+        let seal = Seal::open(&settings.seal_key())?;
+        let blobs = Blobs::open(&settings.state.join("evidence"))?;
+        let mut ek_root_blobs = Vec::new();
+        for certificate in &ek_roots.certificates {
+            let name = Blobs::name(certificate);
+            blobs.put(&name, certificate)?;
+            ek_root_blobs.push(name);
+        }
+        let (journal, cut) = Journal::open(&settings.attestation_log(), blobs)?;
+        if cut > 0 {
+            tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
+        }
+        store.forget_expired(forgettable(clock)).await?;
+        let listener = TcpListener::bind(settings.listen).await.map_err(|source| ServeError::Listen {
+            listen: settings.listen,
+            source,
+        })?;
+        let server_keys: Vec<SpkiSha256> = std::iter::once(current).chain(settings.tls.previous_keys.iter().copied()).collect();
+        tracing::info!(
+            "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
+            listener
+                .local_addr()
+                .map_or_else(|_| settings.listen.to_string(), |address| address.to_string()),
+            pools.keys().cloned().collect::<Vec<_>>().join(", "),
+            ek_roots.certificates.len(),
+            settings.attestation_log().display(),
+        );
+        let draining = AtomicBool::new(false);
+        let gateway = Arc::new(Gateway {
+            settings,
+            clock,
+            seal,
+            store,
+            journal,
+            ek_roots,
+            ek_root_blobs,
+            pools,
+            server_keys,
+            draining,
+        });
+        Ok(Self {
+            gateway,
+            listener,
+            tls: TlsAcceptor::from(tls),
+        })
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The gateway behind it.
+    #[must_use]
+    pub const fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// Serves until `stop` comes, then lets the requests under way finish, for a bounded time.
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        let Self { gateway, listener, tls } = self;
+        let limits = gateway.settings.limits;
+        let connections = Arc::new(Semaphore::new(limits.connections));
+        let router = api::router(Arc::clone(&gateway));
+        let graceful = GracefulShutdown::new();
+        let forgetting = tokio::spawn(forget(Arc::clone(&gateway)));
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            // Taken before accepting: beyond the limit, connections wait in the kernel's queue and cost nothing here.
+            let permit = tokio::select! {
+                permit = Arc::clone(&connections).acquire_owned() => permit,
+                () = &mut stop => break,
+            };
+            let Ok(permit) = permit else { break };
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+                () = &mut stop => break,
+            };
+            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+            let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+            tokio::spawn(async move {
+                connection(stream, peer, &tls, router, watcher, limits.handshake, limits.header).await;
+                drop(permit);
+            });
+        }
+        gateway.draining.store(true, Ordering::Relaxed);
+        drop(listener);
+        forgetting.abort();
+        tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
+        match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
+            Ok(()) => tracing::info!("stopped"),
+            Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
+        }
+    }
+}
+
+/// One connection: the handshake, then its requests.
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: &TlsAcceptor,
+    router: Router,
+    watcher: Watcher,
+    handshake: Duration,
+    header: Duration,
+) {
+    // Latency is all that this costs, and a whole config is written at once.
+    drop(stream.set_nodelay(true));
+    let stream = match tokio::time::timeout(handshake, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+    };
+    let service = router.layer(axum::Extension(Peer(peer)));
+    let service =
+        TowerToHyperService::new(service.map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(axum::body::Body::new)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header)
+        .max_buf_size(HEAD_LIMIT_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_LIMIT, watcher.watch(connection)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "connection ended"),
+        Err(_) => tracing::debug!(%peer, "connection lasted too long"),
+    }
+}
+
+/// Uses of things that expired before this time can be forgotten.
+fn forgettable(clock: Clock) -> u64 {
+    clock.now().as_secs().saturating_sub(CLOCK_SET_BACK_LIMIT.as_secs())
+}
+
+/// Keeps the store small.
+async fn forget(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(FORGET_EVERY);
+    loop {
+        every.tick().await;
+        if let Err(error) = gateway.store.forget_expired(forgettable(gateway.clock)).await {
+            tracing::warn!(%error, "cannot forget what has expired");
+        }
+    }
+}
+
+/// Completes when the process is told to stop: SIGTERM, or Ctrl-C.
+///
+/// # Errors
+/// If signals cannot be handled.
+pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,139 @@
+//! The file's shape: every key optional, none unknown.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use attest::SpkiSha256;
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct File {
+    pub listen: SocketAddr,
+    pub state: PathBuf,
+    pub pools: PathBuf,
+    pub ek_roots: PathBuf,
+    pub tls: Tls,
+    pub challenge: Challenge,
+    pub ticket: Ticket,
+    pub limits: Limits,
+    pub log: Log,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            // The Machine Config Server's port, on every address, IPv4 and IPv6.
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 22623)),
+            state: "state".into(),
+            pools: "pools".into(),
+            ek_roots: "ek-roots".into(),
+            tls: Tls::default(),
+            challenge: Challenge::default(),
+            ticket: Ticket::default(),
+            limits: Limits::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    pub ca: PathBuf,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub previous_keys: Vec<SpkiSha256>,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            ca: "tls/mcs-ca.crt".into(),
+            certificate: "tls/mcs.crt".into(),
+            key: "tls/mcs.key".into(),
+            previous_keys: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Challenge {
+    pub lifetime_seconds: u32,
+}
+
+impl Default for Challenge {
+    fn default() -> Self {
+        // The slowest TPMs take tens of seconds to activate and quote.
+        Self { lifetime_seconds: 120 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Ticket {
+    pub lifetime_seconds: u32,
+    pub uses: u32,
+}
+
+impl Default for Ticket {
+    fn default() -> Self {
+        // Ignition fetches within seconds; it may retry after a lost answer, and not for ever.
+        Self {
+            lifetime_seconds: 600,
+            uses: 4,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Limits {
+    pub connections: usize,
+    pub requests: usize,
+    pub handshake_seconds: u32,
+    pub header_seconds: u32,
+    pub request_seconds: u32,
+    pub drain_seconds: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        // Ignition gives up a TLS handshake, and the wait for a response's head, after 10 s.
+        Self {
+            connections: 4096,
+            requests: 512,
+            handshake_seconds: 10,
+            header_seconds: 10,
+            request_seconds: 30,
+            drain_seconds: 20,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Log {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            filter: "info".to_owned(),
+        }
+    }
+}
+
+/// How the console's lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For log collectors.
+    Json,
+}

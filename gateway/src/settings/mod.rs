@@ -1,0 +1,266 @@
+//! Settings: what the file says, made whole with defaults and checked.
+
+mod file;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use attest::SpkiSha256;
+use file::File;
+pub use file::LogFormat;
+
+/// The sample that `init` writes; it holds every key at its default.
+pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
+
+/// Everything the gateway is told, checked and with its paths resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Private state: store, seal, attestation log.
+    pub state: PathBuf,
+    /// One folder for each pool.
+    pub pools: PathBuf,
+    /// Certificates that endorse EKs.
+    pub ek_roots: PathBuf,
+    /// The MCS certificate.
+    pub tls: TlsSettings,
+    /// Challenges: how long one can be answered.
+    pub challenge_lifetime: Duration,
+    /// Tickets.
+    pub ticket: TicketSettings,
+    /// Limits.
+    pub limits: Limits,
+    /// How the console's lines look.
+    pub log_format: LogFormat,
+    /// What the console shows, as a tracing filter.
+    pub log_filter: String,
+}
+
+/// The MCS certificate and its surroundings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TlsSettings {
+    /// The MCS CA's certificate, as it stands in pointers.
+    pub ca: PathBuf,
+    /// The serving certificate and whatever chain it has.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Keys that this gateway used before: evidence made for them is accepted still.
+    pub previous_keys: Vec<SpkiSha256>,
+}
+
+/// Tickets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TicketSettings {
+    /// How long one is good.
+    pub lifetime: Duration,
+    /// How many fetches one is good for.
+    pub uses: u32,
+}
+
+/// Limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Requests in work at once.
+    pub requests: usize,
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// For a request's head.
+    pub header: Duration,
+    /// For a whole request, body and answer's making included.
+    pub request: Duration,
+    /// For requests under way when the gateway is told to stop.
+    pub drain: Duration,
+}
+
+/// Why there are no settings.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("{path}: {source}; `attest-gateway init` makes a gateway's folder, --config names its gateway.toml")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or has unknown keys, or values of the wrong type.
+    #[error("{path}: {source}")]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where and what, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// A value out of its range.
+    #[error("{path}: {key} is {found}; {allowed}")]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+impl Settings {
+    /// Reads and checks the file; its folder is what relative paths are relative to.
+    ///
+    /// # Errors
+    /// [`SettingsError`], which names file, line and key.
+    pub fn load(file: &Path) -> Result<Self, SettingsError> {
+        let text = std::fs::read_to_string(file).map_err(|source| SettingsError::Io {
+            path: file.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// The embedded defaults, for a gateway whose folder is `folder`.
+    ///
+    /// # Errors
+    /// None: the defaults are valid.
+    pub fn defaults(folder: &Path) -> Result<Self, SettingsError> {
+        Self::parse("", &folder.join("gateway.toml"))
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+        let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let range = |key, found: String, allowed| {
+            Err(SettingsError::Range {
+                path: path.to_owned(),
+                key,
+                found,
+                allowed,
+            })
+        };
+        let seconds = |key, value: u32, most: u32| {
+            if value == 0 || value > most {
+                return Err(SettingsError::Range {
+                    path: path.to_owned(),
+                    key,
+                    found: value.to_string(),
+                    allowed: "seconds, at least 1 and at most a few minutes (a day for the ticket)",
+                });
+            }
+            Ok(Duration::from_secs(value.into()))
+        };
+        let File {
+            listen,
+            state,
+            pools,
+            ek_roots,
+            tls,
+            challenge,
+            ticket,
+            limits,
+            log,
+        } = file;
+        if ticket.uses == 0 || ticket.uses > 100 {
+            return range("ticket.uses", ticket.uses.to_string(), "1 to 100");
+        }
+        if limits.connections == 0 || limits.requests == 0 {
+            return range("limits", "0".to_owned(), "connections and requests are at least 1");
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok(Self {
+            listen,
+            state: folder.join(state),
+            pools: folder.join(pools),
+            ek_roots: folder.join(ek_roots),
+            tls: TlsSettings {
+                ca: folder.join(tls.ca),
+                certificate: folder.join(tls.certificate),
+                key: folder.join(tls.key),
+                previous_keys: tls.previous_keys,
+            },
+            challenge_lifetime: seconds("challenge.lifetime_seconds", challenge.lifetime_seconds, 900)?,
+            ticket: TicketSettings {
+                lifetime: seconds("ticket.lifetime_seconds", ticket.lifetime_seconds, 86_400)?,
+                uses: ticket.uses,
+            },
+            limits: Limits {
+                connections: limits.connections,
+                requests: limits.requests,
+                handshake: seconds("limits.handshake_seconds", limits.handshake_seconds, 120)?,
+                header: seconds("limits.header_seconds", limits.header_seconds, 120)?,
+                request: seconds("limits.request_seconds", limits.request_seconds, 300)?,
+                drain: seconds("limits.drain_seconds", limits.drain_seconds, 300)?,
+            },
+            log_format: log.format,
+            log_filter: log.filter,
+        })
+    }
+
+    /// The attestation log.
+    #[must_use]
+    pub fn attestation_log(&self) -> PathBuf {
+        self.state.join("attestation.jsonl")
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.state.join("gateway.db")
+    }
+
+    /// The seal's key.
+    #[must_use]
+    pub fn seal_key(&self) -> PathBuf {
+        self.state.join("seal.key")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, SettingsError> {
+        Settings::parse(text, Path::new("/etc/attestation-gateway/gateway.toml"))
+    }
+
+    #[test]
+    fn the_sample_says_the_defaults() {
+        assert_eq!(parse(SAMPLE).unwrap(), parse("").unwrap());
+        let uncommented: String = SAMPLE
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
+        assert_eq!(parse(&uncommented).unwrap(), parse("").unwrap());
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let settings = parse("state = \"s\"\npools = \"/srv/pools\"").unwrap();
+        assert_eq!(settings.state, Path::new("/etc/attestation-gateway/s"));
+        assert_eq!(settings.pools, Path::new("/srv/pools"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let error = |text: &str| parse(text).unwrap_err().to_string();
+        let unknown = error("\nlisten = \"127.0.0.1:1\"\nlimit = 3\n");
+        assert!(unknown.contains("line 3") && unknown.contains("limit"), "{unknown}");
+        assert!(error("listen = \"nowhere\"").contains("line 1"));
+        assert!(error("[ticket]\nuses = 0").contains("ticket.uses is 0"));
+        assert!(error("[ticket]\nuse = 1").contains("use"));
+        assert!(error("[challenge]\nlifetime_seconds = 0").contains("challenge.lifetime_seconds"));
+        assert!(error("[challenge]\nlifetime_seconds = 90000").contains("challenge.lifetime_seconds"));
+        assert!(error("[limits]\nconnections = -1").contains("line 2"));
+        assert!(error("[tls]\nprevious_keys = [\"abc\"]").contains("64"));
+        assert!(error("[log]\nformat = \"xml\"").contains("text"));
+    }
+}

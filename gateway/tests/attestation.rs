@@ -1,0 +1,395 @@
+//! From challenge to ticket, with software TPMs: what is refused, what is recorded, and that the record tells it again.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+
+use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_BODY_LIMIT_BYTES, Evidence, HexDigest};
+use attest::{Reject, SpkiSha256};
+use attest_gateway::audit::{Blobs, ReplayError, replay};
+use serde_json::{Value, json};
+use support::{Answer, Gateway, bearer, challenge_request, digest, next_boot, now, tpm};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says_what_to_do() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    let ek = digest(&case);
+    let request = challenge_request(&case, "worker");
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    answer.refused(403, "ek-not-endorsed");
+    let line = gateway.line(|line| line.contains("NOT TRUSTED") && line.contains(&ek));
+    assert!(
+        line.contains("code=ek-not-endorsed") && line.contains(&format!("attest-gateway ek add {ek}")),
+        "{line}"
+    );
+    assert!(
+        answer.problem().next_step.contains(&format!("attest-gateway ek add {ek}")),
+        "{answer:?}"
+    );
+    let record = gateway.records().pop().unwrap();
+    assert_eq!(
+        (record["decision"].as_str(), record["verdict"].as_str()),
+        (Some("challenge"), Some("refused"))
+    );
+    assert_eq!(record["code"], "ek-not-endorsed");
+    assert_eq!(record["identity"], format!("tpm:{ek}"));
+
+    // The administrator does just that, while the gateway serves.
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((response.nonce.0.len(), response.purpose.as_str()), (32, "ignition-config"));
+    assert!(response.expires > now());
+    assert_eq!(gateway.records().len(), 1, "a challenge given decides nothing");
+
+    // And takes it back: a challenge that was given before is worth nothing either.
+    let challenge = gateway.challenge(&case, None);
+    let evidence = gateway.answer(case, &challenge);
+    gateway.command(&["ek", "remove", &ek]);
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "ek-not-endorsed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells_it_again() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    let ek = gateway.endorse(&case, &["--name", "worker-0"]);
+    let ticket = gateway.attest(case, Some("worker-0")).await.ticket();
+    let full = gateway.config_file("worker", "full");
+    for _ in 0..4 {
+        gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+    }
+    gateway
+        .config("/config/worker", &[&bearer(&ticket)])
+        .await
+        .refused(403, "ticket-spent");
+
+    let records = gateway.records();
+    assert_eq!(records.len(), 6);
+    assert_eq!(records[0]["verdict"], "trusted");
+    assert_eq!(records[0]["identity"], format!("tpm:{ek}"));
+    assert_eq!(records[0]["name"], "worker-0");
+    assert_eq!(records[0]["grant"], "full");
+    assert_eq!(records[0]["claims"]["tpm"]["reset_count"], 7);
+    for (use_number, record) in (1..=4).zip(&records[1..5]) {
+        assert_eq!(
+            (&record["verdict"], &record["grant"], &record["use_number"]),
+            (&json!("served"), &json!("full"), &json!(use_number))
+        );
+        assert_eq!(record["identity"], format!("tpm:{ek}"));
+    }
+    assert_eq!(records[5]["code"], "ticket-spent");
+    let line = gateway.line(|line| line.contains("TRUSTED tpm:"));
+    assert!(
+        line.contains(&ek) && line.contains("pool=worker") && line.contains("(worker-0)"),
+        "{line}"
+    );
+
+    // No secret is anywhere but with its owner.
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    assert!(!log.contains(&ticket) && !gateway.output().contains(&ticket));
+
+    // Months later, from the line alone.
+    let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
+    let line = log.lines().next().unwrap();
+    let again = replay(line, &blobs).unwrap();
+    assert_eq!(serde_json::to_value(again.claims()).unwrap(), records[0]["claims"]);
+    // Not from an altered one.
+    let code = |change: fn(&mut Value)| {
+        let mut record = records[0].clone();
+        change(&mut record);
+        match replay(&record.to_string(), &blobs) {
+            Err(ReplayError::Reject(reject)) => reject.code().to_owned(),
+            other => format!("{other:?}"),
+        }
+    };
+    assert_eq!(code(|record| record["at"] = json!(now() + 1000)), "challenge-expired");
+    assert_eq!(code(|record| record["basis"]["allowlisted"] = json!(false)), "ek-not-endorsed");
+    assert_eq!(code(|record| record["basis"]["server_keys"] = json!([])), "quote-extra-data");
+    assert_eq!(
+        code(|record| record["basis"]["evidence"]["tpm"]["pcrs"]["0"] = json!("ab".repeat(32))),
+        "quote-pcr-digest"
+    );
+    assert_eq!(
+        code(|record| record["basis"]["reference_values"]["pcrs"]["0"] = json!({ "any_of": ["ab".repeat(32)] })),
+        "pcr-mismatch"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(
+        "worker",
+        "\"0-7\" = \"not checked\"",
+        &format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", "ab".repeat(32)),
+    );
+    gateway.run();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    gateway.attest(next_boot(&case), None).await.refused(403, "pcr-mismatch");
+    let challenge = gateway.challenge(&case, None);
+    let mut forged = gateway.answer(case, &challenge);
+    let Evidence::Tpm(evidence) = &mut forged.evidence;
+    evidence.secret_sha256 = HexDigest::from([0; 32]);
+    gateway
+        .post("/v1/attest/evidence", &forged)
+        .await
+        .refused(403, "credential-mismatch");
+
+    let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    let mut codes = Vec::new();
+    for (line, record) in log.lines().zip(gateway.records()) {
+        let Err(ReplayError::Reject(reject)) = replay(line, &blobs) else {
+            panic!("accepted: {line}")
+        };
+        assert_eq!(record["code"], Reject::code(&reject));
+        codes.push(reject.code());
+    }
+    assert_eq!(codes, ["pcr-mismatch", "credential-mismatch"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_a_challenge_is_answered_once_and_in_time() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let challenge = gateway.challenge(&case, None);
+    let evidence = gateway.answer(next_boot(&case).but(|next| next.ak_area = case.ak_area.clone()), &challenge);
+    // A failed answer spends it as well: one challenge is one attempt.
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "quote-signature");
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
+
+    let mut late = gateway.challenge(&case, None);
+    late.expires = now() - 1;
+    gateway
+        .post("/v1/attest/evidence", &gateway.answer(case, &late))
+        .await
+        .refused(403, "challenge-expired");
+
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let challenge = gateway.challenge(&case, None);
+    let good = gateway.answer(case, &challenge);
+    let mut altered = good.clone();
+    altered.challenge.insert(20, 'A');
+    gateway
+        .post("/v1/attest/evidence", &altered)
+        .await
+        .refused(403, "challenge-invalid");
+    altered.challenge = good.challenge.chars().rev().collect();
+    gateway
+        .post("/v1/attest/evidence", &altered)
+        .await
+        .refused(403, "challenge-invalid");
+    altered.challenge.clear();
+    gateway
+        .post("/v1/attest/evidence", &altered)
+        .await
+        .refused(403, "challenge-invalid");
+    gateway.post("/v1/attest/evidence", &good).await.ticket();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_replay_after_a_kill() {
+    let mut gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let challenge = gateway.challenge(&case, None);
+    let evidence = gateway.answer(case, &challenge);
+    let ticket = bearer(&gateway.post("/v1/attest/evidence", &evidence).await.ticket());
+    let full = gateway.config_file("worker", "full");
+    for _ in 0..4 {
+        gateway.config("/config/worker", &[&ticket]).await.is_config(&full);
+    }
+    let records = gateway.records();
+    gateway.kill();
+    gateway.run();
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
+    gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-spent");
+    assert_eq!(gateway.records()[..records.len()], records[..], "what was acknowledged is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_one_challenge_answered_twice_at_once() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let challenge = gateway.challenge(&case, None);
+    let evidence = gateway.answer(case, &challenge);
+    let answering: Vec<_> = (0..20)
+        .map(|_| tokio::spawn(Answer::of(gateway.client.post(gateway.url("/v1/attest/evidence")).json(&evidence))))
+        .collect();
+    let mut won = 0;
+    for answer in answering {
+        let answer = answer.await.unwrap();
+        if answer.status.as_u16() == 200 {
+            won += 1;
+        } else {
+            answer.refused(403, "challenge-spent");
+        }
+    }
+    assert_eq!(won, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_08_another_tpm_cannot_take_a_nodes_name() {
+    let gateway = Gateway::start();
+    let (node, other) = (tpm(), tpm());
+    let ek = gateway.endorse(&node, &[]);
+    gateway.endorse(&other, &[]);
+    gateway.attest(next_boot(&node), Some("worker-0")).await.ticket();
+    let taken = gateway.attest(next_boot(&other), Some("worker-0")).await;
+    taken.refused(403, "node-name-taken");
+    assert!(
+        !String::from_utf8(taken.body).unwrap().contains(&ek),
+        "whose the name is, is not for another node to know"
+    );
+    gateway.attest(next_boot(&node), Some("worker-0")).await.ticket();
+    assert!(gateway.command(&["node", "list"]).contains(&format!("tpm:{ek}")));
+    // Nor does one TPM collect names.
+    gateway
+        .attest(next_boot(&node), Some("worker-1"))
+        .await
+        .refused(403, "node-name-taken");
+    gateway.attest(next_boot(&other), Some("worker-1")).await.ticket();
+    // The explicit re-enrolment: the machine has a new TPM.
+    gateway.command(&["node", "forget", "worker-0"]);
+    let third = tpm();
+    gateway.endorse(&third, &[]);
+    gateway.attest(next_boot(&third), Some("worker-0")).await.ticket();
+    gateway
+        .attest(next_boot(&node), Some("worker-0"))
+        .await
+        .refused(403, "node-name-taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
+    let gateway = Gateway::start();
+    let (named, other) = (tpm(), tpm());
+    let ek = gateway.endorse(&named, &["--name", "worker-0"]);
+    let other_ek = gateway.endorse(&other, &[]);
+    gateway
+        .attest(next_boot(&other), Some("worker-0"))
+        .await
+        .refused(403, "node-name-taken");
+    gateway
+        .attest(next_boot(&named), Some("worker-9"))
+        .await
+        .refused(403, "node-name-taken");
+    gateway.attest(next_boot(&named), None).await.ticket();
+    assert_eq!(gateway.records().pop().unwrap()["name"], "worker-0");
+
+    let taken = gateway.try_command(&["ek", "add", &other_ek, "--name", "worker-0"]);
+    assert!(!taken.status.success());
+    assert!(String::from_utf8_lossy(&taken.stderr).contains(&ek));
+    gateway.command(&["ek", "add", &other_ek, "--name", "worker-0", "--replace"]);
+    gateway.attest(next_boot(&other), Some("worker-0")).await.ticket();
+    gateway
+        .attest(next_boot(&named), Some("worker-0"))
+        .await
+        .refused(403, "node-name-taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let boot = |resets: u32| next_boot(&case).but(|next| next.quoted.clock.reset_count = resets);
+    for (resets, alerts) in [(7, 0), (8, 0), (8, 0), (5, 1), (6, 0)] {
+        gateway.attest(boot(resets), None).await.ticket();
+        let record = gateway.records().pop().unwrap();
+        assert_eq!(record["alerts"].as_array().map_or(0, Vec::len), alerts, "{record}");
+    }
+    gateway.line(|line| line.contains("ALERT") && line.contains("backwards"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the_key_before_a_rotation() {
+    let mut gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let before = [0, 1].map(|_| {
+        let boot = next_boot(&case);
+        let challenge = gateway.challenge(&boot, None);
+        gateway.answer(boot, &challenge)
+    });
+    let old_key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    // Another server with another key, to which the evidence is relayed.
+    gateway.kill();
+    let other = Gateway::init();
+    for file in ["tls/mcs.crt", "tls/mcs.key"] {
+        fs::copy(other.path(file), gateway.path(file)).unwrap();
+    }
+    fs::copy(other.path("tls/mcs-ca.crt"), gateway.path("tls/mcs-ca.crt")).unwrap();
+    gateway.client = other.client.clone();
+    gateway.run();
+    gateway
+        .post("/v1/attest/evidence", &before[0])
+        .await
+        .refused(403, "quote-extra-data");
+    gateway.kill();
+    gateway.settings(&format!("[tls]\nprevious_keys = [\"{old_key}\"]"));
+    gateway.run();
+    gateway.post("/v1/attest/evidence", &before[1]).await.ticket();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_23_bodies_that_are_none_cost_nothing() {
+    let gateway = Gateway::start();
+    let send = async |path: &str, body: Vec<u8>| Answer::of(gateway.client.post(gateway.url(path)).body(body)).await;
+    let case = tpm();
+    let mut unknown_field = serde_json::to_value(challenge_request(&case, "worker")).unwrap();
+    unknown_field["extra"] = json!(1);
+    for path in ["/v1/attest/challenge", "/v1/attest/evidence"] {
+        let deep = "[".repeat(60_000);
+        for body in [
+            "",
+            "{}",
+            "null",
+            "\u{0}",
+            "{\"pool\":\"worker\"",
+            deep.as_str(),
+            &unknown_field.to_string(),
+        ] {
+            send(path, body.as_bytes().to_vec()).await.refused(400, "malformed-request");
+        }
+    }
+    for (path, limit) in [
+        ("/v1/attest/challenge", CHALLENGE_BODY_LIMIT_BYTES),
+        ("/v1/attest/evidence", EVIDENCE_BODY_LIMIT_BYTES),
+    ] {
+        send(path, vec![b' '; limit]).await.refused(400, "malformed-request");
+        send(path, vec![b' '; limit + 1]).await.refused(413, "body-too-large");
+    }
+    gateway
+        .post("/v1/attest/challenge", &challenge_request(&case, "nowhere"))
+        .await
+        .refused(404, "pool-unknown");
+    for pool in ["../worker", "w\u{1b}[2J\nINFO trusted", &"x".repeat(2000)] {
+        gateway
+            .post("/v1/attest/challenge", &challenge_request(&case, pool))
+            .await
+            .refused(404, "pool-unknown");
+    }
+    // A name that would be two lines, in a request that is refused before names are looked at.
+    let mut forger = challenge_request(&case, "worker");
+    forger.name = Some("x\nINFO TRUSTED tpm:00".to_owned());
+    let attest::protocol::Attester::Tpm(attester) = &mut forger.attester;
+    attester.ek_public.0.truncate(10);
+    gateway.post("/v1/attest/challenge", &forger).await.refused(400, "tpm-malformed");
+    gateway.line(|line| line.contains("NOT TRUSTED") && line.contains("x\\nINFO TRUSTED"));
+    assert!(!gateway.output().contains('\u{1b}'));
+    let mut no_key = challenge_request(&case, "worker");
+    let attest::protocol::Attester::Tpm(attester) = &mut no_key.attester;
+    attester.ek_public.0.truncate(10);
+    gateway.post("/v1/attest/challenge", &no_key).await.refused(400, "tpm-malformed");
+    let Answer { status, .. } = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    assert_eq!(status.as_u16(), 200);
+}

@@ -1,0 +1,187 @@
+//! The commands, as an administrator runs them.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+use support::{Gateway, POOL, digest, program, tpm};
+
+fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
+    let output = gateway.try_command(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn init_makes_a_gateway_that_checks_and_overwrites_nothing() {
+    let gateway = Gateway::init();
+    let report = gateway.command(&["check"]);
+    assert!(report.contains("worker") && report.contains("localhost"), "{report}");
+    assert!(report.contains("accepts any measured boot"), "{report}");
+    let key = fs::read(gateway.path("tls/mcs-ca.key")).unwrap();
+    let again = program().arg("init").arg(gateway.path("")).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    assert_eq!(fs::read(gateway.path("tls/mcs-ca.key")).unwrap(), key);
+    assert_ne!(gateway.config_file(POOL, "full"), gateway.config_file(POOL, "pre-approved"));
+}
+
+#[test]
+fn check_finds_what_is_broken() {
+    let broken = |change: &dyn Fn(&Gateway), expected: &str| {
+        let gateway = Gateway::init();
+        change(&gateway);
+        let said = refused(&gateway, &["check"]);
+        assert!(said.contains(expected), "{expected:?} is not in:\n{said}");
+    };
+    broken(&|gateway| gateway.settings("unknown = 1"), "unknown");
+    broken(&|gateway| gateway.settings("[limits]\nrequests = 0"), "requests");
+    broken(
+        &|gateway| fs::write(gateway.path("pools/worker/full/config.ign"), "").unwrap(),
+        "full/config.ign",
+    );
+    broken(&|gateway| fs::remove_dir_all(gateway.path("pools/worker/full")).unwrap(), "full");
+    broken(&|gateway| gateway.edit_pool(POOL, "\"0-7\"", "\"0-6\""), "PCR 7");
+    broken(&|gateway| fs::remove_file(gateway.path("tls/mcs.key")).unwrap(), "mcs.key");
+    broken(
+        &|gateway| fs::write(gateway.path("state/gateway.db"), [b'x'; 4096]).unwrap(),
+        "gateway.db",
+    );
+    broken(
+        &|gateway| fs::set_permissions(gateway.path("tls/mcs.key"), fs::Permissions::from_mode(0o644)).unwrap(),
+        "mcs.key",
+    );
+    broken(
+        &|gateway| {
+            let other = Gateway::init();
+            fs::copy(other.path("tls/mcs.key"), gateway.path("tls/mcs.key")).unwrap();
+        },
+        "mcs.key",
+    );
+    // A certificate that nodes, who trust the CA in the pointer only, would refuse.
+    broken(
+        &|gateway| {
+            let other = Gateway::init();
+            fs::copy(other.path("tls/mcs-ca.crt"), gateway.path("tls/mcs-ca.crt")).unwrap();
+        },
+        "mcs.crt",
+    );
+}
+
+#[test]
+fn check_warns_of_what_gives_much_away() {
+    let gateway = Gateway::init();
+    gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"full\"");
+    fs::copy(
+        gateway.path("pools/infra/full/config.ign"),
+        gateway.path("pools/infra/pre-approved/config.ign"),
+    )
+    .unwrap();
+    let report = gateway.command(&["check"]);
+    assert!(report.contains("gives its full config to whoever asks"), "{report}");
+    assert!(report.contains("pool infra: full and pre-approved config are the same"), "{report}");
+}
+
+#[test]
+fn pointer_names_the_gateway_its_ca_and_the_token() {
+    let gateway = Gateway::init();
+    let pointer = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&gateway.command(&[&["pointer", "--pool", POOL], arguments].concat())).unwrap()
+    };
+    let plain = pointer(&[]);
+    let source = plain.pointer("/ignition/config/merge/0/source").unwrap().as_str().unwrap();
+    assert_eq!(source, format!("https://localhost:{}/config/worker", gateway.address().port()));
+    assert_eq!(plain.pointer("/ignition/version").unwrap(), "3.1.0");
+    assert!(plain.pointer("/ignition/config/merge/0/httpHeaders").is_none());
+    let ca = plain
+        .pointer("/ignition/security/tls/certificateAuthorities/0/source")
+        .unwrap()
+        .as_str()
+        .unwrap();
+    let ca = data_encoding::BASE64.decode(ca.split_once(',').unwrap().1.as_bytes()).unwrap();
+    assert_eq!(ca, fs::read(gateway.path("tls/mcs-ca.crt")).unwrap());
+    let with_token = pointer(&["--token", "abc", "--url", "https://10.0.2.2:8443"]);
+    assert_eq!(
+        with_token.pointer("/ignition/config/merge/0/source").unwrap(),
+        "https://10.0.2.2:8443/config/worker"
+    );
+    assert_eq!(
+        with_token.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap(),
+        "Bearer abc"
+    );
+    assert!(refused(&gateway, &["pointer", "--pool", "nowhere"]).contains("nowhere"));
+    assert!(refused(&gateway, &["pointer", "--pool", POOL, "--url", "http://a"]).contains("https"));
+}
+
+#[test]
+fn tokens_are_shown_once_and_kept_as_a_hash() {
+    let gateway = Gateway::init();
+    let output = gateway.command(&["token", "create", "--pool", POOL, "--name", "rack-4", "--uses", "1", "--ttl", "2h"]);
+    let token = output.trim();
+    assert_eq!((token.len(), output.lines().count()), (43, 1), "{output}");
+    let database = fs::read(gateway.path("state/gateway.db")).unwrap();
+    let wal = fs::read(gateway.path("state/gateway.db-wal")).unwrap_or_default();
+    assert!(![database, wal].concat().windows(43).any(|window| window == token.as_bytes()));
+    let list = gateway.command(&["token", "list"]);
+    assert!(list.contains("rack-4") && list.contains(POOL) && !list.contains(token), "{list}");
+    assert!(refused(&gateway, &["token", "create", "--pool", "nowhere"]).contains("nowhere"));
+    assert!(refused(&gateway, &["token", "revoke", "unknown"]).contains("unknown"));
+    assert_eq!(
+        gateway
+            .try_command(&["token", "create", "--pool", POOL, "--uses", "0"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(
+        gateway
+            .try_command(&["token", "create", "--pool", POOL, "--ttl", "soon"])
+            .status
+            .code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn an_ek_is_named_by_its_digest_its_certificate_or_its_public_area() {
+    let gateway = Gateway::init();
+    let (case, other) = (tpm(), tpm());
+    let file = gateway.path("ek.pub");
+    fs::write(&file, case.ek_area.to_bytes()).unwrap();
+    gateway.command(&["ek", "add", "--public", &file.display().to_string(), "--name", "worker-0"]);
+    let digest_of_other = digest(&other);
+    gateway.command(&["ek", "add", &digest_of_other.to_uppercase()]);
+    let list = gateway.command(&["ek", "list"]);
+    assert!(
+        list.contains(&digest(&case)) && list.contains("worker-0") && list.contains(&digest_of_other),
+        "{list}"
+    );
+    gateway.command(&["ek", "remove", &digest_of_other]);
+    assert!(!gateway.command(&["ek", "list"]).contains(&digest_of_other));
+    assert!(refused(&gateway, &["ek", "remove", &digest_of_other]).contains(&digest_of_other));
+    assert!(refused(&gateway, &["node", "forget", "worker-9"]).contains("worker-9"));
+    assert_eq!(gateway.try_command(&["ek", "add"]).status.code(), Some(2));
+    assert_eq!(gateway.try_command(&["ek", "add", "abc"]).status.code(), Some(2));
+}
+
+#[test]
+fn every_help_shows_an_example() {
+    for command in [
+        "init",
+        "serve",
+        "pointer",
+        "token create",
+        "ek add",
+        "ek list",
+        "node list",
+        "node forget",
+        "check",
+    ] {
+        let output = program().args(command.split(' ')).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(help.contains(&format!("attest-gateway {command}")), "{command}:\n{help}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The attestation log: nothing is answered that it does not hold.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use support::{Gateway, POOL, tpm};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
+    let mut gateway = Gateway::start();
+    let pre_approved = gateway.config_file(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.kill();
+    let log = gateway.path("state/attestation.jsonl");
+    let whole = fs::read(&log).unwrap();
+    OpenOptions::new()
+        .append(true)
+        .open(&log)
+        .unwrap()
+        .write_all(b"{\"time\":\"2026-")
+        .unwrap();
+    gateway.run();
+    gateway.line(|line| line.contains("14 bytes") && line.contains("attestation log"));
+    assert_eq!(fs::read(&log).unwrap(), whole);
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    assert_eq!(gateway.records().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_recorded_is_not_answered() {
+    const LIMIT_BLOCKS: usize = 400;
+    let mut gateway = Gateway::init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    // The kernel refuses to let any file grow beyond 400 blocks; the log is filled up to just below that.
+    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
+    let log = gateway.path("state/attestation.jsonl");
+    fs::write(&log, &filler).unwrap();
+    let mut shell = Command::new("bash");
+    shell
+        .arg("-c")
+        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
+        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
+        .arg(gateway.path("gateway.toml"));
+    gateway.run_as(shell);
+    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &["Basic x"]).await.try_again();
+    gateway.attest(case, None).await.refused(503, "unavailable");
+    assert_eq!(fs::read_to_string(&log).unwrap(), filler, "no half a line is left");
+    gateway.kill();
+    // With room again, it goes on.
+    gateway.run();
+    gateway
+        .config("/config/worker", &[])
+        .await
+        .is_config(&gateway.config_file(POOL, "pre-approved"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_is_nobody_elses() {
+    let gateway = Gateway::start();
+    gateway.ticket().await;
+    let mode = |path: &str| fs::metadata(gateway.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state"), mode("state/evidence")), (0o700, 0o700));
+    for file in [
+        "state/gateway.db",
+        "state/seal.key",
+        "state/attestation.jsonl",
+        "tls/mcs.key",
+        "tls/mcs-ca.key",
+    ] {
+        assert_eq!(mode(file), 0o600, "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_do_not_write_one_log() {
+    let gateway = Gateway::start();
+    let settings = fs::read_to_string(gateway.path("gateway.toml")).unwrap();
+    let other = gateway.path("other.toml");
+    fs::write(&other, settings.replace(&gateway.address().port().to_string(), "0")).unwrap();
+    let second = support::program().args(["serve", "--config"]).arg(&other).output().unwrap();
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another") && said.contains("attestation.jsonl"), "{said}");
+}

@@ -1,0 +1,447 @@
+//! The real program in a folder of its own, asked over real TLS, and software TPMs whose evidence it can be given.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    missing_docs,
+    reason = "a test may panic"
+)]
+
+#[path = "../../../attest/tests/support/mod.rs"]
+pub mod soft_tpm;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, EvidenceResponse, HexDigest, Problem};
+use attest::{Challenge, EkDigest, SpkiSha256};
+use attest_gateway::challenges;
+use attest_gateway::seal::Seal;
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use reqwest::StatusCode;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::Value;
+pub use soft_tpm::{Case, SoftKey};
+
+/// The pool that `init` makes.
+pub const POOL: &str = "worker";
+/// Everything here takes milliseconds; a loaded machine may need seconds.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A gateway's folder, and the program while it runs; killed on drop.
+pub struct Gateway {
+    folder: tempfile::TempDir,
+    port: u16,
+    process: Option<Running>,
+    pub client: reqwest::Client,
+}
+
+struct Running {
+    child: Child,
+    lines: Arc<Lines>,
+}
+
+/// What the program has said so far.
+#[derive(Default)]
+struct Lines {
+    all: Mutex<(Vec<String>, bool)>,
+    changed: Condvar,
+}
+
+impl Gateway {
+    /// As `init` makes it, listening on a free port of this machine, and with a second pool `infra`.
+    pub fn init() -> Self {
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway");
+        let init = program()
+            .arg("init")
+            .arg(&path)
+            .args(["--host", "localhost", "--ip", "127.0.0.1"])
+            .output()
+            .unwrap();
+        assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        copy(&path.join("pools").join(POOL), &path.join("pools/infra"));
+        let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();
+        let client = reqwest::Client::builder()
+            .tls_certs_only([ca])
+            .https_only(true)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(LIMIT)
+            .build()
+            .unwrap();
+        let gateway = Self {
+            folder,
+            port,
+            process: None,
+            client,
+        };
+        gateway.settings("");
+        gateway
+    }
+
+    /// As [`Gateway::init`], and started.
+    pub fn start() -> Self {
+        let mut gateway = Self::init();
+        gateway.run();
+        gateway
+    }
+
+    /// The gateway's folder.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join("gateway").join(path)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("https://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Replaces `gateway.toml`; `listen` is always there.
+    pub fn settings(&self, text: &str) {
+        fs::write(self.path("gateway.toml"), format!("listen = \"127.0.0.1:{}\"\n{text}\n", self.port)).unwrap();
+    }
+
+    /// Replaces text in the `pool.toml` of a pool.
+    pub fn edit_pool(&self, pool: &str, from: &str, to: &str) {
+        let file = self.path("pools").join(pool).join("pool.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from:?} is not in {text}");
+        fs::write(&file, text.replace(from, to)).unwrap();
+    }
+
+    /// Starts the program and waits until it is ready.
+    pub fn run(&mut self) {
+        let mut command = program();
+        command.arg("serve").arg("--config").arg(self.path("gateway.toml"));
+        self.run_as(command);
+    }
+
+    /// Starts `command`, which becomes the program, and waits until it is ready.
+    pub fn run_as(&mut self, mut command: Command) {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = Arc::new(Lines::default());
+        let outputs: [Box<dyn std::io::Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for output in outputs {
+            let lines = Arc::clone(&lines);
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    lines.all.lock().unwrap().0.push(line);
+                    lines.changed.notify_all();
+                }
+                lines.all.lock().unwrap().1 = true;
+                lines.changed.notify_all();
+            });
+        }
+        self.process = Some(Running { child, lines });
+        self.line(|line| line.contains("listening on "));
+    }
+
+    /// Waits for a line of the program's output.
+    pub fn line(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let lines = &self.process.as_ref().unwrap().lines;
+        let deadline = Instant::now() + LIMIT;
+        let mut all = lines.all.lock().unwrap();
+        loop {
+            if let Some(line) = all.0.iter().find(|line| wanted(line)) {
+                return line.clone();
+            }
+            assert!(!all.1 && Instant::now() < deadline, "no such line in:\n{}", all.0.join("\n"));
+            all = lines.changed.wait_timeout(all, Duration::from_millis(200)).unwrap().0;
+        }
+    }
+
+    /// Everything the program has said.
+    pub fn output(&self) -> String {
+        self.process.as_ref().unwrap().lines.all.lock().unwrap().0.join("\n")
+    }
+
+    pub fn process_id(&self) -> u32 {
+        self.process.as_ref().unwrap().child.id()
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let status = Command::new("kill")
+            .arg("-TERM")
+            .arg(self.process_id().to_string())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.process.as_mut().unwrap().child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "still running:\n{}", self.output());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut running) = self.process.take() {
+            drop(running.child.kill());
+            drop(running.child.wait());
+        }
+    }
+
+    /// Runs a subcommand on this gateway's folder.
+    pub fn try_command(&self, arguments: &[&str]) -> Output {
+        program()
+            .arg("--config")
+            .arg(self.path("gateway.toml"))
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    /// Runs a subcommand that succeeds; its standard output.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let output = self.try_command(arguments);
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A provisioning token.
+    pub fn token(&self, arguments: &[&str]) -> String {
+        self.command(&[&["token", "create", "--pool", POOL], arguments].concat())
+            .trim()
+            .to_owned()
+    }
+
+    /// What lies in a pool's folder: `full` or `pre-approved`.
+    pub fn config_file(&self, pool: &str, set: &str) -> Vec<u8> {
+        fs::read(self.path("pools").join(pool).join(set).join("config.ign")).unwrap()
+    }
+
+    /// Asks for a config with these Authorization headers.
+    pub async fn config(&self, path: &str, authorization: &[&str]) -> Answer {
+        let mut request = self.client.get(self.url(path));
+        for value in authorization {
+            request = request.header("authorization", *value);
+        }
+        Answer::of(request).await
+    }
+
+    pub async fn post<T: serde::Serialize>(&self, path: &str, body: &T) -> Answer {
+        Answer::of(self.client.post(self.url(path)).json(body)).await
+    }
+
+    /// The attestation log.
+    pub fn records(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The serving certificate.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path("tls/mcs.crt")).unwrap()
+    }
+
+    /// Vouches for the EK of a software TPM.
+    pub fn endorse(&self, case: &Case, arguments: &[&str]) -> String {
+        let digest = digest(case);
+        self.command(&[&["ek", "add", &digest], arguments].concat());
+        digest
+    }
+
+    /// A challenge as this gateway would seal it for `case`. That its secret is known here stands for a TPM that has activated it.
+    pub fn challenge(&self, case: &Case, name: Option<&str>) -> Challenge {
+        let mut id = [0; 32];
+        SystemRandom::new().fill(&mut id).unwrap();
+        let now = now();
+        Challenge {
+            id: HexDigest::from(id),
+            issued: now,
+            expires: now + 100,
+            name: name.map(str::to_owned),
+            ..case.challenge()
+        }
+    }
+
+    /// The body that answers `challenge`.
+    pub fn answer(&self, mut case: Case, challenge: &Challenge) -> EvidenceRequest {
+        let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
+        case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), PURPOSE_CONFIG, &challenge.pool, &key).to_vec();
+        let seal = Seal::open(&self.path("state/seal.key")).unwrap();
+        EvidenceRequest {
+            challenge: challenges::seal(&seal, challenge).unwrap(),
+            evidence: case.evidence(),
+        }
+    }
+
+    /// Challenge and answer in one.
+    pub async fn attest(&self, case: Case, name: Option<&str>) -> Answer {
+        let challenge = self.challenge(&case, name);
+        self.post("/v1/attest/evidence", &self.answer(case, &challenge)).await
+    }
+
+    /// A ticket, earned by a software TPM that is endorsed for it.
+    pub async fn ticket(&self) -> String {
+        let case = tpm();
+        self.endorse(&case, &[]);
+        self.attest(case, None).await.ticket()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What the gateway answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub async fn of(request: reqwest::RequestBuilder) -> Self {
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status(), response.headers().clone());
+        Self {
+            status,
+            headers,
+            body: response.bytes().await.unwrap().to_vec(),
+        }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The refusal's code.
+    #[track_caller]
+    pub fn code(&self) -> String {
+        self.problem().code
+    }
+
+    #[track_caller]
+    pub fn problem(&self) -> Problem {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let problem: Problem = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem.status, self.status.as_u16());
+        assert!(!problem.next_step.is_empty() && !problem.title.is_empty());
+        problem
+    }
+
+    /// A refusal with this status and code.
+    #[track_caller]
+    pub fn refused(&self, status: u16, code: &str) {
+        assert_eq!(
+            (self.status.as_u16(), self.code().as_str()),
+            (status, code),
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
+    }
+
+    /// The empty 503 that Ignition retries.
+    #[track_caller]
+    pub fn try_again(&self) {
+        assert_eq!(
+            (self.status.as_u16(), self.body.len()),
+            (503, 0),
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
+    }
+
+    /// This config, and everything that Ignition needs around it.
+    #[track_caller]
+    pub fn is_config(&self, config: &[u8]) {
+        assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.body));
+        assert!(self.body == config, "another config: {}", String::from_utf8_lossy(&self.body));
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        assert_eq!(self.header("cache-control"), Some("no-store"));
+        assert_eq!(self.header("content-length"), Some(config.len().to_string().as_str()));
+    }
+
+    #[track_caller]
+    pub fn ticket(&self) -> String {
+        assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.body));
+        serde_json::from_slice::<EvidenceResponse>(&self.body).unwrap().ticket
+    }
+}
+
+/// A software TPM of its own, with a P-256 AK.
+pub fn tpm() -> Case {
+    Case::new(SoftKey::p256())
+}
+
+/// The same TPM with another AK: its next boot.
+pub fn next_boot(case: &Case) -> Case {
+    tpm().but(|next| next.ek_area = case.ek_area.clone())
+}
+
+/// What `ek add` takes.
+pub fn digest(case: &Case) -> String {
+    EkDigest::from_public_area(&case.ek_area.to_bytes()).unwrap().to_string()
+}
+
+pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
+    ChallengeRequest {
+        pool: pool.to_owned(),
+        name: None,
+        attester: Attester::Tpm(case.attester()),
+    }
+}
+
+pub fn bearer(credential: &str) -> String {
+    format!("Bearer {credential}")
+}
+
+pub fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_attest-gateway"))
+}
+
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+# make, make demo and make test: see README.md. Everything that is built lies in target/ and build/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+CARGO ?= cargo
+PACKAGES := $(shell sed -e 's/\#.*//' .ci/debian-packages)
+# Tests that boot VMs share two cores badly: one VM test at a time keeps every deadline honest.
+VM_TEST_THREADS ?= 1
+
+.PHONY: help deps toolchain build check deny test test-rust test-vm bench demo node-initrd images clean
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+deps: ## install the Debian packages of .ci/debian-packages that are missing
+	@missing=$$({ dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(PACKAGES) 2>/dev/null || true; } | sed -n "s/^installed //p" | sort -u \
+		| comm -13 - <(printf '%s\n' $(PACKAGES) | sort -u))
+	if [ -z "$$missing" ]; then exit; fi
+	sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
+	echo "== Installing" $$missing
+	install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $$(echo $$missing)"
+	# The package lists may be absent or too old for the mirror.
+	$$install || { $$sudo apt-get update; $$install; }
+
+toolchain: # Debian's own Rust is older than this workspace needs
+	@wanted=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+	found=$$(rustc --version 2>/dev/null | awk '{ print $$2 }' || true)
+	if [ -z "$$found" ] || ! printf '%s\n' "$$wanted" "$$found" | sort --check=quiet --version-sort; then
+		echo "This needs Rust $$wanted or newer; found: $${found:-none}. https://rustup.rs installs one for your user." >&2
+		exit 1
+	fi
+
+build: toolchain ## attest-gateway and attest-node, release builds in target/release
+	@echo "== Building attest-gateway and attest-node"
+	$(CARGO) build --release --locked --package attest-gateway --package attest-node
+
+check: toolchain deny ## formatting, lints, licences and sources of dependencies
+	@echo "== Formatting"
+	$(CARGO) fmt --all --check
+	echo "== Lints"
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	if command -v shellcheck >/dev/null; then
+		echo "== Shell scripts"
+		shellcheck .ci/run swtpm-tests/images/build swtpm-tests/images/fast-init
+	fi
+
+deny:
+	@if command -v cargo-deny >/dev/null; then
+		echo "== Dependencies"
+		$(CARGO) deny --locked check bans licenses sources
+	else
+		echo "== Dependencies: not checked, cargo-deny is not installed (cargo install --locked cargo-deny)"
+	fi
+
+test: deps check build test-rust test-vm ## everything: checks, all tests, TPMs and VMs included
+
+test-rust:
+	@echo "== Tests"
+	$(CARGO) test --workspace --exclude swtpm-tests --locked
+
+test-vm: images
+	@echo "== Tests with TPMs and VMs"
+	# Else the TPM software stack prints every refusal that a test provokes.
+	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
+
+bench: toolchain ## the benchmarks
+	$(CARGO) bench --workspace --exclude swtpm-tests --locked
+
+images: ## what the VMs boot, in build/images (1-2 minutes, then kept)
+	@swtpm-tests/images/build all
+
+node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.cpio.gz
+	@mkdir -p build
+	attest/node/initrd/build "$${CARGO_TARGET_DIR:-target}/release/attest-node" build/attest-node-initrd.cpio.gz
+
+demo: deps build ## four VMs ask for their config; KEEP=1 leaves the gateway running
+	@$(CARGO) run --quiet --release --locked --package swtpm-tests --bin demo -- $(if $(KEEP),--keep)
+
+clean: ## remove target/ and build/
+	@$(CARGO) clean
+	if [ -d build ]; then $$([ "$$(id -u)" = 0 ] || echo sudo) rm -rf --one-file-system build; fi

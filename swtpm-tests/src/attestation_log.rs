@@ -1,0 +1,74 @@
+//! The gateway's attestation log: one JSON line for each decision.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// One line.
+#[derive(Debug, Clone)]
+pub struct Record(Value);
+
+impl Record {
+    /// All complete lines of a log.
+    pub fn read_all(log: &Path) -> Result<Vec<Self>> {
+        let text = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
+        let parse = |line| serde_json::from_str(line).map(Self).with_context(|| format!("a record: {line:?}"));
+        text.lines().map(parse).collect()
+    }
+
+    /// A member, by JSON pointer, as text.
+    #[must_use]
+    pub fn text(&self, pointer: &str) -> Option<&str> {
+        self.0.pointer(pointer).and_then(Value::as_str)
+    }
+
+    /// What was decided on: `challenge`, `evidence` or `config`.
+    #[must_use]
+    pub fn decision(&self) -> &str {
+        self.text("/decision").unwrap_or_default()
+    }
+
+    /// `trusted`, `served` or `refused`.
+    #[must_use]
+    pub fn verdict(&self) -> &str {
+        self.text("/verdict").unwrap_or_default()
+    }
+
+    /// The node's identity, proven or claimed.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        self.text("/identity")
+    }
+
+    /// A refusal's code.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        self.text("/code")
+    }
+
+    /// Which config was granted: `full` or `pre-approved`.
+    #[must_use]
+    pub fn grant(&self) -> Option<&str> {
+        self.text("/grant")
+    }
+
+    /// What was shown.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        self.text("/shown").unwrap_or_default()
+    }
+
+    /// Why it was decided so, for people.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        self.text("/reason").unwrap_or_default()
+    }
+
+    /// The whole record.
+    #[must_use]
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+}

@@ -1,0 +1,166 @@
+//! A client that speaks the gateway's protocol itself: what a node could send, attest-node would not.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use attest::SpkiSha256;
+use attest::nonce::qualifying_data;
+use attest::protocol::{
+    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, EVIDENCE_PATH, Evidence, EvidenceRequest, Problem, Task,
+    TpmEvidence, TpmTask,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
+
+use crate::gateway::{Gateway, client_tls};
+
+/// For one request, on a loaded machine.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+
+/// Trusts the gateway's CA only; a new connection for each request, so that a gateway may be killed between any two. Any number of
+/// threads may use it at once.
+pub struct Client {
+    runtime: Runtime,
+    http: reqwest::Client,
+    base: String,
+}
+
+/// What the gateway answered.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// Body.
+    pub body: Vec<u8>,
+    /// The key that the server showed in the TLS handshake.
+    pub server_key: Option<SpkiSha256>,
+}
+
+/// A challenge, and the server that gave it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What was asked for: part of what the quote is bound to.
+    pub pool: String,
+    /// The challenge.
+    pub response: ChallengeResponse,
+    /// The key of the server that gave it.
+    pub server_key: SpkiSha256,
+}
+
+impl Client {
+    /// A client of this gateway, which need not run yet.
+    pub fn new(gateway: &Gateway) -> Result<Self> {
+        Ok(Self {
+            runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+            http: reqwest::Client::builder()
+                .tls_backend_preconfigured(client_tls(&gateway.ca())?)
+                .tls_info(true)
+                .pool_max_idle_per_host(0)
+                .timeout(REQUEST_LIMIT)
+                .build()?,
+            base: format!("https://127.0.0.1:{}", gateway.port()),
+        })
+    }
+
+    /// `POST path` with any bytes.
+    pub fn post(&self, path: &str, body: Vec<u8>) -> Result<Reply> {
+        self.send(self.http.post(format!("{}{path}", self.base)).body(body))
+    }
+
+    /// `GET path`, with a ticket or token or nothing.
+    pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Reply> {
+        let request = self.http.get(format!("{}{path}", self.base));
+        self.send(match bearer {
+            Some(bearer) => request.bearer_auth(bearer),
+            None => request,
+        })
+    }
+
+    /// `GET` of a pool's config.
+    pub fn config(&self, pool: &str, bearer: Option<&str>) -> Result<Reply> {
+        self.get(&format!("{CONFIG_PREFIX}{pool}"), bearer)
+    }
+
+    /// Asks for a challenge, whatever the answer.
+    pub fn challenge(&self, request: &ChallengeRequest) -> Result<Reply> {
+        self.post_json(CHALLENGE_PATH, request)
+    }
+
+    /// Asks for a challenge, and gets it.
+    pub fn challenged(&self, request: &ChallengeRequest) -> Result<Asked> {
+        let reply = self.challenge(request)?;
+        Ok(Asked {
+            pool: request.pool.clone(),
+            response: reply.json()?,
+            server_key: reply.server_key.context("the server showed no key")?,
+        })
+    }
+
+    /// Sends evidence, whatever the answer.
+    pub fn evidence(&self, request: &EvidenceRequest) -> Result<Reply> {
+        self.post_json(EVIDENCE_PATH, request)
+    }
+
+    fn post_json(&self, path: &str, body: &impl Serialize) -> Result<Reply> {
+        self.post(path, serde_json::to_vec(body)?)
+    }
+
+    fn send(&self, request: reqwest::RequestBuilder) -> Result<Reply> {
+        self.runtime.block_on(async {
+            let response = request.send().await?;
+            let certificate = response
+                .extensions()
+                .get::<reqwest::tls::TlsInfo>()
+                .and_then(reqwest::tls::TlsInfo::peer_certificate);
+            Ok(Reply {
+                server_key: certificate.and_then(SpkiSha256::of_certificate),
+                status: response.status().as_u16(),
+                body: response.bytes().await?.to_vec(),
+            })
+        })
+    }
+}
+
+impl Reply {
+    /// The body of a success.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        if self.status != 200 {
+            bail!("HTTP {}: {}", self.status, String::from_utf8_lossy(&self.body));
+        }
+        serde_json::from_slice(&self.body).context("the body")
+    }
+
+    /// The code of a refusal; empty for anything else.
+    #[must_use]
+    pub fn code(&self) -> String {
+        serde_json::from_slice(&self.body)
+            .map(|problem: Problem| problem.code)
+            .unwrap_or_default()
+    }
+}
+
+impl Asked {
+    /// What the TPM is asked to do.
+    #[must_use]
+    pub fn task(&self) -> &TpmTask {
+        let Task::Tpm(task) = &self.response.task;
+        task
+    }
+
+    /// What the quote's extraData has to be.
+    #[must_use]
+    pub fn extra_data(&self) -> [u8; 32] {
+        let ChallengeResponse { nonce, purpose, .. } = &self.response;
+        qualifying_data(nonce.as_ref(), purpose, &self.pool, &self.server_key)
+    }
+
+    /// The request that answers this challenge.
+    #[must_use]
+    pub fn answered(&self, evidence: TpmEvidence) -> EvidenceRequest {
+        EvidenceRequest {
+            challenge: self.response.challenge.clone(),
+            evidence: Evidence::Tpm(evidence),
+        }
+    }
+}

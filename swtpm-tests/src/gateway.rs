@@ -1,0 +1,255 @@
+//! A gateway in a folder of its own: `attest-gateway init`, then the binary, started, killed and started again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::attestation_log::Record;
+use crate::images::run;
+use crate::process::{OnLine, Process, poll};
+use crate::programs::Programs;
+use crate::swtpm::{EkAuthority, free_port};
+
+/// Under this address a VM reaches the host's 127.0.0.1 (QEMU's user network).
+pub const GUEST_VIEW_OF_HOST: &str = "10.0.2.2";
+/// The pool that `init` makes.
+pub const POOL: &str = "worker";
+
+/// Where `serve` listens unless told otherwise: the Machine Config Server's port.
+pub const DEFAULT_PORT: u16 = 22623;
+
+/// It starts in well under a second; a loaded machine may need seconds.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// A drain lasts as long as the slowest request.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// For one request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+
+/// A gateway's folder, and the running program if it runs; killed on drop.
+pub struct Gateway {
+    folder: PathBuf,
+    port: u16,
+    process: Option<Process>,
+}
+
+/// What the gateway answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.body).with_context(|| format!("HTTP {}: {}", self.status, String::from_utf8_lossy(&self.body)))
+    }
+}
+
+impl Gateway {
+    /// A new folder as `init` makes it: own CA, sample pool; reachable from this machine and from VMs. Everything is as by default.
+    pub fn init(folder: &Path) -> Result<Self> {
+        let gateway = Self {
+            folder: folder.to_path_buf(),
+            port: DEFAULT_PORT,
+            process: None,
+        };
+        let mut init = Command::new(&Programs::build()?.gateway);
+        run(init
+            .arg("init")
+            .arg(folder)
+            .args(["--host", "localhost", "--ip", "127.0.0.1", "--ip", GUEST_VIEW_OF_HOST]))?;
+        Ok(gateway)
+    }
+
+    /// As [`Gateway::init`], but it will listen on a free port, of this machine only.
+    pub fn on_free_port(folder: &Path) -> Result<Self> {
+        let mut gateway = Self::init(folder)?;
+        gateway.set_port(free_port()?)?;
+        Ok(gateway)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The port it listens on, on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Has it listen on another port, of this machine only, from the next start on.
+    pub fn set_port(&mut self, port: u16) -> Result<()> {
+        let file = self.settings();
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        // Before everything else: top-level keys must come before the first table.
+        let others = text.lines().filter(|line| !line.starts_with("listen "));
+        let lines: Vec<&str> = others.collect();
+        fs::write(&file, format!("listen = \"127.0.0.1:{port}\"\n{}\n", lines.join("\n")))
+            .with_context(|| format!("writing {}", file.display()))?;
+        self.port = port;
+        Ok(())
+    }
+
+    /// `gateway.toml`.
+    #[must_use]
+    pub fn settings(&self) -> PathBuf {
+        self.folder.join("gateway.toml")
+    }
+
+    /// The serving certificate and its key, PEM.
+    #[must_use]
+    pub fn serving_certificate(&self) -> [PathBuf; 2] {
+        [self.folder.join("tls/mcs.crt"), self.folder.join("tls/mcs.key")]
+    }
+
+    /// The CA's certificate, PEM.
+    #[must_use]
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("tls/mcs-ca.crt")
+    }
+
+    /// Endorses the TPMs of `authority`; read at the next start.
+    pub fn trust(&self, authority: &EkAuthority) -> Result<()> {
+        for certificate in authority.certificates() {
+            let name = certificate.file_name().context("a certificate's name")?;
+            let target = self.folder.join("ek-roots").join(name);
+            fs::copy(&certificate, &target).with_context(|| format!("copying {}", certificate.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Replaces text in the sample pool's `pool.toml`; fails if it is not there.
+    pub fn edit_pool(&self, from: &str, to: &str) -> Result<()> {
+        let file = self.folder.join("pools").join(POOL).join("pool.toml");
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        if !text.contains(from) {
+            bail!("{} does not contain {from:?}", file.display());
+        }
+        fs::write(&file, text.replace(from, to)).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// The pool's `full` or `pre-approved` config, as it lies on disk.
+    pub fn pool_config(&self, grant: &str) -> Result<Value> {
+        let file = self.folder.join("pools").join(POOL).join(grant).join("config.ign");
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("parsing {}", file.display()))
+    }
+
+    /// Starts the program and waits until it is ready.
+    pub fn start(&mut self, on_line: Option<OnLine>) -> Result<()> {
+        let arguments = ["serve".to_owned(), "--config".to_owned(), self.settings().display().to_string()];
+        self.process = Some(Process::spawn(
+            &Programs::build()?.gateway,
+            arguments,
+            &self.folder.join("gateway.log"),
+            on_line,
+        )?);
+        poll("the gateway's /readyz", START_LIMIT, || {
+            if let Some(process) = &mut self.process
+                && !process.is_running()?
+            {
+                // Says why it ended: its last lines.
+                process.wait_line(Duration::ZERO, |_| false)?;
+            }
+            Ok(self.get("/readyz", None).is_ok_and(|answer| answer.status == 200).then_some(()))
+        })
+    }
+
+    /// The running program.
+    pub fn process(&self) -> Result<&Process> {
+        self.process.as_ref().context("the gateway does not run")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.take().context("the gateway does not run")?.kill()
+    }
+
+    /// SIGTERM, and waits for the drain.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        let mut process = self.process.take().context("the gateway does not run")?;
+        process.terminate()?;
+        process.wait(STOP_LIMIT)
+    }
+
+    /// The pointer config for a VM, with a provisioning token or without.
+    pub fn pointer(&self, token: Option<&str>) -> Result<String> {
+        self.pointer_to(GUEST_VIEW_OF_HOST, self.port, token)
+    }
+
+    /// A pointer config with this gateway's CA, to any address.
+    pub fn pointer_to(&self, host: &str, port: u16, token: Option<&str>) -> Result<String> {
+        let url = format!("https://{host}:{port}");
+        let mut arguments = vec!["pointer", "--pool", POOL, "--url", &url];
+        if let Some(token) = token {
+            arguments.extend(["--token", token]);
+        }
+        self.command(&arguments)
+    }
+
+    /// A provisioning token for the pool.
+    pub fn create_token(&self, name: &str) -> Result<String> {
+        Ok(self
+            .command(&["token", "create", "--pool", POOL, "--name", name])?
+            .trim()
+            .to_owned())
+    }
+
+    /// Runs a subcommand on this folder; its standard output.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&Programs::build()?.gateway);
+        run(command.arg("--config").arg(self.settings()).args(arguments))
+    }
+
+    /// Every decision so far, oldest first.
+    pub fn records(&self) -> Result<Vec<Record>> {
+        Record::read_all(&self.attestation_log())
+    }
+
+    /// The attestation log.
+    #[must_use]
+    pub fn attestation_log(&self) -> PathBuf {
+        self.folder.join("state/attestation.jsonl")
+    }
+
+    /// `GET path` over TLS, trusting the gateway's CA only.
+    pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Answer> {
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(client_tls(&self.ca())?)
+            .timeout(REQUEST_LIMIT)
+            .build()?;
+        let mut request = client.get(format!("https://127.0.0.1:{}{path}", self.port));
+        if let Some(bearer) = bearer {
+            request = request.bearer_auth(bearer);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let response = request.send().await?;
+            let status = response.status().as_u16();
+            let body = response.bytes().await?.to_vec();
+            Ok(Answer { status, body })
+        })
+    }
+}
+
+/// TLS that trusts one CA.
+pub(crate) fn client_tls(ca: &Path) -> Result<rustls::ClientConfig> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).with_context(|| format!("reading {}", ca.display()))? {
+        roots.add(certificate?)?;
+    }
+    let provider = rustls::crypto::aws_lc_rs::default_provider().into();
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,133 @@
+//! What the VMs boot: built by `images/build` when missing, with the node-initrd file appended as a user would append it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+
+use crate::programs::{Programs, repository};
+
+/// Built images.
+#[derive(Debug, Clone)]
+pub struct Images {
+    folder: PathBuf,
+}
+
+/// The files of a whole boot.
+#[derive(Debug, Clone)]
+pub struct WholeBoot {
+    /// dracut's initrd, node-initrd appended.
+    pub initrd: PathBuf,
+    /// A private copy of the root disk.
+    pub disk: PathBuf,
+}
+
+impl Images {
+    /// The fast image, built if its inputs changed.
+    pub fn fast() -> Result<Self> {
+        Self::build("fast")
+    }
+
+    /// The fast image and the whole system's.
+    pub fn all() -> Result<Self> {
+        Self::build("all")
+    }
+
+    fn build(what: &str) -> Result<Self> {
+        let script = repository().join("swtpm-tests/images/build");
+        run(Command::new(&script).arg(what))?;
+        Ok(Self {
+            folder: repository().join("build/images"),
+        })
+    }
+
+    /// The kernel.
+    #[must_use]
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// The fast initramfs as built: Ignition, no attest-node.
+    #[must_use]
+    pub fn plain_initrd(&self) -> PathBuf {
+        self.folder.join("fast.cpio")
+    }
+
+    /// The fast initramfs with node-initrd appended, made in `folder`.
+    pub fn node_initrd(&self, folder: &Path) -> Result<PathBuf> {
+        let initrd = folder.join("fast-with-node.cpio");
+        concatenate(&[self.plain_initrd(), node_initrd()?], &initrd)?;
+        Ok(initrd)
+    }
+
+    /// The whole system, made in `folder`.
+    pub fn whole_boot(&self, folder: &Path) -> Result<WholeBoot> {
+        let boot = WholeBoot {
+            initrd: folder.join("initrd.img"),
+            disk: folder.join("root.ext4"),
+        };
+        concatenate(&[self.folder.join("dracut.cpio"), node_initrd()?], &boot.initrd)?;
+        // cp keeps the holes of the mostly empty disk.
+        run(Command::new("cp")
+            .arg("--sparse=always")
+            .arg(self.folder.join("root.ext4"))
+            .arg(&boot.disk))?;
+        Ok(boot)
+    }
+}
+
+/// The file that users append to their initrd, built once for each process.
+fn node_initrd() -> Result<PathBuf> {
+    static FILE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || -> Result<PathBuf> {
+        let file = repository().join("build/attest-node-initrd.cpio.gz");
+        run(Command::new(repository().join("attest/node/initrd/build"))
+            .arg(&Programs::build()?.node)
+            .arg(&file))?;
+        Ok(file)
+    };
+    let file = FILE.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    file.clone().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn concatenate(parts: &[PathBuf], whole: &Path) -> Result<()> {
+    let mut target = File::create(whole).with_context(|| format!("creating {}", whole.display()))?;
+    for part in parts {
+        let mut source = File::open(part).with_context(|| format!("opening {}", part.display()))?;
+        io::copy(&mut source, &mut target).with_context(|| format!("appending {}", part.display()))?;
+    }
+    Ok(())
+}
+
+/// Reads a file of an ext4 image without mounting it; `None` if it is not there.
+pub fn read_from_disk(disk: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+    // debugfs exits 0 also when there is no such file, and says so on standard error.
+    let copy = disk.with_extension("extracted");
+    let _ = fs::remove_file(&copy);
+    run(Command::new("/usr/sbin/debugfs")
+        .arg("-R")
+        .arg(format!("dump {path} {}", copy.display()))
+        .arg(disk))?;
+    match fs::read(&copy) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("reading {}", copy.display())),
+    }
+}
+
+/// Runs a command to its end; its output is shown only if it fails.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

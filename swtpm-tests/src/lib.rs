@@ -1,0 +1,35 @@
+//! The harness of the tests that need a real TPM or a whole VM, and of the demo.
+//!
+//! Every part is the real one: QEMU, swtpm, Debian's kernel and Ignition, `attest-gateway` and `attest-node` as they are shipped. What a
+//! test starts is a [`Process`]: killed when its owner is dropped, and by the kernel when the test itself dies.
+//!
+//! Reading order: [`scenario`] (what a VM shows, and what it must come to) → [`Gateway`], [`Swtpm`], [`Vm`] → [`Outcome`] (what the VM
+//! says it got) → [`Process`], [`Images`], [`Programs`].
+
+mod accelerator;
+mod attestation_log;
+mod client;
+mod expected_files;
+mod gateway;
+mod images;
+mod outcome;
+mod process;
+mod programs;
+mod qemu;
+mod relay;
+pub mod scenario;
+pub mod stand_in;
+mod swtpm;
+
+pub use accelerator::Accelerator;
+pub use attestation_log::Record;
+pub use client::{Asked, Client, Reply};
+pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
+pub use gateway::{Answer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Gateway, POOL};
+pub use images::{Images, WholeBoot, read_from_disk};
+pub use outcome::Outcome;
+pub use process::{Process, poll};
+pub use programs::Programs;
+pub use qemu::{Clock, Vm, VmBuilder};
+pub use relay::Relay;
+pub use swtpm::{EkAuthority, Endorsement, Swtpm, TpmServer, free_port};

@@ -1,0 +1,75 @@
+//! Where things are: the repository, the programs that are tested.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+
+/// The folder with the programs to test, instead of building them: for trying a package's binaries.
+const PROGRAMS_VARIABLE: &str = "ATTEST_PROGRAMS";
+
+/// The repository's root.
+#[must_use]
+pub fn repository() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
+}
+
+/// The programs under test: release builds of this very source.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// `attest-gateway`.
+    pub gateway: PathBuf,
+    /// `attest-node`.
+    pub node: PathBuf,
+}
+
+impl Programs {
+    /// Builds them if the source is newer (`make test` has done so before), once for each process.
+    pub fn build() -> Result<&'static Self> {
+        static PROGRAMS: OnceLock<Result<Programs, String>> = OnceLock::new();
+        PROGRAMS
+            .get_or_init(|| Self::locate().map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    fn locate() -> Result<Self> {
+        let folder = match std::env::var_os(PROGRAMS_VARIABLE) {
+            Some(folder) => PathBuf::from(folder),
+            None => build_release()?,
+        };
+        let programs = Self {
+            gateway: folder.join("attest-gateway"),
+            node: folder.join("attest-node"),
+        };
+        for program in [&programs.gateway, &programs.node] {
+            if !program.is_file() {
+                bail!("there is no {}", program.display());
+            }
+        }
+        Ok(programs)
+    }
+}
+
+fn build_release() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(repository())
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--package=attest-gateway",
+            "--package=attest-node",
+        ])
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("cargo build failed: {status}");
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), |target| repository().join(target));
+    Ok(target.join("release"))
+}

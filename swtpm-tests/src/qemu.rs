@@ -1,0 +1,213 @@
+//! A VM: a kernel, an initrd, a pointer config in fw_cfg, perhaps a TPM and a disk, and a console.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::accelerator::Accelerator;
+use crate::process::{OnLine, Process};
+use crate::swtpm::Swtpm;
+
+/// What the VM's real-time clock says when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// The host's time.
+    Right,
+    /// Days ahead of the host; negative: behind it.
+    OffByDays(i64),
+}
+
+/// A running VM; killed on drop.
+pub struct Vm {
+    console: Process,
+}
+
+/// What a VM is made of.
+pub struct VmBuilder {
+    kernel: PathBuf,
+    initrd: PathBuf,
+    kernel_arguments: Vec<String>,
+    pointer: Option<String>,
+    tpm_socket: Option<PathBuf>,
+    disk: Option<PathBuf>,
+    memory_mib: u32,
+    processors: u8,
+    accelerator: Option<Accelerator>,
+    clock: Clock,
+    on_line: Option<OnLine>,
+}
+
+impl Vm {
+    /// A VM with one processor, 512 MiB, one network card whose 10.0.2.2 is the host's 127.0.0.1, and nothing else.
+    #[must_use]
+    pub fn builder(kernel: &Path, initrd: &Path) -> VmBuilder {
+        VmBuilder {
+            kernel: kernel.to_path_buf(),
+            initrd: initrd.to_path_buf(),
+            kernel_arguments: Vec::new(),
+            pointer: None,
+            tpm_socket: None,
+            disk: None,
+            memory_mib: 512,
+            processors: 1,
+            accelerator: None,
+            clock: Clock::Right,
+            on_line: None,
+        }
+    }
+
+    /// The serial console.
+    #[must_use]
+    pub fn console(&self) -> &Process {
+        &self.console
+    }
+
+    /// Waits until it has switched itself off.
+    pub fn wait_off(&mut self, limit: Duration) -> Result<()> {
+        let status = self.console.wait(limit)?;
+        if !status.success() {
+            bail!("QEMU ended with {status}; see {}", self.console.log().display());
+        }
+        Ok(())
+    }
+}
+
+impl VmBuilder {
+    /// The pointer config, at fw_cfg's `opt/com.coreos/config`.
+    #[must_use]
+    pub fn pointer(mut self, json: &str) -> Self {
+        self.pointer = Some(json.to_owned());
+        self
+    }
+
+    /// A TPM 2.0.
+    #[must_use]
+    pub fn tpm(self, swtpm: &Swtpm) -> Self {
+        self.tpm_socket(swtpm.socket())
+    }
+
+    /// A TPM 2.0 by swtpm's control socket.
+    #[must_use]
+    pub fn tpm_socket(mut self, socket: &Path) -> Self {
+        self.tpm_socket = Some(socket.to_path_buf());
+        self
+    }
+
+    /// A disk, raw, writable.
+    #[must_use]
+    pub fn disk(mut self, image: &Path) -> Self {
+        self.disk = Some(image.to_path_buf());
+        self
+    }
+
+    /// More arguments on the kernel command line.
+    #[must_use]
+    pub fn kernel_argument(mut self, argument: &str) -> Self {
+        self.kernel_arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Memory, MiB.
+    #[must_use]
+    pub fn memory_mib(mut self, memory_mib: u32) -> Self {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// Virtual processors.
+    #[must_use]
+    pub fn processors(mut self, processors: u8) -> Self {
+        self.processors = processors;
+        self
+    }
+
+    /// What runs it.
+    #[must_use]
+    pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
+        self.accelerator = Some(accelerator);
+        self
+    }
+
+    /// Its clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Called with each line of its console.
+    #[must_use]
+    pub fn on_line(mut self, on_line: impl FnMut(&str) + Send + 'static) -> Self {
+        self.on_line = Some(Box::new(on_line));
+        self
+    }
+
+    /// QEMU's arguments, without the program's name; files go to `folder`.
+    pub fn arguments(&self, folder: &Path) -> Result<Vec<String>> {
+        let mut arguments: Vec<String> = Vec::new();
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        add(&[
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-serial",
+            "stdio",
+        ]);
+        add(&[
+            "-machine",
+            "q35",
+            "-smp",
+            &self.processors.to_string(),
+            "-m",
+            &self.memory_mib.to_string(),
+        ]);
+        add(&self.accelerator.unwrap_or(Accelerator::Tcg).arguments());
+        let command_line = format!("console=ttyS0 panic=-1 {}", self.kernel_arguments.join(" "));
+        add(&[
+            "-kernel",
+            text(&self.kernel)?,
+            "-initrd",
+            text(&self.initrd)?,
+            "-append",
+            command_line.trim_end(),
+        ]);
+        // No boot ROM on the card: it would only be searched.
+        add(&["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
+        if let Some(json) = &self.pointer {
+            let file = folder.join("pointer.ign");
+            fs::write(&file, json).with_context(|| format!("writing {}", file.display()))?;
+            add(&["-fw_cfg", &format!("name=opt/com.coreos/config,file={}", text(&file)?)]);
+        }
+        if let Some(socket) = &self.tpm_socket {
+            add(&["-chardev", &format!("socket,id=tpm-socket,path={}", text(socket)?)]);
+            add(&["-tpmdev", "emulator,id=tpm0,chardev=tpm-socket", "-device", "tpm-crb,tpmdev=tpm0"]);
+        }
+        if let Some(disk) = &self.disk {
+            add(&["-drive", &format!("file={},format=raw,if=virtio,cache=unsafe", text(disk)?)]);
+        }
+        if let Clock::OffByDays(days) = self.clock {
+            let now = std::process::Command::new("date")
+                .args(["-u", "+%Y-%m-%dT%H:%M:%S", "-d", &format!("{days} days")])
+                .output()?;
+            add(&["-rtc", &format!("base={}", String::from_utf8_lossy(&now.stdout).trim())]);
+        }
+        Ok(arguments)
+    }
+
+    /// Boots it; its console's log and its files are in `folder`.
+    pub fn start(mut self, folder: &Path) -> Result<Vm> {
+        let on_line = self.on_line.take();
+        let arguments = self.arguments(folder)?;
+        Ok(Vm {
+            console: Process::spawn(Path::new("qemu-system-x86_64"), arguments, &folder.join("console.log"), on_line)?,
+        })
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}

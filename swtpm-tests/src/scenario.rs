@@ -1,0 +1,265 @@
+//! The four VMs: what each shows the gateway, and what it must come to. The demo tells it, the tests assert it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::accelerator::Accelerator;
+use crate::attestation_log::Record;
+use crate::expected_files::{RESULT_FILE, expected_files};
+use crate::gateway::Gateway;
+use crate::images::Images;
+use crate::outcome::Outcome;
+use crate::process::OnLine;
+use crate::qemu::{Vm, VmBuilder};
+use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
+
+/// Emulated, with another VM beside it, a fast VM needs 10-20 s; the node program itself gives up after 60 s.
+pub const VM_LIMIT: Duration = Duration::from_secs(180);
+
+/// What a VM shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// A TPM whose EK certificate is from an authority the gateway trusts.
+    EndorsedTpm,
+    /// Nothing: no TPM, no token.
+    Nothing,
+    /// A provisioning token in the pointer, no TPM.
+    Token,
+    /// A TPM without EK certificate, on no list.
+    UnendorsedTpm,
+}
+
+impl Scenario {
+    /// In the order of the demo.
+    pub const ALL: [Self; 4] = [Self::EndorsedTpm, Self::Nothing, Self::Token, Self::UnendorsedTpm];
+
+    /// For a folder.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndorsedTpm => "endorsed-tpm",
+            Self::Nothing => "nothing",
+            Self::Token => "token",
+            Self::UnendorsedTpm => "unendorsed-tpm",
+        }
+    }
+
+    /// What it shows, for people.
+    #[must_use]
+    pub fn shows(self) -> &'static str {
+        match self {
+            Self::EndorsedTpm => "a TPM that we endorse",
+            Self::Nothing => "nothing",
+            Self::Token => "a provisioning token",
+            Self::UnendorsedTpm => "a TPM nobody endorsed",
+        }
+    }
+
+    /// The config it must get, by its folder's name in the pool.
+    #[must_use]
+    pub fn expected_grant(self) -> &'static str {
+        match self {
+            Self::EndorsedTpm | Self::Token => "full",
+            Self::Nothing | Self::UnendorsedTpm => "pre-approved",
+        }
+    }
+}
+
+impl Run {
+    /// The decision about what the VM showed, and why: the first one recorded.
+    #[must_use]
+    pub fn decision(&self) -> (&str, &str) {
+        let Some(record) = self.records.first() else {
+            return ("none", "");
+        };
+        let reason = [record.code().unwrap_or_default(), record.reason(), record.shown()];
+        (
+            record.verdict(),
+            reason.into_iter().find(|text| !text.is_empty()).unwrap_or_default(),
+        )
+    }
+}
+
+/// A gateway, the authority it trusts, and the image that all VMs boot.
+pub struct Site {
+    folder: PathBuf,
+    images: Images,
+    initrd: PathBuf,
+    accelerator: Accelerator,
+    authority: EkAuthority,
+    gateway: Gateway,
+}
+
+/// A VM's run, from power-on to power-off.
+pub struct Run {
+    /// What its console reported.
+    pub outcome: Outcome,
+    /// The decisions the gateway recorded meanwhile.
+    pub records: Vec<Record>,
+    /// Wall time.
+    pub duration: Duration,
+    /// The console's log.
+    pub console: PathBuf,
+}
+
+impl Site {
+    /// Makes all of it in `folder`; the gateway is not started yet. TPMs accept only short paths that AppArmor's swtpm profile allows: a
+    /// folder in the system's temporary folder is one.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let mut site = Self::with_defaults(folder)?;
+        site.gateway.set_port(free_port()?)?;
+        Ok(site)
+    }
+
+    /// As [`Site::new`], but the gateway is on its defaults, its port among them.
+    pub fn with_defaults(folder: &Path) -> Result<Self> {
+        let images = Images::fast()?;
+        let site = Self {
+            initrd: images.node_initrd(folder)?,
+            accelerator: Accelerator::detect(&images),
+            images,
+            authority: EkAuthority::new(&folder.join("manufacturer"))?,
+            gateway: Gateway::init(&folder.join("gateway"))?,
+            folder: folder.to_path_buf(),
+        };
+        site.gateway.trust(&site.authority)?;
+        // Tokens are off in the sample pool until somebody wants them.
+        site.gateway.edit_pool("token = \"refuse\"", "token = \"full\"")?;
+        Ok(site)
+    }
+
+    /// The gateway.
+    pub fn gateway(&mut self) -> &mut Gateway {
+        &mut self.gateway
+    }
+
+    /// The authority whose TPMs the gateway accepts.
+    #[must_use]
+    pub fn authority(&self) -> &EkAuthority {
+        &self.authority
+    }
+
+    /// What runs the VMs.
+    #[must_use]
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// A VM with the fast image and attest-node, without pointer or TPM.
+    #[must_use]
+    pub fn vm(&self) -> VmBuilder {
+        Vm::builder(&self.images.kernel(), &self.initrd)
+            .accelerator(self.accelerator)
+            .kernel_argument("quiet")
+    }
+
+    /// A VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
+    pub fn whole_vm(&self, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
+        let boot = Images::all()?.whole_boot(folder)?;
+        let vm = Vm::builder(&self.images.kernel(), &boot.initrd)
+            .accelerator(self.accelerator)
+            .processors(2)
+            .memory_mib(1024)
+            .disk(&boot.disk)
+            // The last ones: a failed unit must end the boot, not wait for somebody at the emergency shell.
+            .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ignition.platform.id=qemu ip=dhcp rd.neednet=1")
+            .kernel_argument("rd.shell=0 rd.emergency=poweroff");
+        Ok((vm, boot.disk))
+    }
+
+    /// A folder for one VM.
+    pub fn vm_folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.folder.join("vms").join(name);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// A TPM for the scenario, if it has one.
+    pub fn tpm(&self, scenario: Scenario, folder: &Path) -> Result<Option<Swtpm>> {
+        match scenario {
+            Scenario::EndorsedTpm => Swtpm::start(folder, Endorsement::By(&self.authority)).map(Some),
+            Scenario::UnendorsedTpm => Swtpm::start(folder, Endorsement::None).map(Some),
+            Scenario::Nothing | Scenario::Token => Ok(None),
+        }
+    }
+
+    /// The shell commands that boot a VM with a new endorsed TPM by hand; its TPM is manufactured now.
+    pub fn vm_by_hand(&self) -> Result<Vec<String>> {
+        let folder = self.vm_folder("by-hand")?;
+        let state = manufacture(&folder, Endorsement::By(&self.authority))?;
+        let socket = state.join("control");
+        let mut vm = vec!["qemu-system-x86_64".to_owned()];
+        vm.extend(
+            self.vm()
+                .pointer(&self.gateway.pointer(None)?)
+                .tpm_socket(&socket)
+                .arguments(&folder)?,
+        );
+        let vm: Vec<String> = vm
+            .into_iter()
+            .map(|word| if word.contains(' ') { format!("'{word}'") } else { word })
+            .collect();
+        Ok(vec![
+            format!(
+                "swtpm socket --tpm2 --tpmstate=dir={} --ctrl=type=unixio,path={} --daemon --terminate",
+                state.display(),
+                socket.display()
+            ),
+            vm.join(" "),
+        ])
+    }
+
+    /// Boots the scenario's VM and waits until it is off.
+    pub fn run(&self, scenario: Scenario, on_line: Option<OnLine>) -> Result<Run> {
+        let folder = self.vm_folder(scenario.name())?;
+        let tpm = self.tpm(scenario, &folder)?;
+        let token = match scenario {
+            Scenario::Token => Some(self.gateway.create_token("rack7")?),
+            _ => None,
+        };
+        let mut vm = self.vm().pointer(&self.gateway.pointer(token.as_deref())?);
+        if let Some(tpm) = &tpm {
+            vm = vm.tpm(tpm);
+        }
+        if let Some(on_line) = on_line {
+            vm = vm.on_line(on_line);
+        }
+        self.boot(vm, &folder)
+    }
+
+    /// Boots any VM of the fast image and waits until it is off.
+    pub fn boot(&self, vm: VmBuilder, folder: &Path) -> Result<Run> {
+        let recorded = self.gateway.records()?.len();
+        let started = Instant::now();
+        let mut vm = vm.start(folder)?;
+        vm.wait_off(VM_LIMIT)?;
+        let duration = started.elapsed();
+        let console = vm.console().log().to_path_buf();
+        let outcome = Outcome::parse(&vm.console().lines()).with_context(|| format!("the console {}", console.display()))?;
+        Ok(Run {
+            outcome,
+            records: self.gateway.records()?.split_off(recorded),
+            duration,
+            console,
+        })
+    }
+
+    /// Fails unless Ignition succeeded in the VM and wrote exactly the files of that config, with their contents and modes.
+    pub fn prove_exactly(&self, grant: &str, outcome: &Outcome) -> Result<usize> {
+        if !outcome.ignition_succeeded() {
+            bail!("Ignition failed: {:?}", outcome.exit_codes);
+        }
+        let expected = expected_files(&self.gateway.pool_config(grant)?)?;
+        let mut found = outcome.files.clone();
+        found
+            .remove(RESULT_FILE)
+            .with_context(|| format!("no {RESULT_FILE}: Ignition did not finish"))?;
+        if found != expected {
+            bail!("the {grant} config would leave\n  {expected:#?}\nbut the VM has\n  {found:#?}");
+        }
+        Ok(expected.len())
+    }
+}

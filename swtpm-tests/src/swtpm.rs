@@ -1,0 +1,173 @@
+//! Software TPMs, and the authority that endorses some of them.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::images::run;
+use crate::process::{Process, poll};
+
+/// swtpm is ready in tens of milliseconds; a loaded machine may need seconds.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A manufacturer's CA: a root and the issuer of EK certificates.
+#[derive(Debug, Clone)]
+pub struct EkAuthority {
+    folder: PathBuf,
+}
+
+impl EkAuthority {
+    /// A new authority in `folder`.
+    pub fn new(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let folder = folder.canonicalize().with_context(|| format!("finding {}", folder.display()))?;
+        let path = folder.display();
+        fs::write(
+            folder.join("setup.conf"),
+            format!(
+                "create_certs_tool = /usr/bin/swtpm_localca\ncreate_certs_tool_config = {path}/localca.conf\n\
+                 create_certs_tool_options = {path}/localca.options\n"
+            ),
+        )?;
+        fs::write(
+            folder.join("localca.conf"),
+            format!("statedir = {path}\nsigningkey = {path}/issuer.key\nissuercert = {path}/issuer.pem\ncertserial = {path}/serial\n"),
+        )?;
+        fs::write(
+            folder.join("localca.options"),
+            "--platform-manufacturer Tests\n--platform-version 1\n--platform-model Tests\n",
+        )?;
+        let authority = Self { folder };
+        // swtpm's CA makes itself with the first TPM it endorses; nobody uses this one.
+        manufacture(&authority.folder.join("first"), Endorsement::By(&authority))?;
+        Ok(authority)
+    }
+
+    /// Root and issuer certificates, PEM.
+    #[must_use]
+    pub fn certificates(&self) -> [PathBuf; 2] {
+        [self.folder.join("swtpm-localca-rootca-cert.pem"), self.folder.join("issuer.pem")]
+    }
+}
+
+/// Who vouches for a TPM.
+#[derive(Debug, Clone, Copy)]
+pub enum Endorsement<'a> {
+    /// This authority: an EK certificate in NV.
+    By(&'a EkAuthority),
+    /// Nobody: no EK certificate.
+    None,
+}
+
+/// A TPM for a VM, at a socket that QEMU takes; killed on drop.
+pub struct Swtpm {
+    socket: PathBuf,
+    _process: Process,
+}
+
+/// A TPM for a program on this machine, at a TCP port; killed on drop.
+pub struct TpmServer {
+    port: u16,
+    _process: Process,
+}
+
+impl Swtpm {
+    /// Manufactures a TPM in `folder` and switches it on.
+    pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
+        let state = manufacture(folder, endorsement)?;
+        let socket = state.join("control");
+        let arguments = [
+            "socket".to_owned(),
+            "--tpm2".to_owned(),
+            format!("--tpmstate=dir={}", state.display()),
+            format!("--ctrl=type=unixio,path={}", socket.display()),
+        ];
+        let process = Process::spawn(Path::new("swtpm"), arguments, &state.join("swtpm.log"), None)?;
+        poll("swtpm's control socket", START_LIMIT, || Ok(UnixStream::connect(&socket).ok()))?;
+        Ok(Self { socket, _process: process })
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl TpmServer {
+    /// Manufactures a TPM in `folder` and switches it on.
+    pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
+        let state = manufacture(folder, endorsement)?;
+        poll("swtpm on two free ports", START_LIMIT, || Self::try_start(&state))
+    }
+
+    /// The TCTI string for tss-esapi and tpm2-tools.
+    #[must_use]
+    pub fn tcti(&self) -> String {
+        format!("swtpm:host=127.0.0.1,port={}", self.port)
+    }
+
+    /// Resets the TPM, as turning the machine off and on does; whoever talks to it next has to send TPM2_Startup.
+    pub fn reset(&self) -> Result<()> {
+        let control = self.port.checked_add(1).context("a port")?;
+        run(Command::new("swtpm_ioctl").args(["--tcp", &format!("127.0.0.1:{control}"), "-i"])).map(|_| ())
+    }
+
+    /// The swtpm TCTI expects the control channel one port above the commands. `None` if somebody else took the ports.
+    fn try_start(state: &Path) -> Result<Option<Self>> {
+        let port = free_port()?;
+        let Some(control) = port
+            .checked_add(1)
+            .filter(|control| TcpListener::bind(("127.0.0.1", *control)).is_ok())
+        else {
+            return Ok(None);
+        };
+        let arguments = [
+            "socket".to_owned(),
+            "--tpm2".to_owned(),
+            format!("--tpmstate=dir={}", state.display()),
+            format!("--server=type=tcp,bindaddr=127.0.0.1,port={port}"),
+            format!("--ctrl=type=tcp,bindaddr=127.0.0.1,port={control}"),
+            "--flags=not-need-init,startup-clear".to_owned(),
+        ];
+        let mut process = Process::spawn(Path::new("swtpm"), arguments, &state.join("swtpm.log"), None)?;
+        // The control port: swtpm serves one command connection at a time, and closing it would end some versions.
+        let started = poll("swtpm's port", START_LIMIT, || {
+            Ok((std::net::TcpStream::connect(("127.0.0.1", control)).is_ok() || !process.is_running()?).then_some(()))
+        });
+        started?;
+        Ok(process.is_running()?.then_some(Self { port, _process: process }))
+    }
+}
+
+/// A port of 127.0.0.1 that nobody listens on.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))
+        .context("asking for a port")?
+        .local_addr()?
+        .port())
+}
+
+/// Makes a TPM's state in `folder`; the state's folder.
+pub fn manufacture(folder: &Path, endorsement: Endorsement<'_>) -> Result<PathBuf> {
+    let state = folder.join("tpm");
+    fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
+    // Absolute: with a relative path the daemon goes into failure mode.
+    let state = state.canonicalize()?;
+    let mut setup = Command::new("swtpm_setup");
+    setup.args(["--tpm2", "--overwrite", "--tpmstate"]).arg(&state);
+    match endorsement {
+        Endorsement::By(authority) => setup
+            .arg("--config")
+            .arg(authority.folder.join("setup.conf"))
+            .arg("--create-ek-cert"),
+        Endorsement::None => &mut setup,
+    };
+    run(&mut setup).context("manufacturing a TPM")?;
+    Ok(state)
+}

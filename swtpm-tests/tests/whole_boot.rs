@@ -1,0 +1,56 @@
+//! One whole boot: firmware, Debian's kernel, dracut's initrd with Debian's ignition module and our appended node-initrd file, a TPM,
+//! systemd, a real root, up to multi-user.target; with the full config's files on the disk.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use swtpm_tests::scenario::{Scenario, Site};
+use swtpm_tests::{content_of, read_from_disk};
+
+/// Emulated on two busy cores it takes two minutes.
+const BOOT_LIMIT: Duration = Duration::from_secs(480);
+
+#[test]
+fn a_whole_system_boots_with_its_full_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    site.gateway().start(None).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let vm_folder = site.vm_folder("whole").unwrap();
+    let tpm = site.tpm(Scenario::EndorsedTpm, &vm_folder).unwrap().unwrap();
+    let (vm, disk) = site.whole_vm(&vm_folder).unwrap();
+
+    let mut vm = vm.pointer(&pointer).tpm(&tpm).start(&vm_folder).unwrap();
+    let verdict = vm
+        .console()
+        .wait_line(BOOT_LIMIT, |line| line.contains("attest-node") && line.contains("attested"))
+        .unwrap();
+    assert!(verdict.contains("attested as tpm:"), "{verdict}");
+    vm.console()
+        .wait_line(BOOT_LIMIT, |line| line.starts_with("@@ multi-user"))
+        .unwrap();
+    vm.wait_off(BOOT_LIMIT).unwrap();
+    let failed: Vec<String> = vm
+        .console()
+        .lines()
+        .into_iter()
+        .filter(|line| line.starts_with("@@ failed"))
+        .collect();
+    assert!(failed.is_empty(), "{failed:?}");
+
+    let full = site.gateway().pool_config("full").unwrap();
+    let paths: Vec<&str> = full
+        .pointer("/storage/files")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|file| file.get("path")?.as_str())
+        .collect();
+    assert!(!paths.is_empty());
+    for path in paths {
+        assert_eq!(read_from_disk(&disk, path).unwrap(), content_of(&full, path).unwrap(), "{path}");
+    }
+    // The ticket is a secret of the initramfs: nothing of it stays on the node.
+    assert_eq!(read_from_disk(&disk, "/usr/lib/ignition/user.ign").unwrap(), None);
+}

@@ -1,0 +1,245 @@
+//! A gateway that runs, TPMs on this machine, and what is expected of every refusal. Shared by the attack tests.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::BTreeMap;
+
+use attest::HashAlg;
+use attest::protocol::{Attester as Presented, ChallengeRequest, EvidenceResponse, HexDigest, TpmAttester, TpmEvidence};
+use attest_node::tpm::{Attester, EkChoice, EndorsementKey, Tpm};
+use aws_lc_rs::digest;
+use swtpm_tests::{Asked, Client, EkAuthority, Endorsement, Gateway, POOL, Record, Reply, TpmServer};
+use tempfile::TempDir;
+use tss_esapi::Context;
+use tss_esapi::interface_types::session_handles::AuthSession;
+use tss_esapi::structures::{Data, SignatureScheme};
+use tss_esapi::traits::Marshall as _;
+use tss_esapi::tss2_esys::{TPML_PCR_SELECTION, TPMS_PCR_SELECTION};
+
+pub const SHA1_BANK: u16 = 0x0004;
+pub const SHA256_BANK: u16 = 0x000b;
+
+/// In the order of their end: the gateway and the TPM before the folder.
+pub struct Bench {
+    pub gateway: Gateway,
+    pub client: Client,
+    pub authority: EkAuthority,
+    /// Endorsed by `authority`, which the gateway trusts.
+    pub server: TpmServer,
+    pub folder: TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// With a gateway whose folder was prepared before its start.
+    pub fn with(prepare: impl FnOnce(&Gateway)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
+        let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+        gateway.trust(&authority).unwrap();
+        prepare(&gateway);
+        gateway.start(None).unwrap();
+        Self {
+            client: Client::new(&gateway).unwrap(),
+            server: TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap(),
+            gateway,
+            authority,
+            folder,
+        }
+    }
+
+    pub fn tpm(&self) -> Tpm {
+        Tpm::open(&self.server.tcti()).unwrap()
+    }
+
+    /// Another TPM of the authority that the gateway trusts.
+    pub fn second_tpm(&self) -> TpmServer {
+        TpmServer::start(&self.folder.path().join("second"), Endorsement::By(&self.authority)).unwrap()
+    }
+
+    /// One more pool in the folder; the serving gateway does not know it yet.
+    pub fn add_pool(&self, name: &str) {
+        let pools = self.gateway.folder().join("pools");
+        let status = std::process::Command::new("cp")
+            .arg("-r")
+            .args([pools.join(POOL), pools.join(name)])
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    pub fn asked(&self, request: &ChallengeRequest) -> Asked {
+        self.client.challenged(request).unwrap()
+    }
+
+    /// Attests as a node should, and gets a ticket.
+    pub fn trusts(&self, attester: &mut Attester<'_>, request: &ChallengeRequest) -> EvidenceResponse {
+        let asked = self.asked(request);
+        let evidence = honest(attester, &asked);
+        self.client.evidence(&asked.answered(evidence)).unwrap().json().unwrap()
+    }
+
+    /// Does everything as a node should but for one change, and is refused.
+    pub fn refuses_altered(
+        &self,
+        attester: &mut Attester<'_>,
+        request: &ChallengeRequest,
+        code: &str,
+        alter: impl FnOnce(&mut TpmEvidence, &mut Attester<'_>, &Asked),
+    ) {
+        let asked = self.asked(request);
+        let mut evidence = honest(attester, &asked);
+        alter(&mut evidence, attester, &asked);
+        self.refuses(&asked, evidence, code);
+    }
+
+    /// The evidence earns nothing but this refusal.
+    pub fn refuses(&self, asked: &Asked, evidence: TpmEvidence, code: &str) {
+        self.recorded_refusal("evidence", code, || self.client.evidence(&asked.answered(evidence)).unwrap());
+    }
+
+    /// The request does not even earn a challenge.
+    pub fn refuses_request(&self, request: &ChallengeRequest, code: &str) {
+        self.recorded_refusal("challenge", code, || self.client.challenge(request).unwrap());
+    }
+
+    /// One request, one refusal, one record of it; and whoever sent it gets what anybody gets.
+    fn recorded_refusal(&self, decision: &str, code: &str, request: impl FnOnce() -> Reply) {
+        let before = self.gateway.records().unwrap().len();
+        let reply = request();
+        let body = String::from_utf8_lossy(&reply.body).into_owned();
+        assert_eq!(reply.code(), code, "HTTP {}: {body}", reply.status);
+        assert!([400, 403].contains(&reply.status), "HTTP {}: {body}", reply.status);
+        assert!(!body.contains("ticket."), "{body}");
+        let records = self.gateway.records().unwrap().split_off(before);
+        let [record] = records.as_slice() else { panic!("{records:?}") };
+        assert_eq!(
+            (record.decision(), record.verdict(), record.code(), record.grant()),
+            (decision, "refused", Some(code), None),
+            "{record:?}"
+        );
+        self.gives_only_pre_approved();
+    }
+
+    /// Whoever shows nothing gets the pre-approved config.
+    pub fn gives_only_pre_approved(&self) {
+        self.gives("pre-approved", None);
+    }
+
+    /// The config that this credential earns, on the wire and in the log.
+    pub fn gives(&self, grant: &str, bearer: Option<&str>) {
+        let config: serde_json::Value = self.client.config(POOL, bearer).unwrap().json().unwrap();
+        assert_eq!(config, self.gateway.pool_config(grant).unwrap());
+        let record = self.last_record();
+        assert_eq!(
+            (record.decision(), record.verdict(), record.grant()),
+            ("config", "served", Some(grant))
+        );
+    }
+
+    /// The config is refused, on the wire and in the log.
+    pub fn refuses_config(&self, pool: &str, bearer: &str, code: &str) {
+        let reply = self.client.config(pool, Some(bearer)).unwrap();
+        assert_eq!((reply.status, reply.code().as_str()), (403, code));
+        let record = self.last_record();
+        assert_eq!(
+            (record.decision(), record.verdict(), record.code(), record.grant()),
+            ("config", "refused", Some(code), None)
+        );
+    }
+
+    pub fn last_record(&self) -> Record {
+        self.gateway.records().unwrap().pop().unwrap()
+    }
+}
+
+/// The EK that attest-node would choose.
+pub fn endorsement_key(tpm: &mut Tpm) -> EndorsementKey {
+    tpm.endorsement_key(EkChoice::Auto).unwrap()
+}
+
+/// What attest-node would ask for.
+pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
+    ChallengeRequest {
+        pool: POOL.to_owned(),
+        name: None,
+        attester: Presented::Tpm(TpmAttester {
+            ek_public: ek.public.clone().into(),
+            ek_certificate: ek.certificate.clone().map(Into::into),
+            ek_intermediates: Vec::new(),
+            ak_public: ak_public.to_vec().into(),
+        }),
+    }
+}
+
+pub fn named(request: &ChallengeRequest, name: &str) -> ChallengeRequest {
+    ChallengeRequest {
+        name: Some(name.to_owned()),
+        ..request.clone()
+    }
+}
+
+/// What attest-node would answer.
+pub fn honest(attester: &mut Attester<'_>, asked: &Asked) -> TpmEvidence {
+    let task = asked.task();
+    let secret = attester
+        .activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())
+        .unwrap();
+    let bank: HashAlg = task.pcr_bank.parse().unwrap();
+    let quote = attester.quote(&asked.extra_data(), bank, &task.pcrs).unwrap();
+    TpmEvidence {
+        secret_sha256: HexDigest::from(sha256(&secret)),
+        quoted: quote.quoted.into(),
+        signature: quote.signature.into(),
+        pcrs: hex_values(&quote.pcrs),
+        event_log: None,
+    }
+}
+
+pub fn hex_values(pcrs: &BTreeMap<u8, Vec<u8>>) -> BTreeMap<u8, HexDigest> {
+    pcrs.iter().map(|(pcr, value)| (*pcr, HexDigest::new(value).unwrap())).collect()
+}
+
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap()
+}
+
+/// Runs a command that needs one empty password.
+pub fn with_password<T>(tpm: &mut Tpm, command: impl FnOnce(&mut Context) -> T) -> T {
+    tpm.context().execute_with_session(Some(AuthSession::Password), command)
+}
+
+/// Quotes any selection, banks twice and out of order included, and puts it in the place of the honest quote.
+pub fn quote_instead(evidence: &mut TpmEvidence, attester: &mut Attester<'_>, extra_data: &[u8], banks: &[(u16, &[u8])]) {
+    let mut selection = TPML_PCR_SELECTION {
+        count: banks.len().try_into().unwrap(),
+        ..Default::default()
+    };
+    for (slot, (bank, pcrs)) in selection.pcrSelections.iter_mut().zip(banks) {
+        *slot = TPMS_PCR_SELECTION {
+            hash: *bank,
+            sizeofSelect: 3,
+            pcrSelect: [0; 4],
+        };
+        pcrs.iter().for_each(|pcr| slot.pcrSelect[usize::from(pcr / 8)] |= 1 << (pcr % 8));
+    }
+    let ak = attester.ak_handle();
+    let data = Data::try_from(extra_data.to_vec()).unwrap();
+    let quote = |context: &mut Context| context.quote(ak, data, SignatureScheme::Null, selection.try_into().unwrap());
+    let (quoted, signature) = with_password(attester.tpm(), quote).unwrap();
+    evidence.quoted = quoted.marshall().unwrap().into();
+    evidence.signature = signature.marshall().unwrap().into();
+}
+
+/// Extends a PCR of the sha256 bank.
+pub fn extend(tpm: &mut Tpm, pcr: u8, value: [u8; 32]) {
+    use tss_esapi::handles::PcrHandle;
+    use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+    let mut digests = tss_esapi::structures::DigestValues::new();
+    digests.set(HashingAlgorithm::Sha256, value.to_vec().try_into().unwrap());
+    let handle = PcrHandle::try_from(u32::from(pcr)).unwrap();
+    with_password(tpm, |context| context.pcr_extend(handle, digests)).unwrap();
+}

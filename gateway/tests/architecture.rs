@@ -1,0 +1,209 @@
+//! The invariants of `docs/architecture.md`: what must not be there, and what must not be missing.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Every Rust file under a folder of the repository; what is built is not.
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && !matches!(name, "target" | "build") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} holds no Rust");
+    files
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A file's code, without its comments.
+fn code(path: &Path) -> String {
+    let text = text(path);
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| [line, "\n"]).collect()
+}
+
+#[test]
+fn attest_depends_on_nothing_that_does_io() {
+    let manifest: toml::Table = text(&root().join("attest/Cargo.toml")).parse().unwrap();
+    let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).unwrap();
+    let dependencies: BTreeSet<&str> = dependencies.keys().map(String::as_str).collect();
+    let allowed = BTreeSet::from([
+        "aws-lc-rs",
+        "data-encoding",
+        "rustls-pki-types",
+        "rustls-webpki",
+        "serde",
+        "subtle",
+        "thiserror",
+        "x509-parser",
+        "zeroize",
+    ]);
+    assert_eq!(dependencies, allowed);
+    assert!(!manifest.contains_key("build-dependencies") && !manifest.contains_key("target"));
+}
+
+#[test]
+fn attest_does_no_io_reads_no_clock_and_never_awaits() {
+    let absent = [
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::env",
+        "std::thread",
+        "std::io",
+        "SystemTime",
+        "Instant",
+        "UnixTime::now",
+        "async fn",
+        ".await",
+        "tokio",
+        "println!",
+        "static mut",
+        "OnceLock",
+        "LazyLock",
+        "Mutex",
+    ];
+    for path in rust_files("attest/src") {
+        let code = code(&path);
+        for word in absent {
+            assert!(!code.contains(word), "{} has {word}", path.display());
+        }
+    }
+}
+
+/// What is compiled, for whatever target, by name: everything that `arguments` select and what they need, tests aside.
+fn compiled(arguments: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--edges", "normal,build", "--target", "all"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    tree.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}
+
+#[test]
+fn the_gateway_links_no_c_tss() {
+    let gateway = compiled(&["--package", "attest-gateway"]);
+    assert!(gateway.contains("attest"), "{gateway:?}");
+    for absent in ["tss-esapi", "tss-esapi-sys", "attest-node"] {
+        assert!(!gateway.contains(absent), "the gateway is built with {absent}");
+    }
+    assert!(
+        compiled(&["--package", "attest-node"]).contains("tss-esapi"),
+        "this test would see it"
+    );
+}
+
+#[test]
+fn there_is_one_cryptographic_library() {
+    let all = compiled(&["--workspace"]);
+    assert!(all.contains("aws-lc-rs"), "{all:?}");
+    // Cargo.lock names `ring`, because rustls-webpki could use it; nothing is built with it.
+    for absent in ["ring", "openssl", "openssl-sys", "native-tls", "boring-sys"] {
+        assert!(!all.contains(absent), "something is built with {absent}");
+    }
+    let lock = text(&root().join("Cargo.lock"));
+    for absent in ["openssl", "openssl-sys", "native-tls", "boring-sys"] {
+        assert!(!lock.contains(&format!("name = \"{absent}\"\n")), "Cargo.lock has {absent}");
+    }
+}
+
+/// The types that must be earned: their file, their definition, and how their first field begins, which must not be `pub`.
+const EARNED: [(&str, &str, &str); 4] = [
+    ("attest/src/claims.rs", "pub struct Claims {\n", "    pub(crate) identity:"),
+    ("attest/src/appraisal.rs", "pub struct AttestationResult {\n", "    claims:"),
+    ("gateway/src/policy/mod.rs", "pub struct Grant {\n", "    pool:"),
+    ("gateway/src/audit/journal.rs", "pub struct Recorded<T>(", "T);"),
+];
+
+#[test]
+fn what_must_be_earned_has_no_public_constructor() {
+    for (file, definition, first_field) in EARNED {
+        let code = code(&root().join(file));
+        let (before, fields) = code.split_once(definition).unwrap_or_else(|| panic!("{file} has no {definition}"));
+        let fields = fields.split_inclusive(['}', ';']).next().unwrap_or_default();
+        assert!(fields.starts_with(first_field), "{file}: {definition}{fields}");
+        assert!(!fields.contains("    pub "), "{file}: {definition}{fields}");
+        let derives = before.rsplit("#[derive(").next().unwrap_or_default();
+        for constructor in ["Deserialize", "Default"] {
+            assert!(!derives.contains(constructor), "{file}: {definition} derives {constructor}");
+        }
+    }
+}
+
+#[test]
+fn what_must_be_earned_is_made_in_one_place() {
+    let makers = [
+        ("attest/src", "Ok(Claims {", "attest/src/tpm/verifier.rs"),
+        ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
+        ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
+        ("gateway/src", "Ok(Recorded(", "gateway/src/audit/journal.rs"),
+    ];
+    for (folder, made, maker) in makers {
+        let found: Vec<PathBuf> = rust_files(folder).into_iter().filter(|path| code(path).contains(made)).collect();
+        assert_eq!(found, [root().join(maker)], "{made}");
+        // `Name {` with anything else before it than what is looked for above would be another way.
+        let (_, name) = made.split_once('(').unwrap_or_default();
+        let elsewhere = format!(" = {name}");
+        for path in rust_files(folder) {
+            assert!(!code(&path).contains(&elsewhere), "{} makes {name}", path.display());
+        }
+    }
+}
+
+#[test]
+fn one_place_reads_the_clock() {
+    for path in rust_files("gateway/src") {
+        let reads = code(&path).contains("SystemTime::now") || code(&path).contains("UnixTime::now");
+        assert!(
+            !reads || path.ends_with("gateway/src/clock.rs"),
+            "{} reads the clock",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_attack_of_the_threat_model_is_carried_out() {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for folder in ["attest", "gateway", "swtpm-tests"] {
+        for path in rust_files(folder) {
+            // Split, so that this file does not find itself.
+            for attack in code(&path).split(concat!("fn ", "attack_")).skip(1) {
+                *found.entry(attack.chars().take(2).collect()).or_default() += 1;
+            }
+        }
+    }
+    let threats = text(&root().join("docs/threat-model.md"));
+    for row in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 21, 23, 24] {
+        assert!(
+            found.contains_key(&format!("{row:02}")),
+            "no test carries out attack {row:02}: {found:?}"
+        );
+        assert!(threats.contains(&format!("\n| {row} |")), "docs/threat-model.md has no row {row}");
+    }
+}

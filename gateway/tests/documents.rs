@@ -1,0 +1,115 @@
+//! That the documents say what the code does, where that can be compared.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use attest::SpkiSha256;
+use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::reject::{ADVICE, Advice};
+use attest_gateway::api::CODES;
+
+/// A file of the repository.
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The rows of the table in one section: the code in the first column, and the whole row.
+fn rows<'a>(document: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
+    let (_, rest) = document
+        .split_once(&format!("\n## {section}\n"))
+        .unwrap_or_else(|| panic!("no section {section:?}"));
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    section
+        .lines()
+        .filter_map(|line| Some((line.strip_prefix("| `")?.split_once('`')?.0, line)))
+        .collect()
+}
+
+fn check_section(section: &str, codes: &[Advice]) {
+    let errors = document("docs/errors.md");
+    let rows = rows(&errors, section);
+    let listed: BTreeSet<&str> = rows.iter().map(|(code, _)| *code).collect();
+    let known: BTreeSet<&str> = codes.iter().map(|advice| advice.code).collect();
+    assert_eq!(listed, known, "section {section}");
+    assert_eq!(rows.len(), listed.len(), "section {section} names a code twice");
+    for Advice { code, title, next_step } in codes {
+        let (_, row) = rows.iter().find(|(listed, _)| listed == code).unwrap();
+        assert!(row.contains(title), "{code}: {title:?} is not in {row:?}");
+        assert!(row.contains(next_step), "{code}: {next_step:?} is not in {row:?}");
+    }
+}
+
+#[test]
+fn every_code_of_the_gateway_is_explained() {
+    check_section("Codes of the gateway", CODES);
+}
+
+#[test]
+fn every_code_of_refused_evidence_is_explained() {
+    check_section("Codes of refused evidence", ADVICE);
+}
+
+/// The keys of a sample, by their name alone; `#: ` comes before those that show a default.
+fn keys(sample: &str) -> BTreeSet<String> {
+    let lines = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line));
+    lines
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| match line.strip_prefix('[') {
+            Some(table) => Some(table.strip_suffix(']')?.to_owned()),
+            None => Some(line.split_once(" = ")?.0.trim_matches('"').to_owned()),
+        })
+        .collect()
+}
+
+#[test]
+fn every_setting_is_described() {
+    let configuration = document("docs/configuration.md");
+    for sample in ["gateway/dist/gateway.toml", "gateway/dist/pool.toml"] {
+        let keys = keys(&document(sample));
+        assert!(keys.len() > 4, "{sample}: {keys:?}");
+        for key in keys {
+            // `listen`, `tls.ca` or `[tls]`.
+            let named = [format!("`{key}`"), format!(".{key}`"), format!("`[{key}]`"), format!("`\"{key}\"`")];
+            assert!(
+                named.iter().any(|named| configuration.contains(named.as_str())),
+                "{sample}: {key} is not in docs/configuration.md"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_protocols_test_vector_is_right() {
+    let extra_data = qualifying_data(&[7; 32], PURPOSE_CONFIG, "worker", &SpkiSha256([9; 32]));
+    let hex = data_encoding::HEXLOWER.encode(&extra_data);
+    assert!(document("docs/protocol.md").contains(&hex), "{hex} is not in docs/protocol.md");
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for name in [
+        "README.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "cloud-fixtures/README.md",
+        "docs/architecture.md",
+        "docs/protocol.md",
+        "docs/threat-model.md",
+        "docs/configuration.md",
+        "docs/errors.md",
+        "docs/evidence/tpm.md",
+    ] {
+        let folder = root.join(name).parent().unwrap().to_owned();
+        for link in document(name).split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") {
+                assert!(folder.join(target).exists(), "{name} links to {target}");
+            }
+        }
+    }
+}

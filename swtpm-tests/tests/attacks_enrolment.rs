@@ -1,0 +1,106 @@
+//! Names and pools: what a TPM that is endorsed may not have all the same. Live TPMs against a running gateway.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test may panic"
+)]
+
+mod bench;
+
+use attest::protocol::ChallengeRequest;
+use attest_node::tpm::{AkKind, Attester, Tpm};
+use bench::{Bench, endorsement_key, named, request};
+
+#[test]
+fn attack_08_another_tpm_takes_over_a_nodes_name() {
+    let bench = Bench::new();
+    let second = bench.second_tpm();
+    let (mut tpm_a, mut tpm_b) = (bench.tpm(), Tpm::open(&second.tcti()).unwrap());
+    let (ek_a, ek_b) = (endorsement_key(&mut tpm_a), endorsement_key(&mut tpm_b));
+    let mut a = tpm_a.attester(&ek_a, AkKind::EccP256).unwrap();
+    let mut b = tpm_b.attester(&ek_b, AkKind::EccP256).unwrap();
+    let (request_a, request_b) = (request(&ek_a, a.ak_public()), request(&ek_b, b.ak_public()));
+    let refused = |attester: &mut Attester<'_>, request: &ChallengeRequest| {
+        bench.refuses_altered(attester, request, "node-name-taken", |_, _, _| {});
+    };
+
+    bench.trusts(&mut a, &named(&request_a, "node-1"));
+    refused(&mut b, &named(&request_b, "node-1"));
+    bench.trusts(&mut b, &named(&request_b, "node-2"));
+    refused(&mut b, &named(&request_b, "node-1"));
+    // Nor can one machine collect the names of others that have yet to boot.
+    refused(&mut a, &named(&request_a, "node-9"));
+    bench.trusts(&mut a, &named(&request_a, "node-1"));
+
+    // Only the administrator hands a name on.
+    bench.gateway.command(&["node", "forget", "node-1"]).unwrap();
+    refused(&mut b, &named(&request_b, "node-1"));
+    bench.gateway.command(&["node", "forget", "node-2"]).unwrap();
+    bench.trusts(&mut b, &named(&request_b, "node-1"));
+    refused(&mut a, &named(&request_a, "node-1"));
+    let list = bench.gateway.command(&["node", "list"]).unwrap();
+    assert!(list.contains("node-1") && list.contains(&ek_b.digest.to_string()), "{list}");
+    assert!(!list.contains("node-2") && !list.contains("node-9"), "{list}");
+
+    // Names that the administrator gives with an EK.
+    let (a_digest, b_digest) = (ek_a.digest.to_string(), ek_b.digest.to_string());
+    bench.gateway.command(&["ek", "add", &a_digest, "--name", "node-3"]).unwrap();
+    refused(&mut b, &named(&request_b, "node-3"));
+    let conflict = bench.gateway.command(&["ek", "add", &b_digest, "--name", "node-3"]).unwrap_err();
+    assert!(format!("{conflict:#}").contains("--replace"), "{conflict:#}");
+    refused(&mut b, &named(&request_b, "node-3"));
+    // The machine itself gets its name unasked, and no other.
+    bench.trusts(&mut a, &request_a);
+    assert_eq!(bench.last_record().text("/name"), Some("node-3"));
+    refused(&mut a, &named(&request_a, "node-4"));
+    bench
+        .gateway
+        .command(&["ek", "add", &b_digest, "--name", "node-3", "--replace"])
+        .unwrap();
+    bench.trusts(&mut b, &named(&request_b, "node-3"));
+    refused(&mut a, &request_a);
+}
+
+#[test]
+fn attack_21_a_node_asks_for_a_pool_that_it_may_not_join() {
+    let bench = Bench::new();
+    let second = bench.second_tpm();
+    let (mut tpm_a, mut tpm_b) = (bench.tpm(), Tpm::open(&second.tcti()).unwrap());
+    let (ek_a, ek_b) = (endorsement_key(&mut tpm_a), endorsement_key(&mut tpm_b));
+    let mut a = tpm_a.attester(&ek_a, AkKind::EccP256).unwrap();
+    let mut b = tpm_b.attester(&ek_b, AkKind::EccP256).unwrap();
+    let (request_a, request_b) = (request(&ek_a, a.ak_public()), request(&ek_b, b.ak_public()));
+    bench.trusts(&mut a, &request_a);
+    // The maker's root vouches for it everywhere, but the administrator has let it into another pool only.
+    bench
+        .gateway
+        .command(&["ek", "add", &ek_a.digest.to_string(), "--pool", "infra"])
+        .unwrap_err();
+    bench.add_pool("infra");
+    bench
+        .gateway
+        .command(&["ek", "add", &ek_a.digest.to_string(), "--pool", "infra"])
+        .unwrap();
+    bench.refuses_request(&request_a, "ek-not-endorsed");
+    bench.trusts(&mut b, &request_b);
+    bench
+        .gateway
+        .command(&["ek", "add", &ek_a.digest.to_string(), "--pool", "infra", "--pool", "worker"])
+        .unwrap();
+    bench.trusts(&mut a, &request_a);
+}
+
+#[test]
+fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist() {
+    let bench = Bench::with(|gateway| gateway.edit_pool("endorsement = \"any\"", "endorsement = \"allowlist\"").unwrap());
+    let mut tpm = bench.tpm();
+    let ek = endorsement_key(&mut tpm);
+    let mut attester = tpm.attester(&ek, AkKind::EccP256).unwrap();
+    let request = request(&ek, attester.ak_public());
+    bench.refuses_request(&request, "ek-not-endorsed");
+    bench.gateway.command(&["ek", "add", &ek.digest.to_string()]).unwrap();
+    bench.trusts(&mut attester, &request);
+}

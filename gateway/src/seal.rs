@@ -37,7 +37,7 @@ impl Sealed {
     }
 }
 
-/// The key of the seal. All replicas of a gateway share it.
+/// The key of the seal. Gateways that share it must share their store too: what one has spent, the others must know.
 pub struct Seal {
     key: RandomizedNonceKey,
 }

@@ -20,10 +20,10 @@ macro_rules! codes {
 }
 
 codes! {
-    CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the replicas of the gateway do not share state/seal.key.";
+    CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
-    TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the replicas of the gateway do not share state/seal.key.";
+    TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     TICKET_EXPIRED = FORBIDDEN, "ticket-expired", "The ticket is too old", "Boot again.";
     TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
     TICKET_WRONG_POOL = FORBIDDEN, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";

@@ -195,14 +195,13 @@ impl Gateway {
 
     /// Waits for the end.
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(status) = self.process.as_mut().unwrap().child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "still running:\n{}", self.output());
-            thread::sleep(Duration::from_millis(20));
-        }
+        let running = self.process.as_mut().unwrap();
+        let all = running.lines.all.lock().unwrap();
+        // Its output ends when it does.
+        let (all, waited) = running.lines.changed.wait_timeout_while(all, LIMIT, |all| !all.1).unwrap();
+        assert!(!waited.timed_out(), "still running:\n{}", all.0.join("\n"));
+        drop(all);
+        running.child.wait().unwrap()
     }
 
     /// SIGKILL.

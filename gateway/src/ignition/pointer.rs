@@ -36,7 +36,7 @@ mod tests {
         let source = Url::parse("https://api-int.example.com:22623/config/worker").unwrap();
         for token in [None, Some("abc")] {
             let pointer = render(&source, "-----BEGIN CERTIFICATE-----\n", token);
-            crate::ignition::check(pointer.to_string().as_bytes()).unwrap();
+            crate::ignition::Config::parse(pointer.to_string().as_bytes()).unwrap();
             assert_eq!(pointer.pointer("/ignition/config/merge/0/source").unwrap(), source.as_str());
             let header = pointer
                 .pointer("/ignition/config/merge/0/httpHeaders/0/value")

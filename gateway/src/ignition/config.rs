@@ -1,0 +1,341 @@
+//! A config as the gateway holds it.
+
+use std::fmt;
+
+use regex::Regex;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::SpecVersion;
+use super::validate::{self, Invalid};
+use super::{express, spec2};
+
+/// An Ignition config of any accepted spec version, brought to the newest. What is not set is not there: no nulls, no empty objects or
+/// lists. So two configs that mean the same are the same, but for the order of lists.
+#[derive(Clone, PartialEq)]
+pub struct Config(Map<String, Value>);
+
+/// What nodes would refuse to boot from, or would silently boot from without half of it.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAConfig {
+    /// A config without anything: to Ignition an empty file is one, which boots the node unconfigured.
+    #[error("the config is empty")]
+    Empty,
+    /// Not JSON, or a field of the wrong type.
+    #[error("not an Ignition config: {0}")]
+    Parse(String),
+    /// A field of the wrong type, by its place.
+    #[error("{place}: {problem}")]
+    Field {
+        /// Where, as in `storage.files.3.mode`.
+        place: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No version, or one that the gateway does not read.
+    #[error("ignition.version is {found}: 2.2.0 and 3.0.0 to 3.6.0 are read")]
+    Version {
+        /// What it says.
+        found: String,
+    },
+    /// A key that Ignition does not know in that version: it would drop it without a word.
+    #[error("Ignition {version} does not know {key}: a node would silently boot without it")]
+    UnknownKey {
+        /// The config's version.
+        version: SpecVersion,
+        /// Where it is.
+        key: String,
+    },
+    /// A config that Ignition would refuse.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A config of spec 2 that says what spec 3 cannot.
+    #[error("spec 2: {0}")]
+    Spec2(#[from] spec2::NotTranslatable),
+}
+
+/// Mode bits that Ignition follows since spec 3.6 only.
+const SPECIAL_MODE_BITS: i64 = 0o7000;
+
+impl Config {
+    /// A config that changes nothing.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::held(Map::new())
+    }
+
+    /// Reads a config: JSON, spec 2.2 or 3.0 to 3.6.
+    ///
+    /// # Errors
+    /// [`NotAConfig`]. Its text never shows a value of the config.
+    pub fn parse(bytes: &[u8]) -> Result<Self, NotAConfig> {
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Err(NotAConfig::Empty);
+        }
+        let value: Value = serde_json::from_slice(bytes).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
+        // From the bytes, not the value: errors name line and column, and a key that is there twice is found.
+        Self::read(bytes, value)
+    }
+
+    /// As [`Config::parse`], of something that was read already.
+    ///
+    /// # Errors
+    /// [`NotAConfig`].
+    pub fn from_value(value: Value) -> Result<Self, NotAConfig> {
+        let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
+        Self::read(&bytes, value.clone()).map_err(|error| match error {
+            // Lines of what was written just now tell nobody anything.
+            NotAConfig::Parse(_) => wrong_field(&value).unwrap_or(error),
+            error => error,
+        })
+    }
+
+    fn read(bytes: &[u8], value: Value) -> Result<Self, NotAConfig> {
+        let version = version_of(&value)?;
+        let mut held = if version == SpecVersion::V2_2 {
+            spec2::to_spec3(value)?
+        } else {
+            typed(bytes, version)?
+        };
+        if version < SpecVersion::V3_6 {
+            mask_special_mode_bits(&mut held);
+        }
+        let config = Self::held(held);
+        validate::validate(&config)?;
+        if version < SpecVersion::NEWEST {
+            // Ignition refuses words of later versions too: formats, URL schemes, hashes.
+            express::known_to(&config, version).map_err(|newer| Invalid {
+                place: newer.place,
+                problem: newer.problem,
+            })?;
+        }
+        Ok(config)
+    }
+
+    /// Checks what a merge has made: two configs that Ignition takes can make one that it refuses.
+    ///
+    /// # Errors
+    /// [`Invalid`].
+    pub fn validated(self) -> Result<Self, Invalid> {
+        validate::validate(&self)?;
+        Ok(self)
+    }
+
+    /// Fields that are in the canonical form already.
+    pub(super) const fn pruned(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
+    /// The canonical form of fields that are known to be a config's.
+    pub(super) fn held(mut map: Map<String, Value>) -> Self {
+        map.retain(|_, value| prune(value));
+        let ignition = map.entry("ignition").or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(ignition) = ignition {
+            ignition.insert("version".to_owned(), SpecVersion::NEWEST.as_str().into());
+        }
+        Self(map)
+    }
+
+    /// The config's fields, in spec [`SpecVersion::NEWEST`].
+    #[must_use]
+    pub const fn value(&self) -> &Map<String, Value> {
+        &self.0
+    }
+
+    pub(super) fn into_map(self) -> Map<String, Value> {
+        self.0
+    }
+
+    /// A list in it, by its place: `["storage", "files"]`.
+    #[must_use]
+    pub fn list(&self, place: [&str; 2]) -> &[Value] {
+        let [section, list] = place;
+        self.0
+            .get(section)
+            .and_then(|section| section.get(list))
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Shows sizes only: a config holds secrets.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("files", &self.list(["storage", "files"]).len())
+            .field("units", &self.list(["systemd", "units"]).len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn version_of(value: &Value) -> Result<SpecVersion, NotAConfig> {
+    let unknown = |found: &str| NotAConfig::Version {
+        found: found.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(32).collect(),
+    };
+    let Some(found) = value.get("ignition").and_then(|ignition| ignition.get("version")) else {
+        return Err(unknown("missing"));
+    };
+    let text = found.as_str().ok_or_else(|| unknown("not a text"))?;
+    text.parse().map_err(|_| unknown(text))
+}
+
+/// The config by the schema of its version, without what is not set.
+fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAConfig> {
+    let parse = |problem: &dyn fmt::Display| NotAConfig::Parse(without_values(&problem.to_string()));
+    let (config, warnings) = ignition_config::Config::parse_slice(bytes).map_err(|error| parse(&error))?;
+    if let Some(ignition_config::Warning::UnusedKey(key)) = warnings.into_iter().next() {
+        return Err(NotAConfig::UnknownKey { version, key });
+    }
+    match serde_json::to_value(config) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(parse(&"not an object")),
+        Err(error) => Err(parse(&error)),
+    }
+}
+
+/// The first field of the wrong type.
+fn wrong_field(value: &Value) -> Option<NotAConfig> {
+    fn check<T: DeserializeOwned>(value: &Value) -> Option<NotAConfig> {
+        let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+        Some(NotAConfig::Field {
+            // `files[3]` in the words that places have elsewhere.
+            place: error.path().to_string().replace('[', ".").replace(']', ""),
+            problem: without_values(&error.inner().to_string()),
+        })
+    }
+    match version_of(value).ok()? {
+        SpecVersion::V2_2 => None,
+        SpecVersion::V3_0 => check::<ignition_config::v3_0::Config>(value),
+        SpecVersion::V3_1 => check::<ignition_config::v3_1::Config>(value),
+        SpecVersion::V3_2 => check::<ignition_config::v3_2::Config>(value),
+        SpecVersion::V3_3 => check::<ignition_config::v3_3::Config>(value),
+        SpecVersion::V3_4 => check::<ignition_config::v3_4::Config>(value),
+        SpecVersion::V3_5 => check::<ignition_config::v3_5::Config>(value),
+        SpecVersion::V3_6 => check::<ignition_config::v3_6::Config>(value),
+    }
+}
+
+/// Takes out what is not set; whether anything is left.
+fn prune(value: &mut Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Object(map) => {
+            map.retain(|_, value| prune(value));
+            !map.is_empty()
+        }
+        Value::Array(list) => {
+            for entry in list.iter_mut() {
+                prune(entry);
+            }
+            !list.is_empty()
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+/// Before spec 3.6 Ignition does not set them, whatever the config says; taken over, they would suddenly count.
+fn mask_special_mode_bits(config: &mut Map<String, Value>) {
+    for list in ["files", "directories"] {
+        let entries = config
+            .get_mut("storage")
+            .and_then(|storage| storage.get_mut(list))
+            .and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            if let Some(mode) = entry.get_mut("mode")
+                && let Some(bits) = mode.as_i64().filter(|bits| *bits >= 0)
+            {
+                *mode = (bits & !SPECIAL_MODE_BITS).into();
+            }
+        }
+    }
+}
+
+/// A parser's message without the values that it quotes: they may be secrets.
+pub(crate) fn without_values(message: &str) -> String {
+    match Regex::new(r#"(?s)(string|integer|floating point|character) ["`].*["`], expected"#) {
+        Ok(quoted) => quoted.replace(message, "$1, expected").into_owned(),
+        Err(_) => "a field has the wrong type".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Config::parse(text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn takes_what_ignition_takes() {
+        for version in SpecVersion::ALL {
+            Config::parse(format!("{{\"ignition\":{{\"version\":\"{version}\"}}}}").as_bytes()).unwrap();
+        }
+        for bad in [
+            "",
+            " \n",
+            "{}",
+            "[]",
+            "null",
+            "x",
+            r#"{"ignition":{}}"#,
+            r#"{"ignition":{"version":"3.1.0"}"#,
+        ] {
+            error(bad);
+        }
+        assert!(error(r#"{"ignition":{"version":"3.99.0"}}"#).contains("3.99.0"));
+        assert!(error(r#"{"ignition":{"version":3}}"#).contains("not a text"));
+        assert!(error(r#"{"ignition":{"version":"3.1.0"},"sotrage":{}}"#).contains("sotrage"));
+        assert!(error("{\"ignition\":{\"version\":\"3.1.0\"},\n\"storage\":{\"files\":[{\"path\":1}]}}").contains("line 2"));
+        // A key of a later version.
+        assert!(error(r#"{"ignition":{"version":"3.2.0"},"kernelArguments":{"shouldExist":["a"]}}"#).contains("kernelArguments"));
+        // A word of a later version.
+        assert!(
+            error(r#"{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/a","contents":{"source":"gs://b/o"}}]}}"#)
+                .contains("3.2.0")
+        );
+        assert!(error(r#"{"ignition":{"version":"3.1.0"},"ignition":{"version":"3.1.0"}}"#).contains("duplicate"));
+    }
+
+    #[test]
+    fn what_is_not_set_is_not_there() {
+        let config = Config::parse(
+            br#"{"ignition":{"version":"3.1.0","proxy":{},"config":{"merge":[]}},"storage":{"files":[{"path":"/a","mode":null,"contents":{}}]}}"#,
+        )
+        .unwrap();
+        let expected = serde_json::json!({"ignition": {"version": "3.6.0"}, "storage": {"files": [{"path": "/a"}]}});
+        assert_eq!(Value::Object(config.value().clone()), expected);
+    }
+
+    #[test]
+    fn mode_bits_that_did_not_count_do_not_begin_to() {
+        let mode = |version: &str| {
+            let text = format!(r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{{"path":"/a","mode":2541}}]}}}}"#);
+            Config::parse(text.as_bytes()).unwrap().list(["storage", "files"])[0]["mode"].as_i64()
+        };
+        assert_eq!((mode("3.5.0"), mode("3.6.0")), (Some(0o755), Some(0o4755)));
+    }
+
+    #[test]
+    fn no_error_and_no_debug_output_shows_a_value() {
+        let text = r#"{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/a","mode":"hunter\"2"}]}}"#;
+        assert!(!error(text).contains("hunter"), "{}", error(text));
+        let text = r#"{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/a","contents":{"source":"data:,hunter2"}}]}}"#;
+        assert!(!format!("{:?}", Config::parse(text.as_bytes()).unwrap()).contains("hunter"));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_it_is_it_is_a_config_or_refused(text in "[\\[\\]{},:\"a-z0-9.\\\\ -]{0,120}", version in 0..8_usize, number in proptest::prelude::any::<i64>()) {
+            drop(Config::parse(text.as_bytes()));
+            let version = SpecVersion::ALL[version];
+            for field in ["storage", "passwd", "systemd", "kernelArguments", "ignition"] {
+                drop(Config::parse(format!("{{\"ignition\":{{\"version\":\"{version}\"}},\"{field}\":{text}}}").as_bytes()));
+            }
+            let file = format!("{{\"ignition\":{{\"version\":\"{version}\"}},\"storage\":{{\"files\":[{{\"path\":\"/a\",\"mode\":{number}}}]}}}}");
+            drop(Config::parse(file.as_bytes()));
+        }
+    }
+}

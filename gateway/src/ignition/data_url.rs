@@ -1,0 +1,75 @@
+//! `data:` URLs (RFC 2397), as Ignition's configs carry contents.
+
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+
+/// What a `data:` URL carries; `None` if it is another URL, or damaged.
+#[must_use]
+pub fn decode(url: &str) -> Option<Vec<u8>> {
+    let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
+    let bytes = unescape(data)?;
+    if kind.ends_with(";base64") {
+        BASE64.decode(&bytes).ok()
+    } else {
+        Some(bytes)
+    }
+}
+
+/// The `data:` URL of some contents: text stays readable.
+#[must_use]
+pub fn encode(contents: &[u8]) -> String {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut url = String::with_capacity(contents.len() + contents.len() / 4 + 8);
+    url.push_str("data:,");
+    for &byte in contents {
+        // RFC 3986, unreserved characters.
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            url.push(char::from(byte));
+        } else {
+            url.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                url.push(HEX.get(usize::from(digit)).copied().map_or('0', char::from));
+            }
+        }
+    }
+    url
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, encoded)) = rest.split_once('%') {
+        bytes.extend_from_slice(plain.as_bytes());
+        let (digits, after) = encoded.split_at_checked(2)?;
+        bytes.extend(HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?);
+        rest = after;
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_and_damage() {
+        let check = |url: &str, expected: Option<&[u8]>| assert_eq!(decode(url).as_deref(), expected, "{url}");
+        check("data:,a%20b%0A", Some(b"a b\n"));
+        check("data:", None);
+        check("data:,", Some(b""));
+        check("data:text/plain;charset=utf-8;base64,YSBi", Some(b"a b"));
+        check("data:;base64,YSB%69", Some(b"a b"));
+        check("data:;base64,YSBi=", None);
+        check("data:,100%", None);
+        check("data:,100%4", None);
+        check("data:,%zz", None);
+        check("https://example.com/a,b", None);
+    }
+
+    #[test]
+    fn what_is_encoded_comes_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode(&encode(&all)).unwrap(), all);
+        assert_eq!(encode(b"a b~\n"), "data:,a%20b~%0A");
+    }
+}

@@ -1,0 +1,366 @@
+//! Spec 3 to spec 2.2, by the rules of the converter that the Machine Config Operator uses; but what that leaves out in silence is refused.
+
+use serde_json::{Map, Value, json};
+
+use super::{ROOT, VERSION, schema};
+use crate::ignition::SpecVersion;
+use crate::ignition::express::Inexpressible;
+
+type Fields = Map<String, Value>;
+
+/// Of a config that says nothing which spec 3.0 cannot say. What is empty, false or zero is left out, as Go's encoder does.
+pub(in crate::ignition) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
+    let mut config = Value::Object(config);
+    let filesystems = Filesystems::of(&config)?;
+    let mut ignition = json!({"version": VERSION});
+    let references: [(&str, &[&str]); 3] = [
+        ("/ignition/config/merge", &["config", "append"]),
+        ("/ignition/config/replace", &["config", "replace"]),
+        (
+            "/ignition/security/tls/certificateAuthorities",
+            &["security", "tls", "certificateAuthorities"],
+        ),
+    ];
+    for (from, to) in references {
+        if let Some(found) = config.pointer(from) {
+            put(&mut ignition, to, each(found, reference));
+        }
+    }
+    if let Some(timeouts) = config.pointer("/ignition/timeouts") {
+        put(&mut ignition, &["timeouts"], timeouts.clone());
+    }
+
+    let mut storage = Fields::new();
+    for list in ["disks", "raid"] {
+        if let Some(entries) = take(&mut config, "storage", list) {
+            storage.insert(list.to_owned(), entries);
+        }
+    }
+    disks(storage.get_mut("disks"))?;
+    if !filesystems.list.is_empty() {
+        storage.insert("filesystems".to_owned(), filesystems.list.clone().into());
+    }
+    for list in ["directories", "links", "files"] {
+        let Some(Value::Array(entries)) = take(&mut config, "storage", list) else {
+            continue;
+        };
+        let mut translated = Vec::new();
+        for (index, entry) in entries.into_iter().enumerate() {
+            let node = filesystems.node(entry);
+            if list == "files" {
+                translated.extend(file(node, &format!("storage.files.{index}"))?);
+            } else {
+                translated.push(Value::Object(node));
+            }
+        }
+        storage.insert(list.to_owned(), translated.into());
+    }
+    let mut translated = Fields::new();
+    for (section, mut value) in [
+        ("ignition", ignition),
+        ("passwd", config.get_mut("passwd").map_or(Value::Null, Value::take)),
+        ("storage", storage.into()),
+        ("systemd", config.get_mut("systemd").map_or(Value::Null, Value::take)),
+    ] {
+        leave_out_zeroes(&mut value);
+        if !value.is_null() {
+            translated.insert(section.to_owned(), value);
+        }
+    }
+    check(translated)
+}
+
+/// What the code above should miss, the schema finds.
+fn check(translated: Fields) -> Result<Fields, Inexpressible> {
+    let mut config = Value::Object(translated);
+    schema::CONFIG
+        .check(&mut config, "")
+        .map_err(|error| refuse(error.place, &error.problem))?;
+    match config {
+        Value::Object(config) => Ok(config),
+        _ => Ok(Fields::new()),
+    }
+}
+
+fn refuse(place: impl Into<String>, problem: &str) -> Inexpressible {
+    Inexpressible {
+        version: SpecVersion::V2_2,
+        place: place.into(),
+        problem: problem.to_owned(),
+    }
+}
+
+fn take(config: &mut Value, section: &str, list: &str) -> Option<Value> {
+    config.get_mut(section)?.get_mut(list).map(Value::take)
+}
+
+fn put(value: &mut Value, steps: &[&str], new: Value) {
+    match (steps, value) {
+        ([last], Value::Object(fields)) => {
+            fields.insert((*last).to_owned(), new);
+        }
+        ([step, rest @ ..], Value::Object(fields)) => put(fields.entry(*step).or_insert_with(|| json!({})), rest, new),
+        _ => {}
+    }
+}
+
+fn each(value: &Value, translate: fn(&Value) -> Value) -> Value {
+    match value {
+        Value::Array(entries) => entries.iter().map(translate).collect(),
+        one => translate(one),
+    }
+}
+
+fn reference(resource: &Value) -> Value {
+    let mut reference = json!({"source": resource.get("source").cloned().unwrap_or_default(), "verification": {}});
+    if let Some(hash) = resource.pointer("/verification/hash") {
+        put(&mut reference, &["verification", "hash"], hash.clone());
+    }
+    reference
+}
+
+/// Partitions of spec 2.2 are in sectors, and cannot be deleted.
+fn disks(disks: Option<&mut Value>) -> Result<(), Inexpressible> {
+    for (disk_index, disk) in disks.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        let partitions = disk.get_mut("partitions").and_then(Value::as_array_mut);
+        for (index, partition) in partitions.into_iter().flatten().filter_map(Value::as_object_mut).enumerate() {
+            let place = |field: &str| format!("storage.disks.{disk_index}.partitions.{index}.{field}");
+            for field in ["sizeMiB", "startMiB"] {
+                if partition.contains_key(field) {
+                    return Err(refuse(place(field), "partitions are in sectors there, of a size that is not known"));
+                }
+            }
+            for (field, default) in [("shouldExist", true), ("wipePartitionEntry", false)] {
+                if partition.remove(field).is_some_and(|flag| flag != Value::Bool(default)) {
+                    return Err(refuse(place(field), "there is no such key"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Filesystems have names in spec 2.2, and what is in them is said from their own root.
+struct Filesystems {
+    list: Vec<Value>,
+    /// Where spec 3 mounts them: those are their names too.
+    paths: Vec<String>,
+}
+
+impl Filesystems {
+    fn of(config: &Value) -> Result<Self, Inexpressible> {
+        let (mut list, mut paths) = (Vec::new(), Vec::new());
+        let filesystems = config.pointer("/storage/filesystems").and_then(Value::as_array);
+        for (index, filesystem) in filesystems.into_iter().flatten().enumerate() {
+            let place = |field: &str| format!("storage.filesystems.{index}.{field}");
+            let mut mount = filesystem.as_object().cloned().unwrap_or_default();
+            let path = mount
+                .remove("path")
+                .and_then(|path| path.as_str().map(str::to_owned))
+                .filter(|path| !path.is_empty());
+            if path.as_deref() == Some("/") {
+                return Err(refuse(place("path"), "the node's own root has no definition there"));
+            }
+            if mount.get("format").and_then(Value::as_str).is_none_or(str::is_empty) {
+                return Err(refuse(place("format"), "a filesystem needs a format there"));
+            }
+            if paths.iter().any(|other| Some(other) == path.as_ref()) {
+                return Err(refuse(place("path"), "two filesystems cannot have one path there"));
+            }
+            // Those that are nowhere are numbered.
+            let name = path.clone().unwrap_or_else(|| index.to_string());
+            list.push(json!({"name": name, "mount": mount}));
+            paths.extend(path);
+        }
+        Ok(Self { list, paths })
+    }
+
+    /// The node, said from the innermost filesystem that it is in.
+    fn node(&self, node: Value) -> Fields {
+        let mut node = match node {
+            Value::Object(node) => node,
+            _ => Fields::new(),
+        };
+        let path = node.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let inside = |filesystem: &String| -> Option<String> {
+            let rest = path.strip_prefix(filesystem.as_str())?;
+            match rest {
+                "" => Some("/".to_owned()),
+                rest => rest.starts_with('/').then(|| rest.to_owned()),
+            }
+        };
+        let innermost = self
+            .paths
+            .iter()
+            .filter_map(|filesystem| Some((filesystem, inside(filesystem)?)))
+            .max_by_key(|(filesystem, _)| filesystem.len());
+        let (filesystem, path) = match innermost {
+            Some((filesystem, path)) => (filesystem.clone(), path),
+            None => (ROOT.to_owned(), path.clone()),
+        };
+        node.insert("filesystem".to_owned(), filesystem.into());
+        node.insert("path".to_owned(), path.into());
+        node
+    }
+}
+
+/// The file, then one file for each thing to append.
+fn file(mut file: Fields, place: &str) -> Result<Vec<Value>, Inexpressible> {
+    let (contents, append) = (file.remove("contents"), file.remove("append"));
+    let source = contents.as_ref().and_then(|contents| contents.get("source"));
+    // The default there is to overwrite.
+    file.entry("overwrite").or_insert(Value::Bool(false));
+    let mut files = Vec::new();
+    if source.is_some() {
+        let mut whole = file.clone();
+        whole.insert("contents".to_owned(), contents_of(contents.as_ref()));
+        files.push(Value::Object(whole));
+    }
+    for part in append.iter().filter_map(Value::as_array).flatten() {
+        let mut appended = file.clone();
+        appended.insert("overwrite".to_owned(), Value::Bool(false));
+        appended.insert("append".to_owned(), Value::Bool(true));
+        appended.insert("contents".to_owned(), contents_of(Some(part)));
+        files.push(Value::Object(appended));
+    }
+    if files.is_empty() {
+        return Err(refuse(place, "a file needs contents there"));
+    }
+    Ok(files)
+}
+
+fn contents_of(resource: Option<&Value>) -> Value {
+    let mut contents = reference(resource.unwrap_or(&Value::Null));
+    if let Some(compression) = resource.and_then(|resource| resource.get("compression")) {
+        put(&mut contents, &["compression"], compression.clone());
+    }
+    contents
+}
+
+/// What Go leaves out: `omitempty` of what is no pointer. Pointers are `overwrite`, `enabled`, ids, modes, hashes and a user's password.
+fn leave_out_zeroes(value: &mut Value) {
+    const POINTERS: [&str; 11] = [
+        "overwrite",
+        "enabled",
+        "id",
+        "uid",
+        "gid",
+        "mode",
+        "hash",
+        "passwordHash",
+        "uuid",
+        "httpTotal",
+        "httpResponseHeaders",
+    ];
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, value| {
+                leave_out_zeroes(value);
+                POINTERS.contains(&name.as_str())
+                    || match value {
+                        Value::Null | Value::Bool(false) => false,
+                        Value::String(text) => !text.is_empty(),
+                        Value::Number(number) => number.as_i64() != Some(0),
+                        Value::Array(entries) => !entries.is_empty(),
+                        Value::Object(fields) => !fields.is_empty() || name == "verification" || name == "contents",
+                        Value::Bool(true) => true,
+                    }
+            });
+        }
+        Value::Array(entries) => entries.iter_mut().for_each(leave_out_zeroes),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ignition::Config;
+
+    fn said(mut config: Value) -> Result<Value, Inexpressible> {
+        config["ignition"]["version"] = "3.6.0".into();
+        let bytes = Config::from_value(config).unwrap().express(SpecVersion::V2_2)?;
+        Ok(serde_json::from_slice(&bytes).unwrap())
+    }
+
+    #[track_caller]
+    fn check(config: Value, mut expected: Value) {
+        expected["ignition"]["version"] = "2.2.0".into();
+        assert_eq!(said(config).unwrap(), expected);
+    }
+
+    #[track_caller]
+    fn refused(config: Value, place: &str) {
+        assert_eq!(said(config).unwrap_err().place, place);
+    }
+
+    #[test]
+    fn files() {
+        let files = |files: Value| json!({"storage": {"files": files}});
+        check(
+            files(json!([{"path": "/a", "mode": 420, "contents": {"source": "data:,a"}}])),
+            files(json!([{"filesystem": "root", "path": "/a", "mode": 420, "overwrite": false,
+                "contents": {"source": "data:,a", "verification": {}}}])),
+        );
+        check(
+            files(
+                json!([{"path": "/a", "overwrite": true, "contents": {"source": "", "compression": "gzip"}, "append": [{"source": "data:,b"}]}]),
+            ),
+            files(json!([
+                {"filesystem": "root", "path": "/a", "overwrite": true, "contents": {"compression": "gzip", "verification": {}}},
+                {"filesystem": "root", "path": "/a", "overwrite": false, "append": true, "contents": {"source": "data:,b", "verification": {}}},
+            ])),
+        );
+        // Without contents it is there and empty, unless it is there already: no words for that.
+        refused(files(json!([{"path": "/a"}])), "storage.files.0");
+        refused(
+            files(json!([{"path": "/a", "mode": 0o1644, "contents": {"source": "data:,"}}])),
+            "storage.files.0.mode",
+        );
+    }
+
+    #[test]
+    fn filesystems_have_names() {
+        let filesystem = |path: &str| json!({"device": "/d", "format": "xfs", "path": path, "wipeFilesystem": true});
+        check(
+            json!({"storage": {
+                "filesystems": [filesystem("/var"), {"device": "/e", "format": "ext4", "label": "l", "options": ["o"]}],
+                "directories": [{"path": "/var"}, {"path": "/var/a"}, {"path": "/variable"}]}}),
+            json!({"storage": {
+                "filesystems": [
+                    {"name": "/var", "mount": {"device": "/d", "format": "xfs", "wipeFilesystem": true}},
+                    {"name": "1", "mount": {"device": "/e", "format": "ext4", "label": "l", "options": ["o"]}}],
+                "directories": [
+                    {"filesystem": "/var", "path": "/"},
+                    {"filesystem": "/var", "path": "/a"},
+                    {"filesystem": "root", "path": "/variable"}]}}),
+        );
+        refused(json!({"storage": {"filesystems": [filesystem("/")]}}), "storage.filesystems.0.path");
+        refused(
+            json!({"storage": {"filesystems": [{"device": "/d"}]}}),
+            "storage.filesystems.0.format",
+        );
+    }
+
+    #[test]
+    fn what_has_no_words() {
+        refused(json!({"storage": {"luks": [{"name": "a", "device": "/d"}]}}), "storage.luks");
+        refused(json!({"kernelArguments": {"shouldExist": ["a"]}}), "kernelArguments");
+        refused(json!({"ignition": {"proxy": {"noProxy": ["a"]}}}), "ignition.proxy");
+        for (field, value) in [
+            ("sizeMiB", json!(0)),
+            ("startMiB", json!(1)),
+            ("resize", json!(true)),
+            ("shouldExist", json!(false)),
+            ("wipePartitionEntry", json!(true)),
+        ] {
+            let disks = json!({"storage": {"disks": [{"device": "/d", "partitions": [{"number": 1, field: value}]}]}});
+            refused(disks, &format!("storage.disks.0.partitions.0.{field}"));
+        }
+        let disk = |partition: Value| json!({"storage": {"disks": [{"device": "/d", "partitions": [partition]}]}});
+        check(
+            disk(json!({"number": 1, "shouldExist": true, "wipePartitionEntry": false, "resize": false})),
+            disk(json!({"number": 1})),
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Keys that are there twice.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::Invalid;
+use crate::ignition::schema::{Family, ListRule, rule_of};
+
+/// No list has two entries of one key, and no two lists of one family have.
+pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {
+    object(config, "")
+}
+
+fn object(fields: &Map<String, Value>, place: &str) -> Result<(), Invalid> {
+    let mut families: HashMap<Family, HashSet<Cow<'_, str>>> = HashMap::new();
+    for (field, value) in fields {
+        let place = if place.is_empty() {
+            field.clone()
+        } else {
+            format!("{place}.{field}")
+        };
+        match value {
+            Value::Object(fields) => object(fields, &place)?,
+            Value::Array(entries) => {
+                if let ListRule::ByKey(key, family) = rule_of(field, entries) {
+                    let mut alone = HashSet::new();
+                    let seen = if family == Family::Alone {
+                        &mut alone
+                    } else {
+                        families.entry(family).or_default()
+                    };
+                    for (index, entry) in entries.iter().enumerate() {
+                        if !seen.insert(key.of(entry)) {
+                            return Err(Invalid {
+                                place: format!("{place}.{index}"),
+                                problem: "an entry that is not there already is expected".to_owned(),
+                            });
+                        }
+                    }
+                }
+                for (index, entry) in entries.iter().enumerate() {
+                    if let Value::Object(fields) = entry {
+                        object(fields, &format!("{place}.{index}"))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::{refused, taken};
+
+    #[test]
+    fn a_path_is_there_once() {
+        taken(json!({"storage": {"files": [{"path": "/a"}, {"path": "/b"}], "directories": [{"path": "/c"}]}}));
+        refused(json!({"storage": {"files": [{"path": "/a"}, {"path": "/a"}]}}), "storage.files.1");
+        refused(
+            json!({"storage": {"files": [{"path": "/a"}], "directories": [{"path": "/a"}]}}),
+            "storage.files.0",
+        );
+        refused(
+            json!({"storage": {"files": [{"path": "/a"}], "links": [{"path": "/a", "target": "/b"}]}}),
+            "storage.links.0",
+        );
+    }
+
+    #[test]
+    fn keys_of_other_lists() {
+        let user = |key: &str, value| json!({"passwd": {"users": [{"name": "core", key: value}]}});
+        taken(user("groups", json!(["a", "b"])));
+        refused(user("groups", json!(["a", "a"])), "passwd.users.0.groups.1");
+        refused(user("sshAuthorizedKeys", json!(["a", "a"])), "passwd.users.0.sshAuthorizedKeys.1");
+        refused(json!({"passwd": {"groups": [{"name": "a"}, {"name": "a"}]}}), "passwd.groups.1");
+        taken(json!({"kernelArguments": {"shouldExist": ["a"], "shouldNotExist": ["b"]}}));
+        refused(
+            json!({"kernelArguments": {"shouldExist": ["a"], "shouldNotExist": ["a"]}}),
+            "kernelArguments.shouldNotExist.0",
+        );
+        refused(
+            json!({"systemd": {"units": [{"name": "a.service"}, {"name": "a.service"}]}}),
+            "systemd.units.1",
+        );
+        let dropins = |name: &str| json!({"systemd": {"units": [{"name": "a.service", "dropins": [{"name": "a.conf"}, {"name": name}]}]}});
+        taken(dropins("b.conf"));
+        refused(dropins("a.conf"), "systemd.units.0.dropins.1");
+        refused(
+            json!({"ignition": {"config": {"merge": [{"source": "data:,"}, {"source": "data:,"}]}}}),
+            "ignition.config.merge.1",
+        );
+        // Lists without keys may repeat themselves.
+        taken(json!({"storage": {"files": [{"path": "/a", "append": [{"source": "data:,"}, {"source": "data:,"}]}]}}));
+        taken(json!({"storage": {"filesystems": [{"device": "/d", "format": "xfs", "options": ["a", "a"], "mountOptions": ["a", "a"]}]}}));
+    }
+}

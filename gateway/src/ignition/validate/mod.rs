@@ -1,0 +1,111 @@
+//! What Ignition refuses although it has the right shape: the fatal part of its validation, by the rules of spec 3.6.
+//!
+//! Ignition validates each config that it reads, and what it merged of them. A node whose config it refuses does not boot, so the gateway
+//! asks before. A problem never shows a value: it may be a secret.
+
+mod at;
+mod disks;
+mod duplicates;
+mod nodes;
+mod sources;
+mod unit_files;
+mod units;
+
+use super::Config;
+use at::At;
+
+/// A config that Ignition would refuse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct Invalid {
+    /// Where, as in `storage.files.3.path`.
+    pub place: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
+    let section = |name| At::section(config.value(), name);
+    let (ignition, storage, systemd) = (section("ignition"), section("storage"), section("systemd"));
+    duplicates::check(config.value())?;
+    sources::ignition(&ignition)?;
+    nodes::check(&storage, &systemd)?;
+    disks::check(&storage)?;
+    units::check(&systemd)
+}
+
+/// A path that Ignition takes: absolute, and as short as it can be.
+fn path(at: &At<'_>) -> Result<(), Invalid> {
+    let path = at.words();
+    at.must(!path.is_empty(), "a path is expected")?;
+    at.must(path.starts_with('/'), "an absolute path is expected")?;
+    at.must(
+        cleaned(path) == path,
+        "a path without `.`, `..`, doubled or trailing slashes is expected",
+    )
+}
+
+/// The absolute path without `.`, `..`, doubled and trailing slashes.
+pub(super) fn cleaned(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(mut value: Value) -> Config {
+        value["ignition"]["version"] = "3.6.0".into();
+        match value {
+            Value::Object(map) => Config::held(map),
+            _ => Config::empty(),
+        }
+    }
+
+    /// Of several problems the first is named.
+    #[track_caller]
+    pub(super) fn refused(value: Value, place: &str) {
+        let problem = validate(&config(value.clone())).expect_err(&value.to_string());
+        assert_eq!(problem.place, place, "{problem} in {value}");
+    }
+
+    #[track_caller]
+    pub(super) fn taken(value: Value) {
+        assert_eq!(validate(&config(value.clone())), Ok(()), "{value}");
+    }
+
+    #[test]
+    fn paths() {
+        let check = |text: &str, expected: bool| {
+            let value = json!({"storage": {"files": [{"path": text}]}});
+            if expected {
+                taken(value);
+            } else {
+                refused(value, "storage.files.0.path");
+            }
+        };
+        for good in ["/", "/a", "/a/b", "/a..b/.c", "/ä b", "/a/..."] {
+            check(good, true);
+        }
+        for bad in ["", "a", "./a", "//", "/a/", "/a//b", "/a/./b", "/a/../b", "/.", "/.."] {
+            check(bad, false);
+        }
+    }
+
+    #[test]
+    fn an_empty_config_is_one() {
+        taken(json!({}));
+    }
+}

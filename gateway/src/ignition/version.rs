@@ -1,0 +1,87 @@
+//! Spec versions: which there are, and what they are called.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// A version of Ignition's config specification that this gateway reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum SpecVersion {
+    V2_2,
+    V3_0,
+    V3_1,
+    V3_2,
+    V3_3,
+    V3_4,
+    V3_5,
+    V3_6,
+}
+
+/// Not a spec version that this gateway knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no spec version: 2.2.0 and 3.0.0 to 3.6.0 are")]
+pub struct UnknownVersion(String);
+
+impl SpecVersion {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 8] = [
+        Self::V2_2,
+        Self::V3_0,
+        Self::V3_1,
+        Self::V3_2,
+        Self::V3_3,
+        Self::V3_4,
+        Self::V3_5,
+        Self::V3_6,
+    ];
+    /// What configs are held in.
+    pub const NEWEST: Self = Self::V3_6;
+
+    /// As it stands in a config.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V2_2 => "2.2.0",
+            Self::V3_0 => "3.0.0",
+            Self::V3_1 => "3.1.0",
+            Self::V3_2 => "3.2.0",
+            Self::V3_3 => "3.3.0",
+            Self::V3_4 => "3.4.0",
+            Self::V3_5 => "3.5.0",
+            Self::V3_6 => "3.6.0",
+        }
+    }
+
+    /// The version with these numbers.
+    #[must_use]
+    pub fn of(major: u64, minor: u64) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == format!("{major}.{minor}.0"))
+    }
+}
+
+impl fmt::Display for SpecVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for SpecVersion {
+    type Err = UnknownVersion;
+
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == text)
+            .ok_or_else(|| UnknownVersion(text.chars().take(32).collect()))
+    }
+}
+
+impl Serialize for SpecVersion {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

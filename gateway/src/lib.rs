@@ -26,6 +26,7 @@ pub mod clock;
 pub mod ek_roots;
 pub mod enrolment;
 pub mod ignition;
+pub mod machine_config;
 pub mod pki;
 pub mod policy;
 pub mod pools;

@@ -156,6 +156,23 @@ impl Config {
             .and_then(Value::as_array)
             .map_or(&[], Vec::as_slice)
     }
+
+    /// The same, to change it; it is there afterwards.
+    pub(crate) fn list_mut(&mut self, place: [&str; 2]) -> Option<&mut Vec<Value>> {
+        let [section, list] = place;
+        self.0
+            .entry(section)
+            .or_insert_with(|| Value::Object(Map::new()))
+            .as_object_mut()?
+            .entry(list)
+            .or_insert_with(|| Value::Array(Vec::new()))
+            .as_array_mut()
+    }
+
+    /// Takes a whole section out: `kernelArguments`, for one.
+    pub(crate) fn take(&mut self, section: &str) -> Option<Value> {
+        self.0.remove(section)
+    }
 }
 
 /// Shows sizes only: a config holds secrets.

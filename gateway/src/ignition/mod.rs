@@ -10,6 +10,7 @@ mod spec2;
 mod validate;
 mod version;
 
+pub(crate) use config::without_values;
 pub use config::{Config, NotAConfig};
 pub use express::Inexpressible;
 pub use spec2::NotTranslatable;

@@ -1,0 +1,120 @@
+//! Which line of a file something stands on: for errors, so it is looked up only when there is one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::manifest::yaml_options;
+
+/// A document, reduced to where its parts are.
+enum Node {
+    Map(BTreeMap<String, Spanned<Node>>),
+    List(Vec<Spanned<Node>>),
+    Leaf,
+}
+
+/// The line of a part of a file's document, both counted from 0; the nearest part around it that is there. `None` if the file cannot be
+/// read that way.
+pub(super) fn line_of(text: &str, document: usize, place: &str) -> Option<u64> {
+    let mut reader = text.as_bytes();
+    let found: Spanned<Node> = serde_saphyr::read_with_options(&mut reader, yaml_options()).nth(document)?.ok()?;
+    let mut line = found.referenced.line();
+    let mut here = &found;
+    for step in place.split('.').filter(|step| !step.is_empty()) {
+        let next = match &here.value {
+            Node::Map(fields) => fields.get(step),
+            Node::List(entries) => step.parse().ok().and_then(|index: usize| entries.get(index)),
+            Node::Leaf => None,
+        };
+        let Some(next) = next else { break };
+        here = next;
+        line = here.referenced.line();
+    }
+    (line > 0).then_some(line)
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Anything)
+    }
+}
+
+struct Anything;
+
+impl<'de> Visitor<'de> for Anything {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut fields = BTreeMap::new();
+        while let Some((key, value)) = map.next_entry()? {
+            fields.insert(key, value);
+        }
+        Ok(Node::Map(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = list.next_element()? {
+            entries.push(entry);
+        }
+        Ok(Node::List(entries))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Node::Leaf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_yaml_and_json() {
+        let text = "kind: A\n---\n# comment\nkind: B\nspec:\n  list:\n  - a: 1\n  - a: 2\n    b: 3\n";
+        let check = |document, place, expected| assert_eq!(line_of(text, document, place), expected, "{document} {place:?}");
+        check(0, "", Some(1));
+        check(1, "", Some(4));
+        check(1, "spec.list.1.b", Some(9));
+        check(1, "spec.list.0.a", Some(7));
+        check(1, "spec.list.7.a", Some(7));
+        check(1, "nowhere", Some(4));
+        check(2, "", None);
+        assert_eq!(line_of("{\n\"a\": [\n1,\n {\"b\": null}]}", 0, "a.1.b"), Some(4));
+        assert_eq!(line_of("{", 0, "a"), None);
+    }
+}

@@ -1,0 +1,282 @@
+//! MachineConfigs: the objects of the Machine Config Operator, and what it makes of them.
+//!
+//! [`manifest`] reads them from files, [`render`] makes one of many, [`appended`] adds what a Machine Config Server adds.
+
+pub mod appended;
+mod locate;
+pub mod manifest;
+pub mod render;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::ignition::Config;
+
+/// The label that says which pools a MachineConfig is for.
+pub const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
+/// The annotation of MachineConfigs that the operator has made itself.
+pub const GENERATED_ANNOTATION: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
+/// The annotation that stands for `neededBeforeNodeApproved` where the cluster's CRD would prune the field.
+pub const NEEDED_ANNOTATION: &str = "machineconfiguration.openshift.io/needed-before-node-approved";
+/// The pool whose MachineConfigs every custom pool builds on.
+pub const WORKER: &str = "worker";
+/// What the names of rendered MachineConfigs begin with.
+pub const RENDERED_PREFIX: &str = "rendered-";
+
+/// Where an object was read: for errors.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin {
+    /// The file.
+    pub file: PathBuf,
+    /// The line it begins on, from 1; 0 if that is not known.
+    pub line: u64,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}", self.file.display()),
+            line => write!(f, "{}:{line}", self.file.display()),
+        }
+    }
+}
+
+/// A MachineConfig.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    /// Its name: what MachineConfigs are ordered by.
+    pub name: String,
+    /// Its labels, the role among them.
+    pub labels: BTreeMap<String, String>,
+    /// Whether the operator itself has made it.
+    pub generated: bool,
+    /// Whether a node needs it before it is approved.
+    pub needed_before_node_approved: bool,
+    /// What it says.
+    pub spec: Spec,
+    /// Where it was read.
+    pub origin: Origin,
+}
+
+impl MachineConfig {
+    /// Its role.
+    #[must_use]
+    pub fn role(&self) -> Option<&str> {
+        self.labels.get(ROLE_LABEL).map(String::as_str)
+    }
+}
+
+/// What a MachineConfig says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Spec {
+    /// The Ignition config, if there is one.
+    pub config: Option<Config>,
+    /// Kernel arguments.
+    pub kernel_arguments: Vec<String>,
+    /// Extensions of the operating system.
+    pub extensions: Vec<String>,
+    /// FIPS mode.
+    pub fips: bool,
+    /// The kernel's type; `None` is the default.
+    pub kernel_type: KernelType,
+    /// The operating system's image; empty if it does not say.
+    pub os_image_url: String,
+    /// The extensions' image; empty if it does not say.
+    pub base_os_extensions_container_image: String,
+}
+
+/// Which kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum KernelType {
+    /// The usual one.
+    #[default]
+    #[serde(rename = "default", alias = "")]
+    Default,
+    /// The real-time kernel.
+    #[serde(rename = "realtime")]
+    Realtime,
+    /// The kernel with pages of 64 KiB.
+    #[serde(rename = "64k-pages")]
+    Pages64k,
+}
+
+impl KernelType {
+    /// As it stands in a MachineConfig.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Realtime => "realtime",
+            Self::Pages64k => "64k-pages",
+        }
+    }
+}
+
+/// A MachineConfigPool, as far as it says which MachineConfigs are a pool's.
+#[derive(Debug, Clone)]
+pub struct MachineConfigPool {
+    /// Its name.
+    pub name: String,
+    /// What selects its MachineConfigs.
+    pub selector: Selector,
+    /// The rendered MachineConfig that new nodes get, if the pool names one.
+    pub rendered: Option<String>,
+    /// Where it was read.
+    pub origin: Origin,
+}
+
+/// A Kubernetes label selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Selector {
+    /// Labels that must have these values.
+    #[serde(default)]
+    pub match_labels: BTreeMap<String, String>,
+    /// Further conditions.
+    #[serde(default)]
+    pub match_expressions: Vec<Expression>,
+}
+
+/// A condition of a label selector.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expression {
+    key: String,
+    operator: Operator,
+    #[serde(default)]
+    values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+impl Selector {
+    /// What a pool selects that has no MachineConfigPool object: its own role, and that of worker unless it is master.
+    #[must_use]
+    pub fn of_pool(pool: &str) -> Self {
+        let mut values = vec![pool.to_owned()];
+        if ![WORKER, "master", "arbiter"].contains(&pool) {
+            values.push(WORKER.to_owned());
+        }
+        Self {
+            match_labels: BTreeMap::new(),
+            match_expressions: vec![Expression {
+                key: ROLE_LABEL.to_owned(),
+                operator: Operator::In,
+                values,
+            }],
+        }
+    }
+
+    /// Whether it selects something with these labels. As in Kubernetes, a selector without conditions selects everything.
+    #[must_use]
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let expressions = self.match_expressions.iter().all(|expression| {
+            let value = labels.get(&expression.key);
+            let listed = value.is_some_and(|value| expression.values.contains(value));
+            match expression.operator {
+                Operator::In => listed,
+                Operator::NotIn => !listed,
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        });
+        expressions && self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
+/// What a ControllerConfig says that ends up in configs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// The image that nodes run unless a MachineConfig names another.
+    pub os_image_url: String,
+    /// The extensions' image likewise.
+    pub base_os_extensions_container_image: String,
+    /// What the kubelet verifies the API server's clients by.
+    pub kubelet_ca: Option<Vec<u8>>,
+    /// What the cloud's API is verified by.
+    pub cloud_ca: Option<Vec<u8>>,
+}
+
+/// Everything that was read.
+#[derive(Debug, Clone, Default)]
+pub struct Manifests {
+    /// The MachineConfigs, in no order.
+    pub machine_configs: Vec<MachineConfig>,
+    /// The pools.
+    pub pools: Vec<MachineConfigPool>,
+    /// The ControllerConfig, if there is one.
+    pub controller: Option<ControllerConfig>,
+}
+
+/// A MachineConfig object, for people and for nodes: `config` is its Ignition config.
+fn object(name: &str, spec: &Spec, config: Value) -> Value {
+    serde_json::json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": { "name": name },
+        "spec": {
+            "baseOSExtensionsContainerImage": spec.base_os_extensions_container_image,
+            "config": config,
+            "extensions": spec.extensions,
+            "fips": spec.fips,
+            "kernelArguments": spec.kernel_arguments,
+            "kernelType": spec.kernel_type.as_str(),
+            "osImageURL": spec.os_image_url,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(role: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([(ROLE_LABEL.to_owned(), role.to_owned())])
+    }
+
+    #[test]
+    fn a_pool_selects_its_own_and_workers() {
+        let check = |pool: &str, role: &str, expected: bool| {
+            assert_eq!(Selector::of_pool(pool).selects(&labels(role)), expected, "{role} in {pool}");
+        };
+        check("worker", "worker", true);
+        check("worker", "master", false);
+        check("worker", "infra", false);
+        check("master", "master", true);
+        check("master", "worker", false);
+        check("infra", "worker", true);
+        check("infra", "infra", true);
+        check("infra", "gpu", false);
+    }
+
+    #[test]
+    fn selectors_are_kubernetes_own() {
+        let check = |selector: Value, expected: bool| {
+            let selector: Selector = serde_json::from_value(selector).unwrap();
+            assert_eq!(selector.selects(&labels("worker")), expected, "{selector:?}");
+        };
+        let expression = |operator: &str, values: Value| serde_json::json!({"matchExpressions": [{"key": ROLE_LABEL, "operator": operator, "values": values}]});
+        check(serde_json::json!({}), true);
+        check(serde_json::json!({"matchLabels": {ROLE_LABEL: "worker"}}), true);
+        check(serde_json::json!({"matchLabels": {ROLE_LABEL: "infra"}}), false);
+        check(serde_json::json!({"matchLabels": {"other": "worker"}}), false);
+        check(expression("In", serde_json::json!(["worker", "infra"])), true);
+        check(expression("In", serde_json::json!([])), false);
+        check(expression("NotIn", serde_json::json!(["infra"])), true);
+        check(expression("NotIn", serde_json::json!(["worker"])), false);
+        check(expression("Exists", serde_json::json!([])), true);
+        check(expression("DoesNotExist", serde_json::json!([])), false);
+        assert!(serde_json::from_value::<Selector>(expression("Near", serde_json::json!([]))).is_err());
+        assert!(serde_json::from_value::<Selector>(serde_json::json!({"matchLabel": {}})).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! Rendering: one MachineConfig of many, by the operator's rules.
+
+use std::collections::BTreeSet;
+
+use data_encoding::HEXLOWER;
+use serde_json::Value;
+
+use super::{ControllerConfig, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, object};
+use crate::ignition::{Config, Invalid};
+
+/// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
+const NAME_HASH_CHARACTERS: usize = 32;
+
+/// Why MachineConfigs cannot be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// A MachineConfigPool names a rendered MachineConfig that is not there.
+    #[error("{pool}: MachineConfigPool {name} serves {rendered}, which is not among the MachineConfigs")]
+    NoSuchRendered {
+        /// Where the pool is.
+        pool: Origin,
+        /// Its name.
+        name: String,
+        /// What it names.
+        rendered: String,
+    },
+    /// An extension for the default kernel with another one.
+    #[error("the extension kernel-devel is for the default kernel only; kernelType is {}", kernel_type.as_str())]
+    KernelDevel {
+        /// The kernel.
+        kernel_type: KernelType,
+    },
+    /// Configs that are good each by itself, and not together.
+    #[error("merged, the MachineConfigs {names} are no config that Ignition takes: {source}")]
+    Merged {
+        /// Which.
+        names: String,
+        /// What is wrong.
+        source: Invalid,
+    },
+}
+
+/// A rendered MachineConfig.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rendered {
+    /// `rendered-<pool>-<hash>`.
+    pub name: String,
+    /// What it says; its config is there.
+    pub spec: Spec,
+}
+
+impl Rendered {
+    /// Its Ignition config.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.spec.config.clone().unwrap_or_else(Config::empty)
+    }
+
+    /// The object, with this in the place of its Ignition config.
+    #[must_use]
+    pub fn object(&self, config: Value) -> Value {
+        object(&self.name, &self.spec, config)
+    }
+}
+
+/// What a pool's MachineConfigs come to.
+#[derive(Debug, Clone)]
+pub struct RenderedPool {
+    /// Those that a node needs before it is approved.
+    pub pre_approved: Rendered,
+    /// All of them.
+    pub full: Rendered,
+    /// Whether the operator has rendered the full one: its name is known in the cluster then.
+    pub by_operator: bool,
+}
+
+/// Renders a pool; `None` if no MachineConfig is for it.
+///
+/// # Errors
+/// [`RenderError`].
+pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedPool>, RenderError> {
+    let object = manifests.pools.iter().find(|object| object.name == pool);
+    let default = Selector::of_pool(pool);
+    let selected = select(&manifests.machine_configs, object.map_or(&default, |object| &object.selector));
+    let controller = manifests.controller.clone().unwrap_or_default();
+    let operators = match object.and_then(|object| Some((object, object.rendered.as_ref()?))) {
+        None => None,
+        Some((object, rendered)) => {
+            let found = manifests.machine_configs.iter().find(|config| config.name == *rendered);
+            Some(found.ok_or_else(|| RenderError::NoSuchRendered {
+                pool: object.origin.clone(),
+                name: object.name.clone(),
+                rendered: rendered.clone(),
+            })?)
+        }
+    };
+    if selected.is_empty() && operators.is_none() {
+        return Ok(None);
+    }
+    let needed: Vec<&MachineConfig> = selected
+        .iter()
+        .copied()
+        .filter(|config| config.needed_before_node_approved)
+        .collect();
+    let pre_approved = render(&needed, &controller, pool)?;
+    let full = match operators {
+        Some(operators) => Rendered {
+            name: operators.name.clone(),
+            spec: operators.spec.clone(),
+        },
+        None => render(&selected, &controller, pool)?,
+    };
+    Ok(Some(RenderedPool {
+        pre_approved,
+        full,
+        by_operator: operators.is_some(),
+    }))
+}
+
+/// A pool's MachineConfigs in the order in which they are merged: those of role worker by name, then the others by name. Rendered ones
+/// are results, not ingredients.
+fn select<'m>(configs: &'m [MachineConfig], selector: &Selector) -> Vec<&'m MachineConfig> {
+    let mut selected: Vec<&MachineConfig> = configs
+        .iter()
+        .filter(|config| !config.name.starts_with(RENDERED_PREFIX) && selector.selects(&config.labels))
+        .collect();
+    selected.sort_by_key(|config| (config.role() != Some(WORKER), &config.name));
+    selected
+}
+
+fn render(configs: &[&MachineConfig], controller: &ControllerConfig, pool: &str) -> Result<Rendered, RenderError> {
+    let mut merged = Config::empty();
+    for config in configs.iter().filter_map(|config| config.spec.config.as_ref()) {
+        merged = over(merged, config.clone());
+    }
+    overwrite_by_default(&mut merged);
+    let merged = merged.validated().map_err(|source| RenderError::Merged {
+        names: configs.iter().map(|config| config.name.as_str()).collect::<Vec<_>>().join(", "),
+        source,
+    })?;
+    // Some(…) of any MachineConfig counts, the last one that is not the default wins.
+    let kernel_type = configs
+        .iter()
+        .rev()
+        .map(|config| config.spec.kernel_type)
+        .find(|kernel_type| *kernel_type != KernelType::Default)
+        .unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    let extensions: Vec<String> = configs
+        .iter()
+        .flat_map(|config| config.spec.extensions.iter().cloned())
+        .filter(|extension| seen.insert(extension.clone()))
+        .collect();
+    if kernel_type != KernelType::Default && seen.contains("kernel-devel") {
+        return Err(RenderError::KernelDevel { kernel_type });
+    }
+    let spec = Spec {
+        config: Some(merged),
+        kernel_arguments: configs
+            .iter()
+            .flat_map(|config| config.spec.kernel_arguments.iter().cloned())
+            .collect(),
+        extensions,
+        fips: configs.iter().any(|config| config.spec.fips),
+        kernel_type,
+        os_image_url: image(configs, &controller.os_image_url, |spec| &spec.os_image_url),
+        base_os_extensions_container_image: image(configs, &controller.base_os_extensions_container_image, |spec| {
+            &spec.base_os_extensions_container_image
+        }),
+    };
+    let name = name(pool, &spec);
+    Ok(Rendered { name, spec })
+}
+
+/// Merges a config over another as the operator does: Ignition's merge, but a file's new contents come with their own compression and
+/// verification. Ignition would keep what the old contents had.
+#[must_use]
+pub fn over(mut parent: Config, child: Config) -> Config {
+    let replaced: BTreeSet<&str> = child
+        .list(["storage", "files"])
+        .iter()
+        .filter(|file| file.pointer("/contents/source").is_some())
+        .filter_map(|file| file.get("path").and_then(Value::as_str))
+        .collect();
+    if !parent.list(["storage", "files"]).is_empty() && !replaced.is_empty() {
+        for file in parent.list_mut(["storage", "files"]).into_iter().flatten() {
+            if file.get("path").and_then(Value::as_str).is_some_and(|path| replaced.contains(path))
+                && let Some(contents) = file.get_mut("contents").and_then(Value::as_object_mut)
+            {
+                contents.remove("compression");
+                contents.remove("verification");
+            }
+        }
+    }
+    parent.merge(child)
+}
+
+/// The operator overwrites any file; Ignition does only if told so, and fails otherwise where the image has the file already.
+fn overwrite_by_default(config: &mut Config) {
+    if config.list(["storage", "files"]).is_empty() {
+        return;
+    }
+    for file in config.list_mut(["storage", "files"]).into_iter().flatten() {
+        // Without contents there is nothing to overwrite with: Ignition refuses that.
+        if file.pointer("/contents/source").is_some()
+            && let Some(file) = file.as_object_mut()
+        {
+            file.entry("overwrite").or_insert(Value::Bool(true));
+        }
+    }
+}
+
+/// The image by the base, unless a MachineConfig that the operator has not made itself names another: the last one wins. Without a
+/// ControllerConfig, the base is what the operator's own MachineConfigs say.
+fn image(configs: &[&MachineConfig], base: &str, of: impl Fn(&Spec) -> &String) -> String {
+    let last = |generated: bool| {
+        configs
+            .iter()
+            .rev()
+            .filter(|config| config.generated == generated)
+            .map(|config| of(&config.spec))
+            .find(|image| !image.is_empty())
+            .cloned()
+    };
+    let given = || Some(base.to_owned()).filter(|base| !base.is_empty());
+    last(false).or_else(given).or_else(|| last(true)).unwrap_or_default()
+}
+
+/// The same content has the same name, as with the operator; the hash is our own.
+fn name(pool: &str, spec: &Spec) -> String {
+    let config = spec.config.as_ref().map(|config| Value::Object(config.value().clone()));
+    let text = object("", spec, config.unwrap_or_default()).to_string();
+    let hash = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes()).as_ref());
+    let hash: String = hash.chars().take(NAME_HASH_CHARACTERS).collect();
+    format!("{RENDERED_PREFIX}{pool}-{hash}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 mod config;
 pub mod data_url;
 mod express;
+pub mod lint;
 mod merge;
 pub mod pointer;
 mod schema;

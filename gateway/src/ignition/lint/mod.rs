@@ -1,0 +1,337 @@
+//! The lint of pre-approved configs: whoever reaches the gateway's port is given them, and any secret in them.
+//!
+//! It looks at everything that a config says, whatever the field: only what is known to be harmless is left out. What a config merely
+//! points to, a `source` with `https:` for one, cannot be looked into and is no finding. A secret that looks like ordinary text, or a
+//! key in plain DER of a kind that is not known here, is not seen: a config without findings is not thereby free of secrets.
+
+mod assignment;
+mod contents;
+mod patterns;
+mod structure;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::{Config, data_url};
+use contents::Look;
+use patterns::PATTERNS;
+
+/// Configs within configs that are followed, as data URLs in `ignition.config`: nobody nests them on purpose.
+const CONFIG_DEPTH_LIMIT: usize = 4;
+
+/// A secret, or what looks like one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it is: a path, a unit, `user core`, `kernel-arguments`. Never a part of the secret.
+    pub place: String,
+}
+
+/// What a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A private key: PEM, OpenSSH, PGP, JWK, or DER in base64; encrypted ones too.
+    PrivateKey,
+    /// A credential in a kubeconfig.
+    KubeconfigCredential,
+    /// A Kubernetes `Secret` with data.
+    SecretManifest,
+    /// A token.
+    Token,
+    /// A registry's credential, as in a pull secret.
+    RegistryPassword,
+    /// A cloud's key.
+    CloudKey,
+    /// The key file of an encrypted disk.
+    DiskKey,
+    /// The hash of a password.
+    PasswordHash,
+    /// A password, or another secret that is assigned by name.
+    Password,
+    /// A password in a URL.
+    UrlPassword,
+    /// A token or signature in a URL.
+    UrlToken,
+    /// The value of an HTTP header that authenticates.
+    AuthorizationHeader,
+    /// Something that could not be looked into.
+    Unreadable,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::PrivateKey,
+        Self::KubeconfigCredential,
+        Self::SecretManifest,
+        Self::Token,
+        Self::RegistryPassword,
+        Self::CloudKey,
+        Self::DiskKey,
+        Self::PasswordHash,
+        Self::Password,
+        Self::UrlPassword,
+        Self::UrlToken,
+        Self::AuthorizationHeader,
+        Self::Unreadable,
+    ];
+
+    /// Its name, as administrators write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PrivateKey => "private-key",
+            Self::KubeconfigCredential => "kubeconfig-credential",
+            Self::SecretManifest => "secret-manifest",
+            Self::Token => "token",
+            Self::RegistryPassword => "registry-password",
+            Self::CloudKey => "cloud-key",
+            Self::DiskKey => "disk-key",
+            Self::PasswordHash => "password-hash",
+            Self::Password => "password",
+            Self::UrlPassword => "url-password",
+            Self::UrlToken => "url-token",
+            Self::AuthorizationHeader => "authorization-header",
+            Self::Unreadable => "unreadable",
+        }
+    }
+
+    /// What it is, in a few words.
+    #[must_use]
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::PrivateKey => "a private key",
+            Self::KubeconfigCredential => "a kubeconfig with a token, a key or a password",
+            Self::SecretManifest => "a Kubernetes Secret with data",
+            Self::Token => "a token",
+            Self::RegistryPassword => "a registry's credential",
+            Self::CloudKey => "a key to a cloud's API",
+            Self::DiskKey => "the key of an encrypted disk",
+            Self::PasswordHash => "a password's hash, which can be guessed at",
+            Self::Password => "a password or another secret",
+            Self::UrlPassword => "a URL with a password",
+            Self::UrlToken => "a URL with a token or a signature",
+            Self::AuthorizationHeader => "an HTTP header that authenticates",
+            Self::Unreadable => "something that cannot be looked into: damaged, too large, or compressed in a way that is not read",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The finding's name, by which an administrator acknowledges it: `private-key /etc/tls.key`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.place)
+    }
+}
+
+/// Looks for secrets in a config. `skip` are the paths of files that repeat the rest of the config: what they hold is found there.
+#[must_use]
+pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<Finding> {
+    let mut findings = BTreeSet::new();
+    match PATTERNS.as_ref() {
+        Ok(patterns) => {
+            let mut lint = Lint {
+                look: Look::new(patterns),
+                findings,
+            };
+            lint.config(config, skip, 0);
+            findings = lint.findings;
+        }
+        // Never so, says a test. But if it were, nothing would have been looked at.
+        Err(_) => {
+            findings.insert(Finding {
+                kind: Kind::Unreadable,
+                place: "the whole config".to_owned(),
+            });
+        }
+    }
+    findings
+}
+
+struct Lint<'a> {
+    look: Look<'a>,
+    findings: BTreeSet<Finding>,
+}
+
+impl Lint<'_> {
+    fn config(&mut self, config: &Config, skip: &[&str], depth: usize) {
+        for (section, value) in config.value() {
+            let Value::Object(lists) = value else { continue };
+            for (list, value) in lists {
+                match (section.as_str(), value) {
+                    ("ignition", Value::Object(sources)) if list == "config" => {
+                        let sources = sources.values().flat_map(|source| match source {
+                            Value::Array(list) => list.as_slice(),
+                            one => std::slice::from_ref(one),
+                        });
+                        for source in sources {
+                            self.nested_config(source, depth);
+                        }
+                    }
+                    ("kernelArguments", _) => self.value("", value, "kernel-arguments"),
+                    ("ignition", _) | (_, Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
+                        self.value(list, value, &format!("{section}.{list}"));
+                    }
+                    (_, Value::Array(entries)) => {
+                        for entry in entries {
+                            self.entry(list, entry, skip);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An entry of a list of files, units, users and so on.
+    fn entry(&mut self, list: &str, entry: &Value, skip: &[&str]) {
+        let field = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let place = match list {
+            "files" if skip.contains(&field("path")) => return,
+            "files" | "directories" | "links" => field("path").to_owned(),
+            "units" => {
+                for dropin in entry.get("dropins").and_then(Value::as_array).into_iter().flatten() {
+                    let name = dropin.get("name").and_then(Value::as_str).unwrap_or_default();
+                    self.value("dropins", dropin, &format!("{}/{name}", field("name")));
+                }
+                field("name").to_owned()
+            }
+            "users" | "groups" => format!("{} {}", list.trim_end_matches('s'), field("name")),
+            "luks" | "raid" => format!("{list} {}", field("name")),
+            "filesystems" | "disks" => format!("{} {}", list.trim_end_matches('s'), field("device")),
+            other => other.to_owned(),
+        };
+        match entry {
+            Value::Object(fields) => {
+                for (name, value) in fields.iter().filter(|(name, _)| *name != "dropins") {
+                    self.value(name, value, &place);
+                }
+            }
+            other => self.value(list, other, &place),
+        }
+    }
+
+    /// Anything else, whatever it is; `name` is the field's.
+    fn value(&mut self, name: &str, value: &Value, place: &str) {
+        match (name, value) {
+            // Hashes of what is looked at elsewhere.
+            ("verification", _) | (_, Value::Null | Value::Bool(_) | Value::Number(_)) => {}
+            ("httpHeaders", Value::Array(headers)) => {
+                for header in headers {
+                    self.header(header, place);
+                }
+            }
+            ("passwordHash", Value::String(hash)) => {
+                // Only the marks of a locked account: `!` before a hash leaves the hash readable.
+                if !hash.trim_matches(['!', '*']).is_empty() {
+                    self.found(Kind::PasswordHash, place);
+                }
+            }
+            ("keyFile", Value::Object(key)) => {
+                if let Some(Ok(key)) = self.resource(key, place)
+                    && !key.is_empty()
+                {
+                    self.found(Kind::DiskKey, place);
+                }
+            }
+            ("httpProxy" | "httpsProxy" | "url", Value::String(url)) => {
+                let kinds = self.look.url(url);
+                self.found_all(kinds, place);
+            }
+            (_, Value::String(text)) => {
+                let kinds = self.look.text(text.as_bytes());
+                self.found_all(kinds, place);
+            }
+            (_, Value::Array(list)) => {
+                for entry in list {
+                    self.value(name, entry, place);
+                }
+            }
+            (_, Value::Object(fields)) if fields.contains_key("source") => {
+                if let Some(Ok(bytes)) = self.resource(fields, place) {
+                    let kinds = self.look.contents(&bytes);
+                    self.found_all(kinds, place);
+                }
+            }
+            (_, Value::Object(fields)) => {
+                for (name, value) in fields {
+                    self.value(name, value, place);
+                }
+            }
+        }
+    }
+
+    /// What a resource carries, decompressed; `None` if it points elsewhere. The rest of it is looked at here, and damage found.
+    fn resource(&mut self, fields: &Map<String, Value>, place: &str) -> Option<Result<Vec<u8>, ()>> {
+        for (name, value) in fields.iter().filter(|(name, _)| !matches!(name.as_str(), "source" | "compression")) {
+            self.value(name, value, place);
+        }
+        let field = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+        let source = field("source");
+        if !source.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {
+            let kinds = self.look.url(source);
+            self.found_all(kinds, place);
+            return None;
+        }
+        let bytes = data_url::decode(source).and_then(|bytes| match field("compression") {
+            "" => Some(bytes),
+            "gzip" => contents::gunzip(&bytes),
+            _ => None,
+        });
+        if bytes.is_none() {
+            self.found(Kind::Unreadable, place);
+        }
+        Some(bytes.ok_or(()))
+    }
+
+    /// A config that is merged into this one, or replaces it. Its findings have its own places: that is where they are on the node.
+    fn nested_config(&mut self, source: &Value, depth: usize) {
+        const PLACE: &str = "ignition.config";
+        let Value::Object(fields) = source else { return };
+        let Some(Ok(bytes)) = self.resource(fields, PLACE) else { return };
+        if depth >= CONFIG_DEPTH_LIMIT {
+            self.found(Kind::Unreadable, PLACE);
+        } else if let Ok(config) = Config::parse(&bytes) {
+            self.config(&config, &[], depth + 1);
+        } else {
+            let kinds = self.look.contents(&bytes);
+            self.found_all(kinds, PLACE);
+        }
+    }
+
+    fn header(&mut self, header: &Value, place: &str) {
+        let field = |name: &str| header.get(name).and_then(Value::as_str).unwrap_or_default();
+        if assignment::is_credential_header(field("name")) && !field("value").trim().is_empty() {
+            self.found(Kind::AuthorizationHeader, place);
+        } else {
+            let kinds = self.look.text(field("value").as_bytes());
+            self.found_all(kinds, place);
+        }
+    }
+
+    fn found_all(&mut self, kinds: BTreeSet<Kind>, place: &str) {
+        for kind in kinds {
+            self.found(kind, place);
+        }
+    }
+
+    fn found(&mut self, kind: Kind, place: &str) {
+        // A name is one line, whatever the path says.
+        let place = place
+            .chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect();
+        self.findings.insert(Finding { kind, place });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Pools: what their nodes must show, and the two configs they can get.
 
 mod file;
+pub mod upstream;
 
 use std::collections::BTreeMap;
 use std::fs;

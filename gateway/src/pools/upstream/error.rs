@@ -1,0 +1,126 @@
+//! What can go wrong with upstream, in the words of the administrator's log.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use super::ROUNDS_LIMIT;
+use crate::ignition::{NotAConfig, SpecVersion};
+
+/// Why there is no config from upstream. No text has anything of a config's contents.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// The CA file cannot be read, or has no certificate.
+    #[error("{path}: {problem}")]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No client can be made of the settings.
+    #[error("{upstream}: {problem}")]
+    Client {
+        /// Whom to ask.
+        upstream: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An address for a name was given, but the URL has no name.
+    #[error("{upstream}: address is for a URL with a name; write the address into the URL")]
+    AddressOfAddress {
+        /// Whom to ask.
+        upstream: String,
+    },
+    /// No connection, no TLS, no answer in time, or half of one.
+    #[error("{upstream}, spec {version}: {problem}")]
+    Request {
+        /// Whom was asked.
+        upstream: String,
+        /// For what.
+        version: SpecVersion,
+        /// What happened.
+        problem: String,
+    },
+    /// A status that neither gives a config nor denies one.
+    #[error("{upstream}, spec {version}: unexpected answer, HTTP {status}")]
+    Status {
+        /// Whom was asked.
+        upstream: String,
+        /// For what.
+        version: SpecVersion,
+        /// The status.
+        status: u16,
+    },
+    /// More than a config can have.
+    #[error("{upstream}, spec {version}: the config has more than {limit} bytes")]
+    TooLarge {
+        /// Whom was asked.
+        upstream: String,
+        /// For what.
+        version: SpecVersion,
+        /// How many bytes are taken.
+        limit: usize,
+    },
+    /// What came is not a config.
+    #[error("{upstream}, spec {version}: {source}")]
+    NotAConfig {
+        /// Whom was asked.
+        upstream: String,
+        /// For what.
+        version: SpecVersion,
+        /// What is wrong with it.
+        source: NotAConfig,
+    },
+    /// A config of a version that whoever asked for an older one could not read.
+    #[error("{upstream}, spec {version}: the config is of spec {found}")]
+    NewerVersion {
+        /// Whom was asked.
+        upstream: String,
+        /// For what.
+        version: SpecVersion,
+        /// What came.
+        found: SpecVersion,
+    },
+    /// There is no config of spec 3: so answers an upstream that does not know the pool.
+    #[error("{upstream} has no config of spec 3 ({}); does it know the pool?", denial(*.status))]
+    NotGiven {
+        /// Whom was asked.
+        upstream: String,
+        /// The first denial's status, if it had one.
+        status: Option<u16>,
+    },
+    /// The config changed during each attempt.
+    #[error("{upstream}: the config changed during each of {ROUNDS_LIMIT} attempts")]
+    Changing {
+        /// Whom was asked.
+        upstream: String,
+    },
+    /// The gateway is being stopped.
+    #[error("{upstream}: the gateway stops")]
+    Stopped {
+        /// Whom was asked.
+        upstream: String,
+    },
+}
+
+fn denial(status: Option<u16>) -> String {
+    status.map_or_else(
+        || "every answer was of another version".to_owned(),
+        |status| format!("HTTP {status}"),
+    )
+}
+
+/// An error with what caused it, each said once: reqwest's own text is only "error sending request".
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

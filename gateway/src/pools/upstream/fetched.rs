@@ -1,0 +1,99 @@
+//! What upstream gave.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use serde::Deserialize;
+
+use crate::ignition::{Config, NotAConfig, SpecVersion};
+
+/// A config in one spec version, as upstream gave it.
+#[derive(Clone)]
+pub struct Version {
+    /// The JSON, byte for byte.
+    pub bytes: Bytes,
+    /// Upstream's entity tag, if it gives any.
+    pub etag: Option<String>,
+    /// What the bytes say.
+    pub config: Arc<Config>,
+}
+
+/// A config in every version that upstream gives; at least one is of spec 3.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    configs: BTreeMap<SpecVersion, Version>,
+    newest: (SpecVersion, Version),
+}
+
+impl Version {
+    /// Reads a config, and says of which version it is.
+    pub(super) fn parse(bytes: Bytes, etag: Option<String>) -> Result<(SpecVersion, Self), NotAConfig> {
+        let config = Arc::new(Config::parse(&bytes)?);
+        let head: Head = serde_json::from_slice(&bytes).map_err(|_| NotAConfig::Version {
+            found: "not found".to_owned(),
+        })?;
+        let version = head.ignition.version.parse().map_err(|_| NotAConfig::Version {
+            found: "unknown".to_owned(),
+        })?;
+        Ok((version, Self { bytes, etag, config }))
+    }
+}
+
+/// The version, which a parsed config does not tell any more.
+#[derive(Deserialize)]
+struct Head {
+    ignition: Ignition,
+}
+
+#[derive(Deserialize)]
+struct Ignition {
+    version: String,
+}
+
+impl Fetched {
+    /// `None` without a version of spec 3.
+    #[must_use]
+    pub fn of(configs: BTreeMap<SpecVersion, Version>) -> Option<Self> {
+        let (version, newest) = configs.last_key_value().filter(|(version, _)| **version > SpecVersion::V2_2)?;
+        let newest = (*version, newest.clone());
+        Some(Self { configs, newest })
+    }
+
+    /// The config in each version there is.
+    #[must_use]
+    pub const fn configs(&self) -> &BTreeMap<SpecVersion, Version> {
+        &self.configs
+    }
+
+    /// What the newest version says: it has words for everything.
+    #[must_use]
+    pub fn newest(&self) -> &Config {
+        &self.newest.1.config
+    }
+
+    /// Which is the newest version, and its config.
+    #[must_use]
+    pub const fn newest_version(&self) -> (SpecVersion, &Version) {
+        (self.newest.0, &self.newest.1)
+    }
+
+    /// Whether nodes would get the same: the same versions, byte for byte.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let bytes = |(version, given): (&SpecVersion, &Version)| (*version, given.bytes.clone());
+        self.configs.iter().map(bytes).eq(other.configs.iter().map(bytes))
+    }
+}
+
+/// Shows sizes only: a config holds secrets.
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Version")
+            .field("bytes", &self.bytes.len())
+            .field("etag", &self.etag)
+            .field("config", &self.config)
+            .finish()
+    }
+}

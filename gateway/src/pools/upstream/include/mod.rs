@@ -1,0 +1,248 @@
+//! The pre-approved config: what of the full one a node may have before it has shown anything.
+//!
+//! It is chosen by name. Whatever is not named stays out, so that a secret which is new in the full config is never given away.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::ignition::{Config, NotAConfig, SpecVersion};
+
+/// Characters of patterns in other programs. Taken as they are, an entry would match less than its author thinks.
+const GLOB_CHARACTERS: &[char] = &['*', '?', '[', ']', '{', '}'];
+
+/// What the pre-approved config has.
+///
+/// - A file, directory or link is named by its path, or by its folder: `/etc/a/*` is what is in `/etc/a`, `/etc/a/**` is what is in it
+///   and in its folders. Neither is `/etc/a` itself. There are no other patterns, and none for the root folder.
+/// - A unit is named in full, and comes with its drop-ins.
+/// - A user is named in full, and comes with all that the full config says of it: keys, groups, a password's hash.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "File")]
+pub struct Include {
+    files: Vec<PathRule>,
+    units: Vec<String>,
+    users: Vec<String>,
+}
+
+/// An entry that names nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadEntry {
+    /// Not a path as configs have them.
+    #[error("include.files: {0:?} is no absolute path without \"..\", \"//\" and \"/\" at its end")]
+    Path(String),
+    /// A pattern that would be taken for something else.
+    #[error("include.files: {0:?}: the only patterns are a folder with /* (what is in it) or /** (its folders too) after it")]
+    Pattern(String),
+    /// A unit or a user by pattern, or without a name.
+    #[error("include.{list}: {entry:?} is no name; there are no patterns here")]
+    Name {
+        /// Which list.
+        list: &'static str,
+        /// The entry.
+        entry: String,
+    },
+}
+
+/// Why there is no pre-approved config.
+#[derive(Debug, thiserror::Error)]
+pub enum IncludeError {
+    /// A node would boot from it unconfigured.
+    #[error("include names nothing")]
+    Nothing,
+    /// A typing error, or the full config changed: either way nodes would get less than they should.
+    #[error("include.{list}: the full config has nothing that is {entry:?}")]
+    Unmatched {
+        /// Which list.
+        list: &'static str,
+        /// The entry.
+        entry: String,
+    },
+    /// What is left is no config.
+    #[error("what include chooses is no config: {0}")]
+    NotAConfig(#[from] NotAConfig),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PathRule {
+    Exactly(String),
+    /// What is in the folder: "/etc/a/".
+    In(String),
+    /// The same, at any depth.
+    Below(String),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    files: Vec<String>,
+    units: Vec<String>,
+    users: Vec<String>,
+}
+
+impl TryFrom<File> for Include {
+    type Error = BadEntry;
+
+    fn try_from(file: File) -> Result<Self, BadEntry> {
+        Self::new(file.files, file.units, file.users)
+    }
+}
+
+impl PathRule {
+    fn parse(entry: String) -> Result<Self, BadEntry> {
+        let below = entry.strip_suffix("/**");
+        let within = entry.strip_suffix("/*");
+        let name = below.or(within).unwrap_or(&entry);
+        if name.contains(GLOB_CHARACTERS) || (name.is_empty() && !entry.is_empty()) {
+            return Err(BadEntry::Pattern(entry));
+        }
+        if !name.strip_prefix('/').is_some_and(is_clean) {
+            return Err(BadEntry::Path(entry));
+        }
+        Ok(match (below, within) {
+            (Some(folder), _) => Self::Below(format!("{folder}/")),
+            (None, Some(folder)) => Self::In(format!("{folder}/")),
+            (None, None) => Self::Exactly(entry),
+        })
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        // A config may say "/etc/a/../shadow". That is not below "/etc/a".
+        let rest = |folder: &str| path.strip_prefix(folder).filter(|rest| is_clean(rest));
+        match self {
+            Self::Exactly(exact) => path == exact,
+            Self::In(folder) => rest(folder).is_some_and(|rest| !rest.contains('/')),
+            Self::Below(folder) => rest(folder).is_some(),
+        }
+    }
+
+    /// As it stands in the file.
+    fn text(&self) -> String {
+        match self {
+            Self::Exactly(path) => path.clone(),
+            Self::In(folder) => format!("{folder}*"),
+            Self::Below(folder) => format!("{folder}**"),
+        }
+    }
+}
+
+/// Whether a path, without the "/" at its beginning, says each of its folders once and by name.
+fn is_clean(path: &str) -> bool {
+    path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains(char::is_control)
+}
+
+impl Include {
+    /// From the lists as they are in `pool.toml`.
+    ///
+    /// # Errors
+    /// [`BadEntry`], for the first that names nothing.
+    pub fn new(files: Vec<String>, units: Vec<String>, users: Vec<String>) -> Result<Self, BadEntry> {
+        let names = |list, names: Vec<String>| match names
+            .iter()
+            .find(|name| name.is_empty() || name.contains('/') || name.contains(GLOB_CHARACTERS))
+        {
+            Some(entry) => Err(BadEntry::Name {
+                list,
+                entry: entry.clone(),
+            }),
+            None => Ok(names),
+        };
+        Ok(Self {
+            files: files.into_iter().map(PathRule::parse).collect::<Result<_, _>>()?,
+            units: names("units", units)?,
+            users: names("users", users)?,
+        })
+    }
+
+    /// Whether it names nothing at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.units.is_empty() && self.users.is_empty()
+    }
+
+    /// What of the full config is pre-approved. No kernel arguments, disks, filesystems, LUKS volumes, groups, nor other configs to merge.
+    ///
+    /// Proxy, timeouts and CAs come along, as they are, if a chosen file must be fetched: if its source is not a `data:` URL.
+    ///
+    /// # Errors
+    /// [`IncludeError`]: nothing is left out that is named.
+    pub fn choose(&self, full: &Config) -> Result<Config, IncludeError> {
+        if self.is_empty() {
+            return Err(IncludeError::Nothing);
+        }
+        let mut storage = Map::new();
+        let mut unmatched: Vec<&PathRule> = self.files.iter().collect();
+        for list in ["files", "directories", "links"] {
+            let entries = full.list(["storage", list]);
+            let chosen = entries
+                .iter()
+                .filter(|entry| text_of(entry, "path").is_some_and(|path| self.files.iter().any(|rule| rule.matches(path))));
+            storage.insert(list.to_owned(), chosen.cloned().collect());
+            unmatched.retain(|rule| {
+                !entries
+                    .iter()
+                    .filter_map(|entry| text_of(entry, "path"))
+                    .any(|path| rule.matches(path))
+            });
+        }
+        if let Some(rule) = unmatched.first() {
+            return Err(IncludeError::Unmatched {
+                list: "files",
+                entry: rule.text(),
+            });
+        }
+        let units = named("units", &self.units, full.list(["systemd", "units"]))?;
+        let users = named("users", &self.users, full.list(["passwd", "users"]))?;
+
+        let mut ignition = Map::new();
+        if storage
+            .get("files")
+            .and_then(Value::as_array)
+            .is_some_and(|files| files.iter().any(is_fetched))
+        {
+            for key in ["proxy", "timeouts", "security"] {
+                if let Some(value) = full.value().get("ignition").and_then(|ignition| ignition.get(key)) {
+                    ignition.insert(key.to_owned(), value.clone());
+                }
+            }
+        }
+        ignition.insert("version".to_owned(), SpecVersion::NEWEST.as_str().into());
+        Ok(Config::from_value(json!({
+            "ignition": ignition,
+            "storage": storage,
+            "systemd": { "units": units },
+            "passwd": { "users": users },
+        }))?)
+    }
+}
+
+fn named(list: &'static str, names: &[String], entries: &[Value]) -> Result<Vec<Value>, IncludeError> {
+    let is = |entry: &&Value, name: &String| text_of(entry, "name") == Some(name);
+    if let Some(entry) = names.iter().find(|name| !entries.iter().any(|entry| is(&entry, name))) {
+        return Err(IncludeError::Unmatched {
+            list,
+            entry: entry.clone(),
+        });
+    }
+    Ok(entries
+        .iter()
+        .filter(|entry| names.iter().any(|name| is(entry, name)))
+        .cloned()
+        .collect())
+}
+
+fn text_of<'a>(entry: &'a Value, field: &str) -> Option<&'a str> {
+    entry.get(field).and_then(Value::as_str)
+}
+
+/// Whether Ignition goes and fetches something for this file.
+fn is_fetched(file: &Value) -> bool {
+    let appended = file.get("append").and_then(Value::as_array).into_iter().flatten();
+    file.get("contents")
+        .into_iter()
+        .chain(appended)
+        .filter_map(|resource| text_of(resource, "source"))
+        .any(|source| !source.is_empty() && !source.starts_with("data:"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! `[upstream]` of `pool.toml`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use attest::SpkiSha256;
+use serde::Deserialize;
+use url::{Host, Url};
+
+use super::Include;
+
+/// How long a change in the cluster may go unseen, unless the file says it.
+const REVALIDATE_SECONDS: u32 = 300;
+/// Shorter, and the gateway would keep a Machine Config Server busy: a fetch takes it most of a second.
+const REVALIDATE_SECONDS_LEAST: u32 = 10;
+/// A day: nodes would join with what is long outdated.
+const REVALIDATE_SECONDS_LIMIT: u32 = 86_400;
+
+/// Where a pool's full config comes from, and what of it is the pre-approved one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "File")]
+pub struct UpstreamSettings {
+    /// The Machine Config Server: `https://host:port`.
+    pub url: Url,
+    /// The pool's name there; `None`: the same as here.
+    pub pool: Option<String>,
+    /// The CA that its certificate must be from, PEM.
+    pub ca: PathBuf,
+    /// Keys one of which its certificate must have, if there are any.
+    pub keys_sha256: Vec<SpkiSha256>,
+    /// Where to connect, when the name in the URL leads to this gateway by now. The certificate must still be for that name.
+    pub address: Option<SocketAddr>,
+    /// How often to look for a change.
+    pub revalidate_seconds: u32,
+    /// What the pre-approved config has.
+    pub include: Include,
+}
+
+/// Settings that make no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSettings {
+    /// No URL at all. It is not shown: it may have a password.
+    #[error("url: {0}")]
+    Url(#[from] url::ParseError),
+    /// A URL with more, or less, than is asked for.
+    #[error("url is https://host:port and nothing more")]
+    UrlParts,
+    /// No pool could have that name.
+    #[error("pool: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
+    Pool,
+    /// An address instead of a name that has one already.
+    #[error("address is for a url with a name; write the address into the url")]
+    AddressOfAddress,
+    /// No port to connect to.
+    #[error("address has port 0")]
+    AddressPort,
+    /// Too often, or too seldom.
+    #[error("revalidate_seconds is {0}; {REVALIDATE_SECONDS_LEAST} to {REVALIDATE_SECONDS_LIMIT} are allowed")]
+    Revalidate(u32),
+}
+
+impl UpstreamSettings {
+    /// The same, with the CA's path relative to the pool's folder.
+    #[must_use]
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        self.ca = folder.join(self.ca);
+        self
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    url: String,
+    pool: Option<String>,
+    ca: PathBuf,
+    #[serde(default)]
+    keys_sha256: Vec<SpkiSha256>,
+    address: Option<SocketAddr>,
+    #[serde(default = "revalidate_seconds")]
+    revalidate_seconds: u32,
+    #[serde(default)]
+    include: Include,
+}
+
+const fn revalidate_seconds() -> u32 {
+    REVALIDATE_SECONDS
+}
+
+impl TryFrom<File> for UpstreamSettings {
+    type Error = BadSettings;
+
+    fn try_from(file: File) -> Result<Self, BadSettings> {
+        let url = Url::parse(&file.url)?;
+        let bare = url.username().is_empty() && url.password().is_none() && url.path() == "/" && url.query().is_none();
+        if url.scheme() != "https" || !bare || url.fragment().is_some() || url.port() == Some(0) {
+            return Err(BadSettings::UrlParts);
+        }
+        if file.pool.as_deref().is_some_and(|pool| !attest::challenge::is_pool_name(pool)) {
+            return Err(BadSettings::Pool);
+        }
+        if let Some(address) = file.address {
+            if !matches!(url.host(), Some(Host::Domain(_))) {
+                return Err(BadSettings::AddressOfAddress);
+            }
+            if address.port() == 0 {
+                return Err(BadSettings::AddressPort);
+            }
+        }
+        if !(REVALIDATE_SECONDS_LEAST..=REVALIDATE_SECONDS_LIMIT).contains(&file.revalidate_seconds) {
+            return Err(BadSettings::Revalidate(file.revalidate_seconds));
+        }
+        Ok(Self {
+            url,
+            pool: file.pool,
+            ca: file.ca,
+            keys_sha256: file.keys_sha256,
+            address: file.address,
+            revalidate_seconds: file.revalidate_seconds,
+            include: file.include,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<UpstreamSettings, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The least there must be, with other lines.
+    fn with(lines: &str) -> Result<UpstreamSettings, String> {
+        parse(&format!(
+            "url = \"https://api-int.example.com:22623\"\nca = \"mcs-ca.crt\"\n{lines}"
+        ))
+    }
+
+    #[test]
+    fn defaults_and_folder() {
+        let settings = with("").unwrap().in_folder(Path::new("/pools/worker"));
+        assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
+        assert_eq!(settings.ca, Path::new("/pools/worker/mcs-ca.crt"));
+        assert_eq!((settings.revalidate_seconds, settings.pool.as_deref()), (300, None));
+        assert!(settings.keys_sha256.is_empty() && settings.include.is_empty());
+    }
+
+    #[test]
+    fn takes_what_makes_sense_only() {
+        let check = |line: &str, expected: Result<(), &str>| match (with(line), expected) {
+            (Ok(_), Ok(())) => {}
+            (Err(error), Err(part)) => assert!(error.contains(part), "{line}: {error}"),
+            (other, _) => panic!("{line}: {other:?}"),
+        };
+        let digest = "0a".repeat(32);
+        check(&format!("keys_sha256 = [\"{digest}\"]"), Ok(()));
+        check("keys_sha256 = [\"0a\"]", Err("64"));
+        check("pool = \"worker-gpu\"", Ok(()));
+        check("pool = \"../admin\"", Err("pool"));
+        check("address = \"10.0.0.5:22623\"", Ok(()));
+        check("address = \"[fd00::5]:22623\"", Ok(()));
+        check("address = \"10.0.0.5\"", Err("address"));
+        check("address = \"10.0.0.5:0\"", Err("port 0"));
+        check("revalidate_seconds = 10", Ok(()));
+        check("revalidate_seconds = 9", Err("revalidate_seconds is 9"));
+        check("revalidate_seconds = 86400", Ok(()));
+        check("revalidate_seconds = 86401", Err("revalidate_seconds"));
+        check("[include]\nfiles = [\"/etc/a\"]", Ok(()));
+        check("[include]\nfiles = [\"/etc/a*\"]", Err("/etc/a*"));
+        check("[include]\nfile = [\"/etc/a\"]", Err("file"));
+        check("proxy = \"a\"", Err("proxy"));
+    }
+
+    #[test]
+    fn takes_a_plain_https_url_only() {
+        let check = |url: &str, good: bool| {
+            let settings = parse(&format!("ca = \"a\"\nurl = \"{url}\""));
+            assert_eq!(settings.is_ok(), good, "{url}: {settings:?}");
+        };
+        check("https://a", true);
+        check("https://a:1/", true);
+        check("https://[::1]:1", true);
+        check("http://a", false);
+        check("https://a/config", false);
+        check("https://a/?b", false);
+        check("https://a/#b", false);
+        check("https://u@a/", false);
+        check("https://:p@a/", false);
+        check("https://a:0", false);
+        check("a:22623", false);
+        check("", false);
+        let error = parse("ca = \"a\"\nurl = \"https://10.0.0.5:1\"\naddress = \"10.0.0.6:1\"").unwrap_err();
+        assert!(error.contains("address is for"), "{error}");
+    }
+}

@@ -16,6 +16,9 @@
 //! api       only from a Recorded<Outcome>    → Response
 //! ```
 //!
+//! What there is to serve comes another way: [`machine_config`] and [`ignition`] make configs of files, or of what another server says;
+//! [`pools`] holds them, and changes one pool at a time, whole.
+//!
 //! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
 //! the [`seal`].
 
@@ -27,6 +30,7 @@ pub mod ek_roots;
 pub mod enrolment;
 pub mod ignition;
 pub mod machine_config;
+pub mod metrics;
 pub mod pki;
 pub mod policy;
 pub mod pools;

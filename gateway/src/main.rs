@@ -29,6 +29,10 @@ enum Command {
     Serve(commands::serve::Arguments),
     /// Print a pointer config: what a node's first Ignition config says.
     Pointer(commands::pointer::Arguments),
+    /// Print a pool's config as a node would get it.
+    Render(commands::render::Arguments),
+    /// What a node of a pool gets only after it is approved.
+    Diff(commands::diff::Arguments),
     /// Provisioning tokens, for machines that cannot attest.
     #[command(subcommand)]
     Token(commands::token::Command),
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
         Command::Init(arguments) => commands::init::run(&arguments),
         Command::Serve(arguments) => commands::serve::run(&config, &arguments),
         Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
+        Command::Render(arguments) => commands::render::run(&config, &arguments),
+        Command::Diff(arguments) => commands::diff::run(&config, &arguments),
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),

@@ -58,7 +58,7 @@ async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells
     let case = tpm();
     let ek = gateway.endorse(&case, &["--name", "worker-0"]);
     let ticket = gateway.attest(case, Some("worker-0")).await.ticket();
-    let full = gateway.config_file("worker", "full");
+    let full = gateway.rendered("worker", "full");
     for _ in 0..4 {
         gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
     }
@@ -202,7 +202,7 @@ async fn attack_07_replay_after_a_kill() {
     let challenge = gateway.challenge(&case, None);
     let evidence = gateway.answer(case, &challenge);
     let ticket = bearer(&gateway.post("/v1/attest/evidence", &evidence).await.ticket());
-    let full = gateway.config_file("worker", "full");
+    let full = gateway.rendered("worker", "full");
     for _ in 0..4 {
         gateway.config("/config/worker", &[&ticket]).await.is_config(&full);
     }

@@ -26,7 +26,7 @@ fn init_makes_a_gateway_that_checks_and_overwrites_nothing() {
     let again = program().arg("init").arg(gateway.path("")).output().unwrap();
     assert_eq!(again.status.code(), Some(1));
     assert_eq!(fs::read(gateway.path("tls/mcs-ca.key")).unwrap(), key);
-    assert_ne!(gateway.config_file(POOL, "full"), gateway.config_file(POOL, "pre-approved"));
+    assert_ne!(gateway.rendered(POOL, "full"), gateway.rendered(POOL, "pre-approved"));
 }
 
 #[test]
@@ -83,6 +83,50 @@ fn check_warns_of_what_gives_much_away() {
     let report = gateway.command(&["check"]);
     assert!(report.contains("gives its full config to whoever asks"), "{report}");
     assert!(report.contains("pool infra: full and pre-approved config are the same"), "{report}");
+}
+
+#[test]
+fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
+    let gateway = Gateway::init();
+    let diff = gateway.command(&["diff", "--pool", POOL]);
+    let rows: Vec<Vec<&str>> = diff
+        .lines()
+        .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    assert_eq!(rows[1], ["file", "/etc/attestation-gateway/full", "only full", "5"], "{diff}");
+    assert_eq!(rows.len(), 2, "{diff}");
+    let object = |name: &str, rest: &str| {
+        format!(
+            "---\napiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {{name: {name}, labels: {{machineconfiguration.openshift.io/role: worker}}}}\nspec: {{{rest}}}\n"
+        )
+    };
+    let unit = "config: {ignition: {version: 3.2.0}, systemd: {units: [{name: a.service, enabled: true}]}}";
+    let text = object("00-a", &format!("neededBeforeNodeApproved: true, {unit}"))
+        + &object("99-b", "kernelArguments: [nosmt], fips: true, extensions: [usbguard]");
+    gateway.machine_configs(POOL, &[("all.yaml", &text)]);
+    let diff = gateway.command(&["diff", "--pool", POOL]);
+    for row in ["kernel argument", "nosmt", "FIPS", "usbguard", "changed by full"] {
+        assert!(diff.contains(row), "{row} is not in:\n{diff}");
+    }
+    assert!(!diff.contains("a.service"), "{diff}");
+    let rendered = |spec: &str| -> Value {
+        serde_json::from_str(&gateway.command(&["render", "--pool", POOL, "--set", "full", "--spec", spec])).unwrap()
+    };
+    for spec in ["2.2.0", "3.0.0", "3.6.0"] {
+        assert_eq!(rendered(spec)["ignition"]["version"], spec);
+    }
+    assert!(refused(&gateway, &["render", "--pool", "nowhere", "--set", "full"]).contains("there is: infra, worker"));
+    assert_eq!(
+        gateway
+            .try_command(&["render", "--pool", POOL, "--set", "full", "--spec", "3.7.0"])
+            .status
+            .code(),
+        Some(2)
+    );
+    fs::write(gateway.path("pools/worker/machine-configs/all.yaml"), "a: [").unwrap();
+    for command in [["render", "--set", "full"].as_slice(), &["diff"]] {
+        assert!(refused(&gateway, &[command, &["--pool", POOL]].concat()).contains("all.yaml:1"));
+    }
 }
 
 #[test]
@@ -173,6 +217,8 @@ fn every_help_shows_an_example() {
         "init",
         "serve",
         "pointer",
+        "render",
+        "diff",
         "token create",
         "ek add",
         "ek list",

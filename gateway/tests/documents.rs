@@ -102,6 +102,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/threat-model.md",
         "docs/configuration.md",
         "docs/errors.md",
+        "docs/pools.md",
         "docs/evidence/tpm.md",
     ] {
         let folder = root.join(name).parent().unwrap().to_owned();

@@ -14,7 +14,7 @@ use support::{Gateway, POOL, tpm};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
     let mut gateway = Gateway::start();
-    let pre_approved = gateway.config_file(POOL, "pre-approved");
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     gateway.kill();
     let log = gateway.path("state/attestation.jsonl");
@@ -59,7 +59,7 @@ async fn what_cannot_be_recorded_is_not_answered() {
     gateway
         .config("/config/worker", &[])
         .await
-        .is_config(&gateway.config_file(POOL, "pre-approved"));
+        .is_config(&gateway.rendered(POOL, "pre-approved"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, NamedGroup, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use support::{Answer, Gateway, LIMIT, POOL};
+use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -102,9 +102,10 @@ async fn no_answer_is_empty_or_leads_elsewhere() {
             assert!(status != 200 || !answer.body.is_empty(), "{method} {path}: an empty 200");
         }
     }
-    let pre_approved = gateway.config_file(POOL, "pre-approved");
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
-    let head = Answer::of(gateway.client.head(gateway.url("/config/worker"))).await;
+    let head = gateway.client.head(gateway.url("/config/worker")).header("accept", accept(SPEC));
+    let head = Answer::of(head).await;
     assert_eq!(
         (head.status.as_u16(), head.header("content-length")),
         (200, Some(pre_approved.len().to_string().as_str()))
@@ -151,7 +152,7 @@ async fn overload_is_an_empty_503_and_health_still_answers() {
     gateway
         .config("/config/worker", &[])
         .await
-        .is_config(&gateway.config_file(POOL, "pre-approved"));
+        .is_config(&gateway.rendered(POOL, "pre-approved"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

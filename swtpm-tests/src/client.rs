@@ -9,11 +9,12 @@ use attest::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, EVIDENCE_PATH, Evidence, EvidenceRequest, Problem, Task,
     TpmEvidence, TpmTask,
 };
+use reqwest::header::ACCEPT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use crate::gateway::{Gateway, client_tls};
+use crate::gateway::{Gateway, IGNITION_ACCEPT, client_tls};
 
 /// For one request, on a loaded machine.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
@@ -68,9 +69,9 @@ impl Client {
         self.send(self.http.post(format!("{}{path}", self.base)).body(body))
     }
 
-    /// `GET path`, with a ticket or token or nothing.
+    /// `GET path` as Ignition does, with a ticket or token or nothing.
     pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Reply> {
-        let request = self.http.get(format!("{}{path}", self.base));
+        let request = self.http.get(format!("{}{path}", self.base)).header(ACCEPT, IGNITION_ACCEPT);
         self.send(match bearer {
             Some(bearer) => request.bearer_auth(bearer),
             None => request,

@@ -6,6 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use reqwest::header::ACCEPT;
 use serde_json::Value;
 
 use crate::attestation_log::Record;
@@ -18,6 +19,11 @@ use crate::swtpm::{EkAuthority, free_port};
 pub const GUEST_VIEW_OF_HOST: &str = "10.0.2.2";
 /// The pool that `init` makes.
 pub const POOL: &str = "worker";
+
+/// The newest spec version that Debian's Ignition reads.
+pub const IGNITION_SPEC: &str = "3.3.0";
+/// What Debian's Ignition says that it accepts.
+pub const IGNITION_ACCEPT: &str = "application/vnd.coreos.ignition+json;version=3.3.0, */*;q=0.1";
 
 /// Where `serve` listens unless told otherwise: the Machine Config Server's port.
 pub const DEFAULT_PORT: u16 = 22623;
@@ -138,11 +144,26 @@ impl Gateway {
         fs::write(&file, text.replace(from, to)).with_context(|| format!("writing {}", file.display()))
     }
 
-    /// The pool's `full` or `pre-approved` config, as it lies on disk.
+    /// The pool's `full` or `pre-approved` config, as it must be served to Debian's Ignition.
     pub fn pool_config(&self, grant: &str) -> Result<Value> {
-        let file = self.folder.join("pools").join(POOL).join(grant).join("config.ign");
-        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("parsing {}", file.display()))
+        let text = self.command(&["render", "--pool", POOL, "--set", grant, "--spec", IGNITION_SPEC])?;
+        serde_json::from_str(&text).with_context(|| format!("parsing the {grant} config"))
+    }
+
+    /// Replaces the pool's sample configs by MachineConfigs: names of files, and what is in them.
+    pub fn use_machine_configs<'m>(&self, manifests: impl IntoIterator<Item = (&'m str, &'m str)>) -> Result<()> {
+        let pool = self.folder.join("pools").join(POOL);
+        for sample in ["full", "pre-approved"] {
+            let folder = pool.join(sample);
+            fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+        }
+        let folder = pool.join("machine-configs");
+        fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        for (name, text) in manifests {
+            let file = folder.join(name);
+            fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// Starts the program and waits until it is ready.
@@ -222,13 +243,14 @@ impl Gateway {
         self.folder.join("state/attestation.jsonl")
     }
 
-    /// `GET path` over TLS, trusting the gateway's CA only.
+    /// `GET path` as Ignition does, over TLS, trusting the gateway's CA only.
     pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Answer> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(client_tls(&self.ca())?)
             .timeout(REQUEST_LIMIT)
             .build()?;
-        let mut request = client.get(format!("https://127.0.0.1:{}{path}", self.port));
+        let url = format!("https://127.0.0.1:{}{path}", self.port);
+        let mut request = client.get(url).header(ACCEPT, IGNITION_ACCEPT);
         if let Some(bearer) = bearer {
             request = request.bearer_auth(bearer);
         }

@@ -56,6 +56,25 @@ impl Images {
         self.folder.join("fast.cpio")
     }
 
+    /// Debian's Ignition, as it is in the initramfs. It runs here too: its fetch stage changes nothing outside its own folder.
+    pub fn ignition(&self) -> Result<PathBuf> {
+        // The number before the module's name is dracut's ordering, and the package's to choose.
+        let modules = self.folder.join("packages/usr/lib/dracut/modules.d");
+        for module in fs::read_dir(&modules).with_context(|| format!("reading {}", modules.display()))? {
+            let module = module?;
+            if module.file_name().to_string_lossy().ends_with("ignition") {
+                return Ok(module.path().join("ignition"));
+            }
+        }
+        bail!("no Ignition in {}", modules.display())
+    }
+
+    /// Ignition's validator, of the same package.
+    #[must_use]
+    pub fn ignition_validate(&self) -> PathBuf {
+        self.folder.join("packages/usr/bin/ignition-validate")
+    }
+
     /// The fast initramfs with node-initrd appended, made in `folder`.
     pub fn node_initrd(&self, folder: &Path) -> Result<PathBuf> {
         let initrd = folder.join("fast-with-node.cpio");

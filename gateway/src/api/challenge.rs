@@ -29,12 +29,13 @@ pub(super) async fn post(
         Ok(request) => request,
         Err(refusal) => return refusal.into_response(),
     };
-    let Some(pool) = gateway.pools.get(&request.pool) else {
-        return Refusal::pool_unknown(&request.pool).into_response();
+    let pool = match gateway.pool(&request.pool) {
+        Ok(pool) => pool,
+        Err(refusal) => return refusal.into_response(),
     };
     let now = gateway.clock.now();
-    let mut basis = gateway.basis(pool);
-    let refusal = match issue(&gateway, &request, pool, now, &mut basis).await {
+    let mut basis = gateway.basis(&pool);
+    let refusal = match issue(&gateway, &request, &pool, now, &mut basis).await {
         Ok(response) => return Json(response).into_response(),
         Err(refusal) if refusal.is_unavailable() => return refusal.into_response(),
         Err(refusal) => refusal,

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
+use super::accept;
 use super::credential::Credential;
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
 use crate::policy::Grant;
+use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
 use crate::{tickets, tokens};
 
@@ -24,8 +26,10 @@ pub(super) async fn get(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let Some(pool) = gateway.pools.get(&pool) else {
-        return Refusal::pool_unknown(&pool).into_response();
+    let pool = match gateway.pools.get(&pool) {
+        Lookup::Pool(pool) => pool,
+        Lookup::NotYet => return problem::empty_503(),
+        Lookup::Unknown => return Refusal::pool_unknown(&pool).into_response(),
     };
     let now = gateway.clock.now();
     let Some(id) = super::decision_id() else {
@@ -33,16 +37,17 @@ pub(super) async fn get(
     };
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
-    let outcome = match decide(&gateway, pool, &uri, &headers, now, &mut record).await {
+    let outcome = match decide(&gateway, &pool, &uri, &headers, now, &mut record).await {
         Ok(config) => {
             record.verdict = Verdict::Served;
             record.config_sha256 = Some(config.sha256.clone());
+            record.spec_version = Some(config.version);
             record.reason = match (record.shown, record.use_number) {
                 (Shown::Ticket, Some(number)) => format!("a ticket was shown, use {number}"),
                 (Shown::Token, Some(number)) => format!("a provisioning token was shown, use {number}"),
                 _ => "nothing was shown".to_owned(),
             };
-            serve(config)
+            serve(config, &headers)
         }
         Err(refusal) if refusal.is_unavailable() => return problem::empty_503(),
         Err(refusal) => {
@@ -65,6 +70,8 @@ async fn decide<'p>(
     record: &mut Record,
 ) -> Result<&'p RenderedConfig, Refusal> {
     record.shown = Shown::Unreadable;
+    // First, so that a request that cannot be answered spends nothing.
+    let version = accept::spec_version(headers)?;
     let grant: Grant = match Credential::read(headers, uri)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
@@ -98,14 +105,31 @@ async fn decide<'p>(
         }
     };
     record.grant = Some(grant.set());
-    pool.config(&grant).ok_or_else(Refusal::unavailable)
+    let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
+    versions.get(version).map_err(Refusal::from)
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.
-fn serve(config: &RenderedConfig) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+/// Only a client that says what it has already is told that it is the same: Ignition never does.
+fn serve(config: &RenderedConfig, headers: &HeaderMap) -> Response {
+    let etag = format!("\"{}\"", config.sha256);
+    let known = headers
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|value| value.trim().trim_start_matches("W/") == etag);
+    let Ok(etag) = HeaderValue::try_from(etag) else {
+        return problem::empty_503();
+    };
+    let common = [
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::ETAG, etag),
+        (header::VARY, HeaderValue::from_static("Accept")),
     ];
-    (headers, Body::from(config.bytes.clone())).into_response()
+    if known {
+        return (StatusCode::NOT_MODIFIED, common).into_response();
+    }
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (common, kind, Body::from(config.bytes.clone())).into_response()
 }

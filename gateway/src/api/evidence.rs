@@ -46,8 +46,9 @@ pub(super) async fn post(
             return super::answer(gateway.journal.record(&record, Vec::new(), refusal).await);
         }
     };
-    let Some(pool) = gateway.pools.get(&opened.peek().pool) else {
-        return Refusal::pool_unknown(&opened.peek().pool).into_response();
+    let pool = match gateway.pool(&opened.peek().pool) {
+        Ok(pool) => pool,
+        Err(refusal) => return refusal.into_response(),
     };
 
     let mut record = Record::new(id, Decision::Evidence, now.as_secs(), peer.to_string(), pool.name().to_owned());
@@ -57,8 +58,8 @@ pub(super) async fn post(
     record.identity = subject.attester.ek_digest().ok().map(|ek| NodeIdentity::of_tpm(ek).to_string());
     record.name.clone_from(&opened.peek().name);
 
-    let mut basis = gateway.basis(pool);
-    let outcome = match decide(&gateway, pool, &opened, &request.evidence, now, &mut record, &mut basis).await {
+    let mut basis = gateway.basis(&pool);
+    let outcome = match decide(&gateway, &pool, &opened, &request.evidence, now, &mut record, &mut basis).await {
         Ok(earned) => match earned.ticket(&gateway, &record, now) {
             Ok(response) => response,
             Err(refusal) => return refusal.into_response(),

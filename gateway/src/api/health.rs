@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 
 use super::Gateway;
 use crate::store::Kind;
@@ -13,16 +14,31 @@ pub(super) async fn alive() -> StatusCode {
     StatusCode::OK
 }
 
-/// `GET /readyz`: nodes can be sent here. 503 while draining, and when the store does not answer.
-pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {
+/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, and when a pool cannot be served at all.
+/// A pool whose newest state is broken is served in its last good one: the answer says so, without the reason.
+pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, String) {
+    let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     if gateway.is_draining() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n");
+        return unready("draining");
     }
-    match gateway.store.get(Kind::Clock, "readyz").await {
-        Ok(_) => (StatusCode::OK, "ready\n"),
-        Err(error) => {
-            tracing::error!(%error, "not ready");
-            (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n")
-        }
+    if let Err(error) = gateway.store.get(Kind::Clock, "readyz").await {
+        tracing::error!(%error, "not ready");
+        return unready("the store does not answer");
+    }
+    let (served, troubles) = gateway.pools.health();
+    let troubles = troubles.join("\n");
+    match (served, troubles.is_empty()) {
+        (true, true) => (StatusCode::OK, "ready\n".to_owned()),
+        (true, false) => (StatusCode::OK, format!("ready\n{troubles}\n")),
+        (false, _) => unready(&troubles),
+    }
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+    const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    match gateway.metrics.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP API: what each endpoint takes and gives. `docs/protocol.md` describes it for people.
 
+mod accept;
 mod challenge;
 mod config;
 mod credential;
@@ -30,7 +31,9 @@ use crate::audit::{Basis, Journal, JournalError, Record, Recorded, Verdict};
 use crate::clock::Clock;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
-use crate::pools::{Endorsement, Pool, Pools};
+use crate::metrics::Metrics;
+use crate::pools::live::{LivePools, Lookup};
+use crate::pools::{Endorsement, Pool};
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
@@ -55,8 +58,10 @@ pub struct Gateway {
     pub ek_roots: EkRootsFolder,
     /// The blobs that hold these certificates: written once, at the start, and named in each record.
     pub ek_root_blobs: Vec<String>,
-    /// The pools.
-    pub pools: Pools,
+    /// The pools, as they are at the moment.
+    pub pools: LivePools,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Keys that nodes may have seen: the current one first.
     pub server_keys: Vec<SpkiSha256>,
     /// Whether the gateway is on its way out.
@@ -72,6 +77,15 @@ impl Gateway {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// The pool of that name; it stays the same for a whole request.
+    fn pool(&self, name: &str) -> Result<Arc<Pool>, Refusal> {
+        match self.pools.get(name) {
+            Lookup::Pool(pool) => Ok(pool),
+            Lookup::NotYet => Err(Refusal::unavailable()),
+            Lookup::Unknown => Err(Refusal::pool_unknown(name)),
+        }
     }
 
     /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
@@ -142,6 +156,8 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
             post(evidence::post).layer(DefaultBodyLimit::max(EVIDENCE_BODY_LIMIT_BYTES)),
         )
         .route("/config/{pool}", get(config::get))
+        // The Machine Config Server takes a path's last element.
+        .route("/config/{pool}/", get(config::get))
         .layer(middleware::from_fn_with_state(limits, overload::guard));
     // Health is answered however busy the gateway is.
     let health = Router::new()
@@ -151,6 +167,11 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .with_state(gateway)
+}
+
+/// Metrics, on an address of their own.
+pub fn metrics_router(gateway: Arc<Gateway>) -> Router {
+    Router::new().route("/metrics", get(health::metrics)).with_state(gateway)
 }
 
 async fn discovery() -> Json<Discovery> {

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::challenges::ChallengeError;
 use crate::enrolment::EnrolmentError;
+use crate::ignition::Inexpressible;
 use crate::tickets::TicketError;
 use crate::tokens::TokenError;
 
@@ -37,6 +38,8 @@ codes! {
     CREDENTIAL_MALFORMED = FORBIDDEN, "credential-malformed", "The credential cannot be read", "Use `Authorization: Bearer TICKET-OR-TOKEN`, or `?token=TOKEN`, once.";
     CREDENTIAL_AMBIGUOUS = FORBIDDEN, "credential-ambiguous", "More than one credential was shown", "Show one ticket or one token.";
     POOL_UNKNOWN = NOT_FOUND, "pool-unknown", "There is no such pool", "Name a pool of this gateway in the pointer config.";
+    SPEC_VERSION_UNKNOWN = BAD_REQUEST, "spec-version-unknown", "There is no such version of Ignition's config specification", "Boot an image whose Ignition reads spec 2.2, or any 3.x.";
+    SPEC_VERSION_TOO_OLD = NOT_ACCEPTABLE, "spec-version-too-old", "The pool's config cannot be said in the spec version that the node's Ignition reads", "Boot a newer image, or take what the version does not know out of the pool's config; `attest-gateway check` lists it.";
     BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
     NO_SUCH_PATH = NOT_FOUND, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
@@ -104,6 +107,10 @@ impl Refusal {
     pub(super) fn pool_unknown(pool: &str) -> Self {
         let shown: String = pool.chars().filter(|c| c.is_ascii_graphic()).take(63).collect();
         Self::new(POOL_UNKNOWN, format!("there is no pool {shown:?}"))
+    }
+
+    pub(super) fn spec_version_unknown(major: u64, minor: u64) -> Self {
+        Self::new(SPEC_VERSION_UNKNOWN, format!("the client asks for spec {major}.{minor}"))
     }
 
     pub(super) fn body_too_large() -> Self {
@@ -193,6 +200,18 @@ impl From<EnrolmentError> for Refusal {
                 }
             }
             EnrolmentError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<&Inexpressible> for Refusal {
+    fn from(error: &Inexpressible) -> Self {
+        let told = format!("the pool's config cannot be said in spec {}", error.version);
+        let refusal = Self::new(SPEC_VERSION_TOO_OLD, error);
+        Self {
+            // What the config is about is not everybody's business.
+            told: Some(told.into()),
+            ..refusal
         }
     }
 }

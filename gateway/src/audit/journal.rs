@@ -4,13 +4,14 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
 use super::record::{Decision, Record, Shown, Verdict};
+use crate::metrics::Metrics;
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 256;
@@ -65,6 +66,7 @@ struct Append {
 #[derive(Debug)]
 pub struct Journal {
     appends: mpsc::SyncSender<Append>,
+    metrics: Arc<Metrics>,
 }
 
 impl Journal {
@@ -73,7 +75,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Io`].
-    pub fn open(path: &Path, blobs: Blobs) -> Result<(Self, u64), JournalError> {
+    pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
         let io = |source| JournalError::Io {
             path: path.to_owned(),
             source,
@@ -113,7 +115,7 @@ impl Journal {
                 .run(&receiver)
             })
             .map_err(io)?;
-        Ok((Self { appends }, length - whole))
+        Ok((Self { appends, metrics }, length - whole))
     }
 
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
@@ -132,6 +134,7 @@ impl Journal {
             return Err(JournalError::Failed);
         }
         show(record);
+        self.metrics.decided(record);
         Ok(Recorded(outcome))
     }
 }
@@ -268,7 +271,11 @@ mod tests {
     use super::*;
 
     fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
-        Journal::open(&folder.join("attestation.jsonl"), Blobs::open(&folder.join("evidence")).unwrap())
+        Journal::open(
+            &folder.join("attestation.jsonl"),
+            Blobs::open(&folder.join("evidence")).unwrap(),
+            Arc::default(),
+        )
     }
 
     fn record(id: &str) -> Record {

@@ -4,6 +4,7 @@ use attest::protocol::{ChallengeRequest, Evidence};
 use attest::{Challenge, Claims, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
+use crate::ignition::SpecVersion;
 use crate::policy::ConfigSet;
 
 /// The schema's version.
@@ -87,6 +88,9 @@ pub struct Record {
     /// SHA-256 of the config served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_sha256: Option<String>,
+    /// The spec version it was served in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_version: Option<SpecVersion>,
     /// For a ticket's use: the decision that earned it, and the use's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earned_by: Option<String>,
@@ -127,6 +131,7 @@ impl Record {
             reason: String::new(),
             grant: None,
             config_sha256: None,
+            spec_version: None,
             earned_by: None,
             use_number: None,
             user_agent: None,

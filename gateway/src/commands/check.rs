@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use attest_gateway::clock::Clock;
 use attest_gateway::pki::{self, Finding};
+use attest_gateway::policy::ConfigSet;
+use attest_gateway::pools::Pool;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::Embedded;
 use attest_gateway::{ek_roots, pools, seal};
@@ -40,18 +42,14 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
         }
         Err(error) => findings.push(Finding::Error(error.to_string())),
     }
-    match pools::load(&settings.pools) {
-        Ok(pools) => {
-            for pool in pools.values() {
-                findings.push(Finding::Good(format!(
-                    "pool {}: attested earns {:?}, a token {:?}, nothing {:?}; quotes {}",
-                    pool.name(),
-                    pool.grants.attested,
-                    pool.grants.token,
-                    pool.grants.nothing,
-                    pool.selection
-                )));
-                findings.extend(pool.warnings(roots).into_iter().map(Finding::Warning));
+    match pools::folders(&settings.pools) {
+        Ok(folders) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            for (name, folder) in folders {
+                match runtime.block_on(pools::load(&name, &folder)) {
+                    Ok(pool) => inspect(&pool, roots, &mut findings),
+                    Err(error) => findings.push(Finding::Error(error.to_string())),
+                }
             }
         }
         Err(error) => findings.push(Finding::Error(error.to_string())),
@@ -86,4 +84,28 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What there is to say of a pool.
+fn inspect(pool: &Pool, roots: bool, findings: &mut Vec<Finding>) {
+    findings.push(Finding::Good(format!(
+        "pool {}: attested earns {:?}, a token {:?}, nothing {:?}; quotes {}",
+        pool.name(),
+        pool.grants.attested,
+        pool.grants.token,
+        pool.grants.nothing,
+        pool.selection
+    )));
+    findings.push(Finding::Good(format!("pool {}: {}", pool.name(), pool.summary())));
+    for set in [ConfigSet::PreApproved, ConfigSet::Full] {
+        // The newest version that fails says most; older ones fail for that, and for more.
+        if let Some(error) = pool.inexpressible(set).last() {
+            findings.push(Finding::Warning(format!(
+                "pool {}: nodes whose Ignition reads spec {} or older cannot get the {set} config: {error}",
+                pool.name(),
+                error.version
+            )));
+        }
+    }
+    findings.extend(pool.warnings(roots).into_iter().map(Finding::Warning));
 }

@@ -72,9 +72,9 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             {
                 bail!("{name:?}: a node's name has lower-case letters, digits, '-' and '.' only");
             }
-            let known = attest_gateway::pools::load(&attest_gateway::settings::Settings::load(config)?.pools)?;
-            if let Some(unknown) = pool.iter().find(|pool| !known.contains_key(*pool)) {
-                bail!("there is no pool {unknown:?}");
+            let settings = attest_gateway::settings::Settings::load(config)?;
+            for pool in pool {
+                super::pool_folder(&settings, pool)?;
             }
             let record = EkRecord {
                 name: name.clone(),

@@ -2,17 +2,20 @@
 
 pub mod audit;
 pub mod check;
+pub mod diff;
 pub mod ek;
 pub mod init;
 pub mod node;
 pub mod pointer;
+pub mod render;
 pub mod serve;
 pub mod token;
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, make_private_folder};
 
@@ -22,6 +25,27 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     let store = Embedded::open(&settings.store())?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(work(store))
+}
+
+/// The folder of a pool that is there.
+fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
+    let folders = pools::folders(&settings.pools)?;
+    let Some(folder) = folders.get(pool) else {
+        let known: Vec<&str> = folders.keys().map(String::as_str).collect();
+        bail!(
+            "there is no pool {pool:?} in {}; there is: {}",
+            settings.pools.display(),
+            known.join(", ")
+        );
+    };
+    Ok(folder.clone())
+}
+
+/// Reads a pool as the gateway would.
+fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
+    let folder = pool_folder(settings, name)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(pools::load(name, &folder))?)
 }
 
 /// Seconds since 1970.

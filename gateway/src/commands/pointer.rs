@@ -30,9 +30,7 @@ pub struct Arguments {
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let Arguments { pool, url, token } = arguments;
-    if !settings.pools.join(pool).join("pool.toml").is_file() {
-        bail!("there is no pool {pool:?} in {}", settings.pools.display());
-    }
+    super::pool_folder(&settings, pool)?;
     let base = match url {
         Some(url) => url.clone(),
         None => default_url(&settings)?,

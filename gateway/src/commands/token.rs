@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use attest_gateway::tokens::{self, TokenRecord};
 use attest_gateway::{clock, settings::Settings};
 
@@ -94,15 +94,12 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 
 fn create(config: &Path, pool: &str, name: &str, uses: Option<u32>, ttl: u64) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
-    let pools = attest_gateway::pools::load(&settings.pools)?;
-    let known = pools
-        .get(pool)
-        .with_context(|| format!("there is no pool {pool:?} in {}", settings.pools.display()))?;
+    let grants = attest_gateway::pools::grants(&super::pool_folder(&settings, pool)?)?;
     if name.is_empty() || name.len() > 63 || name.chars().any(char::is_control) {
         bail!("a token's name has 1 to 63 printable characters");
     }
-    if known.grants.token == attest_gateway::policy::Earns::Refuse {
-        eprintln!("pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml and restart the gateway");
+    if grants.token == attest_gateway::policy::Earns::Refuse {
+        eprintln!("pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml");
     }
     let created = now();
     let record = TokenRecord {

@@ -17,11 +17,3 @@ pub use express::Inexpressible;
 pub use spec2::NotTranslatable;
 pub use validate::Invalid;
 pub use version::{SpecVersion, UnknownVersion};
-
-/// Checks that a config is one that Ignition takes.
-///
-/// # Errors
-/// [`NotAConfig`].
-pub fn check(bytes: &[u8]) -> Result<(), NotAConfig> {
-    Config::parse(bytes).map(|_| ())
-}

@@ -70,6 +70,12 @@ impl Grant {
 }
 
 impl Grants {
+    /// Whether any kind of proof earns this.
+    #[must_use]
+    pub fn earn(&self, earns: Earns) -> bool {
+        [self.attested, self.token, self.nothing].contains(&earns)
+    }
+
     /// What an attestation earns. `None` is a refusal.
     #[must_use]
     pub fn for_attested(&self, result: &AttestationResult) -> Option<Grant> {

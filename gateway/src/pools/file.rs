@@ -1,13 +1,14 @@
 //! `pool.toml`.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use attest::protocol::HexDigest;
 use attest::reference_values::Accepted;
 use attest::{HashAlg, ReferenceValues};
 use serde::Deserialize;
 
+use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
 use crate::policy::{Earns, Grants};
 
@@ -16,6 +17,49 @@ use crate::policy::{Earns, Grants};
 struct File {
     grants: GrantsFile,
     tpm: Tpm,
+    #[serde(default)]
+    source: SourceFile,
+    #[serde(default)]
+    pre_approved: PreApproved,
+    upstream: Option<UpstreamSettings>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SourceFile {
+    machine_configs: PathBuf,
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Default for SourceFile {
+    fn default() -> Self {
+        Self {
+            machine_configs: "machine-configs".into(),
+            kubeconfig: None,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PreApproved {
+    acknowledged: BTreeSet<String>,
+}
+
+/// What `pool.toml` says, checked, and with its paths resolved.
+#[derive(Debug)]
+pub(super) struct PoolFile {
+    pub grants: Grants,
+    pub endorsement: Endorsement,
+    pub reference_values: ReferenceValues,
+    /// The folder with MachineConfigs; it need not be there.
+    pub machine_configs: PathBuf,
+    /// The kubelet's bootstrap kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// Secrets in the pre-approved config that the administrator has acknowledged, by the names of the findings.
+    pub acknowledged: BTreeSet<String>,
+    /// Where the full config comes from, if not from folders.
+    pub upstream: Option<UpstreamSettings>,
 }
 
 /// Who says nothing gives nothing away: only attestation earns the full config by default.
@@ -67,8 +111,8 @@ enum NotChecked {
 /// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
 const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
-/// Reads `pool.toml`.
-pub(super) fn parse(text: &str, path: &Path) -> Result<(Grants, Endorsement, ReferenceValues), PoolError> {
+/// Reads `pool.toml`; `folder` is what its paths are relative to.
+pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
     let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
         path: path.to_owned(),
         source: Box::new(source),
@@ -98,7 +142,15 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<(Grants, Endorsement, Ref
     }
     let reference_values = ReferenceValues::new(file.tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))?;
     let GrantsFile { attested, token, nothing } = file.grants;
-    Ok((Grants { attested, token, nothing }, file.tpm.endorsement, reference_values))
+    Ok(PoolFile {
+        grants: Grants { attested, token, nothing },
+        endorsement: file.tpm.endorsement,
+        reference_values,
+        machine_configs: folder.join(file.source.machine_configs),
+        kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
+        acknowledged: file.pre_approved.acknowledged,
+        upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
+    })
 }
 
 fn range(key: &str) -> Option<(u8, u8)> {

@@ -1,25 +1,36 @@
 //! Pools: what their nodes must show, and the two configs they can get.
+//!
+//! [`live`] has what is served at the moment; [`folder`] and [`upstream`] are where it comes from, [`versions`] what becomes of it.
 
+mod difference;
 mod file;
+mod folder;
+pub mod live;
 pub mod upstream;
+mod versions;
+pub(crate) mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::{PcrSelection, ReferenceValues};
-use axum::body::Bytes;
-use data_encoding::HEXLOWER;
+pub use difference::{Change, Difference};
+use folder::{Folder, Reader};
 use serde::Deserialize;
+use upstream::{Fetched, IncludeError, Upstream, UpstreamError};
+use versions::Kind;
+pub use versions::{RenderedConfig, Versions};
 
-use crate::ignition::{self, NotAConfig};
+use crate::ignition::lint::{self, Finding};
+use crate::ignition::{Config, Inexpressible, Invalid, NotAConfig, SpecVersion};
+use crate::machine_config::appended::{Appended, REPEATING};
+use crate::machine_config::manifest::ManifestError;
+use crate::machine_config::render::{self, RenderError, Rendered};
 use crate::policy::{ConfigSet, Earns, Grant, Grants};
 
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
-/// Largest config, in bytes: twice what a MachineConfig may be in etcd, and more than Ignition has been seen to take.
-const CONFIG_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
-
 /// Whose endorsement of a TPM a pool takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -32,7 +43,7 @@ pub enum Endorsement {
 }
 
 /// One pool.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Pool {
     /// What each kind of proof earns.
     pub grants: Grants,
@@ -43,21 +54,13 @@ pub struct Pool {
     /// What a challenge asks for.
     pub selection: PcrSelection,
     name: String,
-    pre_approved: RenderedConfig,
-    full: RenderedConfig,
+    pre_approved: Versions,
+    full: Versions,
+    /// Acknowledged secrets that are not there.
+    needless: BTreeSet<String>,
+    /// Whether its other server could be this very gateway, and nobody would notice.
+    unpinned: bool,
 }
-
-/// A config as it is served.
-#[derive(Debug, Clone)]
-pub struct RenderedConfig {
-    /// The JSON.
-    pub bytes: Bytes,
-    /// Its SHA-256, hexadecimal: what the record says was served.
-    pub sha256: String,
-}
-
-/// All pools, by name.
-pub type Pools = BTreeMap<String, Pool>;
 
 /// Why a pool cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -86,13 +89,16 @@ pub enum PoolError {
         /// What is wrong.
         problem: String,
     },
-    /// A folder with no config, or several.
-    #[error("{path} holds {found} *.ign files, exactly one is expected")]
-    Count {
-        /// The folder.
-        path: PathBuf,
-        /// How many there are.
-        found: usize,
+    /// A manifest that cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// MachineConfigs that cannot be made one.
+    #[error("pool {pool}: {source}")]
+    Render {
+        /// The pool.
+        pool: String,
+        /// Why not.
+        source: RenderError,
     },
     /// A config that Ignition would not take.
     #[error("{path}: {source}")]
@@ -102,13 +108,109 @@ pub enum PoolError {
         /// What is wrong.
         source: NotAConfig,
     },
-    /// A config larger than is served.
-    #[error("{path} has {found} bytes, at most {CONFIG_LIMIT_BYTES} are served")]
+    /// Configs that are good each by itself, and not together.
+    #[error("pool {pool}: merged, its {set} config is none that Ignition takes: {source}")]
+    Merged {
+        /// The pool.
+        pool: String,
+        /// Which config.
+        set: ConfigSet,
+        /// What is wrong.
+        source: Invalid,
+    },
+    /// More bytes than are read.
+    #[error("{path}: {found} bytes, at most {limit} are read")]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size, or the pool's with it.
         found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More files than are read.
+    #[error("{path}: more than {limit} files")]
+    TooMany {
+        /// The folder.
+        path: PathBuf,
+        /// The limit.
+        limit: usize,
+    },
+    /// A file that does not stand still.
+    #[error("{path}: it changes while it is read; it is read again when it is closed")]
+    Changing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("{path}: not UTF-8 text")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something that is not read in this place.
+    #[error("{path}: {expected}")]
+    Unexpected {
+        /// What is there.
+        path: PathBuf,
+        /// What should be.
+        expected: &'static str,
+    },
+    /// A pool with nothing to serve.
+    #[error(
+        "pool {pool} has nothing to serve as its {set} config: put MachineConfigs with its role into machine-configs/{}",
+        if *set == ConfigSet::PreApproved { " and mark some with neededBeforeNodeApproved, or *.ign into pre-approved/, or let grants earn \"full\" or \"refuse\" only" } else { ", or *.ign into full/" }
+    )]
+    Nothing {
+        /// The pool.
+        pool: String,
+        /// Which config.
+        set: ConfigSet,
+    },
+    /// A pre-approved config with something that the full one has not.
+    #[error(
+        "pool {pool}: its pre-approved config has the {kind} {name}, its full config has not: a node would lose it when it is approved"
+    )]
+    NoSubset {
+        /// The pool.
+        pool: String,
+        /// What it is.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Secrets for everybody.
+    #[error(
+        "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
+        findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
+    )]
+    Secrets {
+        /// The pool.
+        pool: String,
+        /// What was found.
+        findings: Vec<Finding>,
+    },
+    /// A folder and another server, where one must be the source.
+    #[error("{path}: the pool's source is [upstream], so nothing is read from here; remove one of them")]
+    TwoSources {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another server that gives no config.
+    #[error("pool {pool}: {source}")]
+    Upstream {
+        /// The pool.
+        pool: String,
+        /// Why not.
+        source: UpstreamError,
+    },
+    /// An include list that does not fit what another server gives.
+    #[error("pool {pool}: [upstream.include]: {source}")]
+    Include {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        source: IncludeError,
     },
     /// A folder whose name no pointer could ask for.
     #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
@@ -118,56 +220,186 @@ pub enum PoolError {
     None(PathBuf),
 }
 
-/// Reads every pool in a folder.
+/// The folders of all pools, by the pools' names.
 ///
 /// # Errors
-/// [`PoolError`], for the first that cannot be served.
-pub fn load(folder: &Path) -> Result<Pools, PoolError> {
+/// [`PoolError`], if there are none, or one has a name that no pointer could ask for.
+pub fn folders(folder: &Path) -> Result<BTreeMap<String, PathBuf>, PoolError> {
     let io = |source| PoolError::Io {
         path: folder.to_owned(),
         source,
     };
-    let mut pools = Pools::new();
+    let mut folders = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
-        if path.is_dir() {
-            let pool = Pool::load(&path)?;
-            pools.insert(pool.name.clone(), pool);
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_dir()) else {
+            continue;
+        };
+        if name.starts_with('.') {
+            continue;
         }
+        if !attest::challenge::is_pool_name(name) {
+            return Err(PoolError::Name(path));
+        }
+        folders.insert(name.to_owned(), path);
     }
-    if pools.is_empty() {
+    if folders.is_empty() {
         Err(PoolError::None(folder.to_owned()))
     } else {
-        Ok(pools)
+        Ok(folders)
     }
 }
 
+/// What a pool's proofs earn, by its `pool.toml` alone.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
+    Reader::default().settings(folder).map(|file| file.grants)
+}
+
+/// Reads one pool, from its folder, or by it from another server.
+///
+/// # Errors
+/// [`PoolError`].
+pub async fn load(name: &str, folder: &Path) -> Result<Pool, PoolError> {
+    let read = Reader::default().pool(folder)?;
+    let Some(settings) = read.file.upstream.clone() else {
+        return Pool::of_folder(name, read);
+    };
+    let upstream = |source| PoolError::Upstream {
+        pool: name.to_owned(),
+        source,
+    };
+    let server = Upstream::new(settings, name).map_err(upstream)?;
+    let fetched = server.fetch(None).await.map_err(upstream)?;
+    Pool::of_upstream(name, read, &server, &fetched)
+}
+
 impl Pool {
-    fn load(folder: &Path) -> Result<Self, PoolError> {
-        let name = folder
-            .file_name()
-            .and_then(|name| name.to_str())
-            .filter(|name| attest::challenge::is_pool_name(name))
-            .ok_or_else(|| PoolError::Name(folder.to_owned()))?
-            .to_owned();
-        let path = folder.join("pool.toml");
-        let text = fs::read_to_string(&path).map_err(|source| PoolError::Io {
-            path: path.clone(),
+    /// A pool whose configs lie in its folder.
+    fn of_folder(name: &str, folder: Folder) -> Result<Self, PoolError> {
+        let Folder {
+            file,
+            manifests,
+            kubeconfig,
+            pre_approved: plain_pre_approved,
+            full: plain_full,
+        } = folder;
+        let rendered = render::render_pool(&manifests, name).map_err(|source| PoolError::Render {
+            pool: name.to_owned(),
             source,
         })?;
-        let (grants, endorsement, reference_values) = file::parse(&text, &path)?;
-        let selection = reference_values.selection().map_err(|error| PoolError::Pcrs {
-            path,
+        let nothing = |set| PoolError::Nothing {
+            pool: name.to_owned(),
+            set,
+        };
+        let marked = rendered
+            .as_ref()
+            .is_some_and(|rendered| rendered.pre_approved.spec.config != Some(Config::empty()));
+        if !marked && plain_pre_approved.is_empty() && file.grants.earn(Earns::PreApproved) {
+            return Err(nothing(ConfigSet::PreApproved));
+        }
+        if rendered.is_none() && plain_full.is_empty() {
+            return Err(nothing(ConfigSet::Full));
+        }
+        let controller = manifests.controller.unwrap_or_default();
+        let versions = |set, rendered: Option<&Rendered>, plain: &[&[Config]]| {
+            let mut config = rendered.map_or_else(Config::empty, Rendered::config);
+            for over in plain.iter().copied().flatten() {
+                config = render::over(config, over.clone());
+            }
+            let config = config.validated().map_err(|source| PoolError::Merged {
+                pool: name.to_owned(),
+                set,
+                source,
+            })?;
+            let kind = rendered.map_or(Kind::Plain, |rendered| {
+                Kind::Operator(Box::new(Appended {
+                    machine_config: rendered.clone(),
+                    controller: controller.clone(),
+                    kubeconfig: kubeconfig.clone(),
+                    annotations: set == ConfigSet::Full,
+                }))
+            });
+            Ok::<_, PoolError>(Versions::new(config, kind))
+        };
+        let pre_approved = versions(
+            ConfigSet::PreApproved,
+            rendered.as_ref().map(|r| &r.pre_approved),
+            &[&plain_pre_approved],
+        )?;
+        let full = versions(
+            ConfigSet::Full,
+            rendered.as_ref().map(|r| &r.full),
+            &[&plain_pre_approved, &plain_full],
+        )?;
+        Self::new(name, file, pre_approved, full)
+    }
+
+    /// A pool whose full config is another server's.
+    fn of_upstream(name: &str, folder: Folder, server: &Upstream, fetched: &Fetched) -> Result<Self, PoolError> {
+        let include = |source| PoolError::Include {
+            pool: name.to_owned(),
+            source,
+        };
+        let full = fetched.newest();
+        let list = &server.settings().include;
+        let pre_approved = if list.is_empty() && !folder.file.grants.earn(Earns::PreApproved) {
+            Config::empty()
+        } else {
+            list.choose(full).map_err(include)?
+        };
+        let given = fetched
+            .configs()
+            .iter()
+            .map(|(version, given)| (*version, given.bytes.clone()))
+            .collect();
+        Self::new(
+            name,
+            folder.file,
+            Versions::new(pre_approved, Kind::Plain),
+            Versions::new(full.clone(), Kind::Given(given)),
+        )
+    }
+
+    fn new(name: &str, file: file::PoolFile, pre_approved: Versions, full: Versions) -> Result<Self, PoolError> {
+        let complete = pre_approved.complete();
+        if let Some(missing) = difference::missing(&complete, &full.complete()) {
+            return Err(PoolError::NoSubset {
+                pool: name.to_owned(),
+                kind: missing.kind,
+                name: missing.name,
+            });
+        }
+        // Where the gateway has added them itself, it is known what they repeat. Another server's say what is in the full config.
+        let repeating = pre_approved.spec().map_or(&[][..], |_| &REPEATING[..]);
+        let found = lint::lint(&complete, repeating);
+        let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        let findings: Vec<Finding> = found
+            .into_iter()
+            .filter(|finding| !file.acknowledged.contains(&finding.to_string()))
+            .collect();
+        if !findings.is_empty() {
+            return Err(PoolError::Secrets {
+                pool: name.to_owned(),
+                findings,
+            });
+        }
+        let selection = file.reference_values.selection().map_err(|error| PoolError::Pcrs {
+            path: "pool.toml".into(),
             problem: error.to_string(),
         })?;
-        let pre_approved = read_config(&folder.join("pre-approved"))?;
-        let full = read_config(&folder.join("full"))?;
         Ok(Self {
-            name,
-            grants,
-            endorsement,
-            reference_values,
+            name: name.to_owned(),
+            grants: file.grants,
+            endorsement: file.endorsement,
             selection,
+            reference_values: file.reference_values,
+            needless: file.acknowledged.difference(&names).cloned().collect(),
+            unpinned: file
+                .upstream
+                .is_some_and(|upstream| upstream.address.is_none() && upstream.keys_sha256.is_empty()),
             pre_approved,
             full,
         })
@@ -181,11 +413,64 @@ impl Pool {
 
     /// The config that a grant gives the right to; `None` if the grant is for another pool.
     #[must_use]
-    pub fn config(&self, grant: &Grant) -> Option<&RenderedConfig> {
-        (grant.pool() == self.name).then(|| match grant.set() {
+    pub fn config(&self, grant: &Grant) -> Option<&Versions> {
+        (grant.pool() == self.name).then(|| self.for_administrator(grant.set()))
+    }
+
+    /// One of its configs, for the administrator: `render`, `diff`, `check`.
+    #[must_use]
+    pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {
+        match set {
             ConfigSet::PreApproved => &self.pre_approved,
             ConfigSet::Full => &self.full,
-        })
+        }
+    }
+
+    /// What a node gets only once it is approved, or differently.
+    #[must_use]
+    pub fn differences(&self) -> Vec<Difference> {
+        let mut differences = difference::differences(&self.pre_approved.complete(), &self.full.complete());
+        if let (Some(pre_approved), Some(full)) = (self.pre_approved.spec(), self.full.spec()) {
+            differences.extend(difference::spec_differences(pre_approved, full));
+        }
+        differences.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        differences
+    }
+
+    /// How large both configs are, for the log.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let sizes = |versions: &Versions| {
+            let config = versions.complete();
+            let count = |place, what: &str| match config.list(place).len() {
+                1 => format!("1 {what}"),
+                many => format!("{many} {what}s"),
+            };
+            format!("{}, {}", count(["storage", "files"], "file"), count(["systemd", "units"], "unit"))
+        };
+        format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved))
+    }
+
+    /// Versions that a set cannot be said in, and why.
+    #[must_use]
+    pub fn inexpressible(&self, set: ConfigSet) -> Vec<&Inexpressible> {
+        SpecVersion::ALL
+            .into_iter()
+            .filter_map(|version| self.for_administrator(set).get(version).err())
+            .collect()
+    }
+
+    /// Whether nodes would notice no difference.
+    #[must_use]
+    fn same(&self, other: &Self) -> bool {
+        self.grants == other.grants
+            && self.endorsement == other.endorsement
+            && self.reference_values == other.reference_values
+            && self.selection == other.selection
+            && self.needless == other.needless
+            && self.unpinned == other.unpinned
+            && self.pre_approved == other.pre_approved
+            && self.full == other.full
     }
 
     /// What an administrator should know about this pool; `roots` is whether there are EK roots.
@@ -211,45 +496,23 @@ impl Pool {
                 self.name
             ));
         }
-        if self.pre_approved.sha256 == self.full.sha256 {
+        if self.pre_approved.complete() == self.full.complete() {
             warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
+        }
+        if self.unpinned {
+            warnings.push(format!(
+                "pool {}: if the name in upstream.url ever leads to this gateway, it would take its own pre-approved config for the full one: set upstream.address or upstream.keys_sha256",
+                self.name
+            ));
+        }
+        for name in &self.needless {
+            warnings.push(format!(
+                "pool {}: pre_approved.acknowledged lists {name:?}, which is not there",
+                self.name
+            ));
         }
         warnings
     }
-}
-
-fn read_config(folder: &Path) -> Result<RenderedConfig, PoolError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| PoolError::Io { path, source }
-    };
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(io(folder))? {
-        let path = entry.map_err(io(folder))?.path();
-        if path.extension().is_some_and(|extension| extension == "ign") {
-            files.push(path);
-        }
-    }
-    let [path] = files.as_slice() else {
-        return Err(PoolError::Count {
-            path: folder.to_owned(),
-            found: files.len(),
-        });
-    };
-    let found = fs::metadata(path).map_err(io(path))?.len();
-    if found > CONFIG_LIMIT_BYTES {
-        return Err(PoolError::TooLarge { path: path.clone(), found });
-    }
-    let bytes = fs::read(path).map_err(io(path))?;
-    ignition::check(&bytes).map_err(|source| PoolError::Config {
-        path: path.clone(),
-        source,
-    })?;
-    let sha256 = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes).as_ref());
-    Ok(RenderedConfig {
-        bytes: Bytes::from(bytes),
-        sha256,
-    })
 }
 
 #[cfg(test)]

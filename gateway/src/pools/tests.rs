@@ -1,7 +1,9 @@
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;
+
+use serde_json::Value;
 
 use super::*;
 use crate::policy::Earns;
@@ -9,7 +11,7 @@ use crate::policy::Earns;
 const CONFIG: &str = r#"{"ignition":{"version":"3.1.0"}}"#;
 
 /// A folder with one pool, changed by `change`.
-fn load_with(change: impl FnOnce(&Path)) -> Result<Pools, String> {
+fn load_with(change: impl FnOnce(&Path)) -> Result<Pool, String> {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("worker");
     for set in ["full", "pre-approved"] {
@@ -18,17 +20,54 @@ fn load_with(change: impl FnOnce(&Path)) -> Result<Pools, String> {
     }
     fs::write(pool.join("pool.toml"), SAMPLE).unwrap();
     change(&pool);
-    load(folder.path()).map_err(|error| error.to_string())
+    let folders = folders(folder.path()).map_err(|error| error.to_string())?;
+    let (name, pool) = folders.first_key_value().unwrap();
+    Pool::of_folder(name, Reader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 
-fn load_text(text: &str) -> Result<Pools, String> {
+fn load_text(text: &str) -> Result<Pool, String> {
     load_with(|pool| fs::write(pool.join("pool.toml"), text).unwrap())
+}
+
+/// A pool with these manifests and no other configs.
+fn load_manifests(manifests: &[(&str, &str)]) -> Result<Pool, String> {
+    load_with(|pool| {
+        fs::remove_dir_all(pool.join("full")).unwrap();
+        fs::remove_dir_all(pool.join("pre-approved")).unwrap();
+        fs::create_dir(pool.join("machine-configs")).unwrap();
+        for (name, text) in manifests {
+            fs::write(pool.join("machine-configs").join(name), text).unwrap();
+        }
+    })
+}
+
+fn machine_config(name: &str, role: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: {name}\n  labels:\n    \
+         machineconfiguration.openshift.io/role: {role}\nspec:\n{rest}\n---\n"
+    )
+}
+
+fn file(path: &str) -> String {
+    format!(
+        "  config:\n    ignition: {{version: 3.2.0}}\n    storage:\n      files:\n      - path: {path}\n        contents: {{source: \"data:,x\"}}\n"
+    )
+}
+
+fn needed(path: &str) -> String {
+    format!("  neededBeforeNodeApproved: true\n{}", file(path))
+}
+
+fn paths(pool: &Pool, set: ConfigSet, version: SpecVersion) -> Vec<String> {
+    let config: Value = serde_json::from_slice(&pool.for_administrator(set).get(version).unwrap().bytes).unwrap();
+    assert_eq!(config["ignition"]["version"], version.as_str());
+    let files = config["storage"]["files"].as_array().cloned().unwrap_or_default();
+    files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn the_sample_is_a_pool() {
-    let pools = load_with(|_| ()).unwrap();
-    let pool = &pools["worker"];
+    let pool = load_with(|_| ()).unwrap();
     assert_eq!(
         pool.grants,
         Grants {
@@ -49,18 +88,96 @@ fn the_sample_is_a_pool() {
 
 #[test]
 fn a_grant_for_one_pool_gives_nothing_in_another() {
-    let pools = load_with(|pool| {
-        let other = pool.with_file_name("infra");
-        for set in ["full", "pre-approved"] {
-            fs::create_dir_all(other.join(set)).unwrap();
-            fs::write(other.join(set).join("config.ign"), CONFIG).unwrap();
-        }
-        fs::write(other.join("pool.toml"), SAMPLE).unwrap();
+    let worker = load_with(|_| ()).unwrap();
+    let infra = load_with(|pool| fs::rename(pool, pool.with_file_name("infra")).unwrap()).unwrap();
+    let grant = worker.grants.for_nothing("worker").unwrap();
+    assert!(worker.config(&grant).is_some());
+    assert!(infra.config(&grant).is_none());
+}
+
+#[test]
+fn plain_configs_are_merged_by_name_the_full_ones_over_the_pre_approved() {
+    let config = |files: &str| format!(r#"{{"ignition":{{"version":"3.4.0"}},"storage":{{"files":[{files}]}}}}"#);
+    let pool = load_with(|pool| {
+        fs::write(
+            pool.join("pre-approved/config.ign"),
+            config(r#"{"path":"/p","mode":384},{"path":"/a"}"#),
+        )
+        .unwrap();
+        fs::write(pool.join("full/b.ign"), config(r#"{"path":"/p","mode":420},{"path":"/b"}"#)).unwrap();
+        fs::write(pool.join("full/a.ign"), config(r#"{"path":"/p","mode":256},{"path":"/c"}"#)).unwrap();
+        // Editors' files are nobody's.
+        fs::write(pool.join("full/.a.ign.swp"), "x").unwrap();
+        fs::write(pool.join("full/a.ign~"), "x").unwrap();
     })
     .unwrap();
-    let grant = pools["worker"].grants.for_nothing("worker").unwrap();
-    assert!(pools["worker"].config(&grant).is_some());
-    assert!(pools["infra"].config(&grant).is_none());
+    assert_eq!(paths(&pool, ConfigSet::PreApproved, SpecVersion::V3_4), ["/p", "/a"]);
+    assert_eq!(paths(&pool, ConfigSet::Full, SpecVersion::V3_4), ["/p", "/a", "/c", "/b"]);
+    let full: Value = serde_json::from_slice(&pool.full.get(SpecVersion::V3_4).unwrap().bytes).unwrap();
+    assert_eq!(full["storage"]["files"][0]["mode"], 420);
+}
+
+#[test]
+fn what_is_rendered_is_rendered_once() {
+    let pool = load_with(|_| ()).unwrap();
+    let first = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
+    let again = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
+    assert_eq!(first.as_ptr(), again.as_ptr());
+}
+
+#[test]
+fn a_pool_gets_the_machine_configs_of_its_role_and_what_the_server_adds() {
+    let text = [
+        machine_config("00-worker", "worker", &needed("/worker")),
+        machine_config("50-master", "master", &file("/master")),
+        machine_config("99-worker", "worker", &file("/secret")),
+    ]
+    .concat();
+    let pool = load_manifests(&[("all.yaml", &text)]).unwrap();
+    let [content, encapsulated] = REPEATING;
+    assert_eq!(
+        paths(&pool, ConfigSet::PreApproved, SpecVersion::V3_5),
+        ["/worker", content, encapsulated]
+    );
+    let annotations = "/etc/machine-config-daemon/node-annotations.json";
+    assert_eq!(
+        paths(&pool, ConfigSet::Full, SpecVersion::V3_5),
+        ["/worker", "/secret", annotations, content, encapsulated]
+    );
+    // What is added to the pre-approved config says nothing of the rest.
+    let pre_approved = String::from_utf8(pool.pre_approved.get(SpecVersion::V3_5).unwrap().bytes.to_vec()).unwrap();
+    assert!(!pre_approved.contains("secret"), "{pre_approved}");
+}
+
+#[test]
+fn what_only_looks_like_the_servers_own_file_is_searched_for_secrets() {
+    let [content, _] = REPEATING;
+    let secret = format!("data:,{}%20PRIVATE%20KEY-----", "-----BEGIN");
+    let config = format!(
+        r#"{{"ignition":{{"version":"3.4.0"}},"storage":{{"files":[{{"path":"{content}","contents":{{"source":"{secret}"}}}}]}}}}"#
+    );
+    let error = load_with(|pool| fs::write(pool.join("pre-approved/config.ign"), config).unwrap()).unwrap_err();
+    assert!(error.contains(&format!("private-key {content}")), "{error}");
+}
+
+#[test]
+fn nothing_to_serve_is_said() {
+    let unmarked = machine_config("00-worker", "worker", &file("/a"));
+    assert!(
+        load_manifests(&[("a.yaml", &unmarked)])
+            .unwrap_err()
+            .contains("neededBeforeNodeApproved")
+    );
+    assert!(load_manifests(&[]).unwrap_err().contains("nothing to serve"));
+    let master = machine_config("00-master", "master", &needed("/a"));
+    assert!(load_manifests(&[("a.yaml", &master)]).unwrap_err().contains("nothing to serve"));
+    // A pool that gives its pre-approved config to nobody needs none.
+    let pool = load_with(|pool| {
+        fs::remove_dir_all(pool.join("pre-approved")).unwrap();
+        let text = SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"refuse\"");
+        fs::write(pool.join("pool.toml"), text).unwrap();
+    });
+    pool.unwrap();
 }
 
 #[test]
@@ -77,60 +194,55 @@ fn what_is_wrong_with_a_pool_is_named() {
     assert!(pcrs(&format!("{others}0 = [\"abcd\"]")).contains("expected"));
     assert!(pcrs(&format!("{others}0 = [\"{}\"]", "ab".repeat(48))).contains("48 bytes"));
     assert!(pcrs(&format!("\"0-7\" = [\"{}\"]", "ab".repeat(32))).contains("cannot share"));
+    let toml = |before: &str| load_text(&format!("{before}\n[tpm.pcrs]\n\"0-7\" = \"not checked\""));
+    assert!(toml("[grants]\nnothing = \"all\"").unwrap_err().contains("line 2"));
+    assert!(toml("[grants]\n[tpm]\nbank = \"sha1\"").unwrap_err().contains("sha1"));
+    assert!(toml("[grants]\n[tpm]\nendorsement = \"none\"").unwrap_err().contains("line 3"));
     assert!(
-        load_text("[grants]\nnothing = \"all\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"")
+        toml("[grants]\n[source]\nmachine_config = \"a\"")
             .unwrap_err()
-            .contains("line 2")
+            .contains("machine_config")
     );
     assert!(
-        load_text("[grants]\n[tpm]\nbank = \"sha1\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"")
+        toml("[grants]\n[pre_approved]\nacknowledge = []")
             .unwrap_err()
-            .contains("sha1")
-    );
-    assert!(
-        load_text("[grants]\n[tpm]\nendorsement = \"none\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"")
-            .unwrap_err()
-            .contains("line 3")
+            .contains("acknowledge")
     );
     assert!(load_text("[grant]\n").unwrap_err().contains("grant"));
+    assert!(toml("[grants]").is_ok());
 }
 
 #[test]
 fn bad_files_are_named() {
-    assert!(
-        load_with(|pool| fs::remove_file(pool.join("full/config.ign")).unwrap())
-            .unwrap_err()
-            .contains("full holds 0")
+    let bad = |change: &dyn Fn(&Path), expected: &str| {
+        let error = load_with(change).unwrap_err();
+        assert!(error.contains(expected), "{expected:?} is not in {error}");
+    };
+    bad(
+        &|pool| fs::remove_dir_all(pool.join("full")).unwrap(),
+        "nothing to serve as its full config",
     );
-    assert!(
-        load_with(|pool| fs::write(pool.join("full/b.ign"), CONFIG).unwrap())
-            .unwrap_err()
-            .contains("full holds 2")
+    bad(&|pool| fs::write(pool.join("full/b.json"), CONFIG).unwrap(), "full/b.json");
+    bad(
+        &|pool| fs::write(pool.join("pre-approved/config.ign"), "").unwrap(),
+        "pre-approved/config.ign",
     );
-    assert!(
-        load_with(|pool| fs::write(pool.join("pre-approved/config.ign"), "").unwrap())
-            .unwrap_err()
-            .contains("pre-approved/config.ign")
+    bad(&|pool| fs::write(pool.join("full/config.ign"), "{").unwrap(), "full/config.ign");
+    bad(&|pool| fs::remove_file(pool.join("pool.toml")).unwrap(), "pool.toml");
+    bad(&|pool| fs::rename(pool, pool.with_file_name("Worker")).unwrap(), "Worker");
+    bad(&|pool| fs::remove_dir_all(pool).unwrap(), "no pools");
+    bad(&|pool| fs::create_dir(pool.join("full/sub")).unwrap(), "full/sub");
+    bad(
+        &|pool| std::os::unix::fs::symlink("loop.ign", pool.join("full/loop.ign")).unwrap(),
+        "full/loop.ign",
     );
-    assert!(
-        load_with(|pool| fs::write(pool.join("full/config.ign"), "{").unwrap())
-            .unwrap_err()
-            .contains("full/config.ign")
+    bad(
+        &|pool| std::os::unix::fs::symlink(".", pool.join("full/self.ign")).unwrap(),
+        "full/self.ign",
     );
-    assert!(
-        load_with(|pool| fs::remove_file(pool.join("pool.toml")).unwrap())
-            .unwrap_err()
-            .contains("pool.toml")
+    bad(
+        &|pool| fs::File::create(pool.join("full/large.ign")).unwrap().set_len(50 << 20).unwrap(),
+        "full/large.ign: 52428800 bytes, at most 16777216 are read",
     );
-    assert!(
-        load_with(|pool| fs::rename(pool, pool.with_file_name("Worker")).unwrap())
-            .unwrap_err()
-            .contains("Worker")
-    );
-    assert!(
-        load_with(|pool| fs::remove_dir_all(pool).unwrap())
-            .unwrap_err()
-            .contains("no pools")
-    );
-    assert!(load_text("[grants]\n[tpm.pcrs]\n\"0-7\" = \"not checked\"").is_ok());
+    bad(&|pool| fs::write(pool.join("pool.toml"), [0xff]).unwrap(), "not UTF-8");
 }

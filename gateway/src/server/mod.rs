@@ -16,7 +16,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 pub use tls::TlsError;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -24,7 +26,10 @@ use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
-use crate::pools::{self, PoolError};
+use crate::metrics::Metrics;
+use crate::pools::PoolError;
+use crate::pools::live::LivePools;
+use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
 use crate::store::{Embedded, Store, StoreError};
@@ -63,6 +68,9 @@ pub enum ServeError {
     /// The MCS certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Signals cannot be handled.
+    #[error("cannot handle signals: {0}")]
+    Signal(std::io::Error),
     /// The pools.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -88,6 +96,8 @@ pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
     tls: TlsAcceptor,
+    metrics: Option<TcpListener>,
+    hangup: Signal,
 }
 
 impl Server {
@@ -110,9 +120,11 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
         let (tls, current) = tls::server_config(&settings.tls)?;
-        let pools = pools::load(&settings.pools)?;
+        let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
+        let metrics = Arc::new(Metrics::default());
+        let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
         let ek_roots = ek_roots::load(&settings.ek_roots)?;
-        for warning in pools.values().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
+        for warning in pools.all().iter().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
             tracing::warn!("{warning}");
         }
         for refused in &ek_roots.refused {
@@ -126,22 +138,23 @@ impl Server {
             blobs.put(&name, certificate)?;
             ek_root_blobs.push(name);
         }
-        let (journal, cut) = Journal::open(&settings.attestation_log(), blobs)?;
+        let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
         store.forget_expired(forgettable(clock)).await?;
-        let listener = TcpListener::bind(settings.listen).await.map_err(|source| ServeError::Listen {
-            listen: settings.listen,
-            source,
-        })?;
+        let listener = listen(settings.listen).await?;
+        let metrics_listener = match settings.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
         let server_keys: Vec<SpkiSha256> = std::iter::once(current).chain(settings.tls.previous_keys.iter().copied()).collect();
         tracing::info!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
             listener
                 .local_addr()
                 .map_or_else(|_| settings.listen.to_string(), |address| address.to_string()),
-            pools.keys().cloned().collect::<Vec<_>>().join(", "),
+            pools.names().join(", "),
             ek_roots.certificates.len(),
             settings.attestation_log().display(),
         );
@@ -155,6 +168,7 @@ impl Server {
             ek_roots,
             ek_root_blobs,
             pools,
+            metrics,
             server_keys,
             draining,
         });
@@ -162,6 +176,8 @@ impl Server {
             gateway,
             listener,
             tls: TlsAcceptor::from(tls),
+            metrics: metrics_listener,
+            hangup,
         })
     }
 
@@ -181,12 +197,24 @@ impl Server {
 
     /// Serves until `stop` comes, then lets the requests under way finish, for a bounded time.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { gateway, listener, tls } = self;
+        let Self {
+            gateway,
+            listener,
+            tls,
+            metrics,
+            hangup,
+        } = self;
         let limits = gateway.settings.limits;
         let connections = Arc::new(Semaphore::new(limits.connections));
         let router = api::router(Arc::clone(&gateway));
         let graceful = GracefulShutdown::new();
-        let forgetting = tokio::spawn(forget(Arc::clone(&gateway)));
+        let mut background = JoinSet::new();
+        background.spawn(forget(Arc::clone(&gateway)));
+        let watched = Arc::clone(&gateway);
+        background.spawn(async move { watch(&watched.pools, hangup).await });
+        if let Some(metrics) = metrics {
+            background.spawn(serve_metrics(metrics, Arc::clone(&gateway)));
+        }
         let mut stop = std::pin::pin!(stop);
         loop {
             // Taken before accepting: beyond the limit, connections wait in the kernel's queue and cost nothing here.
@@ -215,12 +243,27 @@ impl Server {
         }
         gateway.draining.store(true, Ordering::Relaxed);
         drop(listener);
-        forgetting.abort();
         tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
         match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
         }
+    }
+}
+
+async fn listen(listen: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(listen)
+        .await
+        .map_err(|source| ServeError::Listen { listen, source })
+}
+
+/// Metrics, over plain HTTP: no node and no config has anything to do with it.
+async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("metrics: http://{address}/metrics");
+    }
+    if let Err(error) = axum::serve(listener, api::metrics_router(gateway)).await {
+        tracing::warn!(%error, "metrics are not served any longer");
     }
 }
 
@@ -241,9 +284,11 @@ async fn connection(
         Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
     };
-    let service = router.layer(axum::Extension(Peer(peer)));
-    let service =
-        TowerToHyperService::new(service.map_request(|request: hyper::Request<hyper::body::Incoming>| request.map(axum::body::Body::new)));
+    // Not a layer of the router, which would wrap every route anew for each connection.
+    let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        request.map(axum::body::Body::new)
+    }));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header)
@@ -277,8 +322,8 @@ async fn forget(gateway: Arc<Gateway>) {
 /// # Errors
 /// If signals cannot be handled.
 pub fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

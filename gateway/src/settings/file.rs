@@ -18,6 +18,7 @@ pub(super) struct File {
     pub ticket: Ticket,
     pub limits: Limits,
     pub log: Log,
+    pub metrics: Metrics,
 }
 
 impl Default for File {
@@ -33,6 +34,7 @@ impl Default for File {
             ticket: Ticket::default(),
             limits: Limits::default(),
             log: Log::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -126,6 +128,12 @@ impl Default for Log {
             filter: "info".to_owned(),
         }
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Metrics {
+    pub listen: Option<SocketAddr>,
 }
 
 /// How the console's lines look.

@@ -36,6 +36,8 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// What the console shows, as a tracing filter.
     pub log_filter: String,
+    /// Where metrics are, if anywhere.
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 /// The MCS certificate and its surroundings.
@@ -165,6 +167,7 @@ impl Settings {
             ticket,
             limits,
             log,
+            metrics,
         } = file;
         if ticket.uses == 0 || ticket.uses > 100 {
             return range("ticket.uses", ticket.uses.to_string(), "1 to 100");
@@ -199,6 +202,7 @@ impl Settings {
             },
             log_format: log.format,
             log_filter: log.filter,
+            metrics_listen: metrics.listen,
         })
     }
 

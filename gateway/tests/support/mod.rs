@@ -37,6 +37,8 @@ pub use soft_tpm::{Case, SoftKey};
 
 /// The pool that `init` makes.
 pub const POOL: &str = "worker";
+/// The spec version that the tests' nodes ask for.
+pub const SPEC: &str = "3.4.0";
 /// Everything here takes milliseconds; a loaded machine may need seconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -128,6 +130,18 @@ impl Gateway {
         fs::write(&file, text.replace(from, to)).unwrap();
     }
 
+    /// Makes a pool one of MachineConfigs: these files, and no plain configs.
+    pub fn machine_configs(&self, pool: &str, files: &[(&str, &str)]) {
+        let pool = self.path("pools").join(pool);
+        for folder in ["full", "pre-approved"] {
+            drop(fs::remove_dir_all(pool.join(folder)));
+        }
+        fs::create_dir_all(pool.join("machine-configs")).unwrap();
+        for (name, text) in files {
+            fs::write(pool.join("machine-configs").join(name), text).unwrap();
+        }
+    }
+
     /// Starts the program and waits until it is ready.
     pub fn run(&mut self) {
         let mut command = program();
@@ -161,12 +175,19 @@ impl Gateway {
     }
 
     /// Waits for a line of the program's output.
+    #[track_caller]
     pub fn line(&self, wanted: impl Fn(&str) -> bool) -> String {
+        self.lines(1, wanted)
+    }
+
+    /// Waits for that many lines of the program's output; the last of them.
+    #[track_caller]
+    pub fn lines(&self, count: usize, wanted: impl Fn(&str) -> bool) -> String {
         let lines = &self.process.as_ref().unwrap().lines;
         let deadline = Instant::now() + LIMIT;
         let mut all = lines.all.lock().unwrap();
         loop {
-            if let Some(line) = all.0.iter().find(|line| wanted(line)) {
+            if let Some(line) = all.0.iter().filter(|line| wanted(line)).nth(count - 1) {
                 return line.clone();
             }
             assert!(!all.1 && Instant::now() < deadline, "no such line in:\n{}", all.0.join("\n"));
@@ -185,8 +206,17 @@ impl Gateway {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
+    fn signal(&self, signal: &str) {
         let status = Command::new("kill")
-            .arg("-TERM")
+            .arg(signal)
             .arg(self.process_id().to_string())
             .status()
             .unwrap();
@@ -240,14 +270,15 @@ impl Gateway {
             .to_owned()
     }
 
-    /// What lies in a pool's folder: `full` or `pre-approved`.
-    pub fn config_file(&self, pool: &str, set: &str) -> Vec<u8> {
-        fs::read(self.path("pools").join(pool).join(set).join("config.ign")).unwrap()
+    /// What a node must get that asks by [`Gateway::config`]: `full` or `pre-approved`.
+    pub fn rendered(&self, pool: &str, set: &str) -> Vec<u8> {
+        let text = self.command(&["render", "--pool", pool, "--set", set, "--spec", SPEC]);
+        text.trim_end().as_bytes().to_vec()
     }
 
-    /// Asks for a config with these Authorization headers.
+    /// Asks for a config as Ignition does, with these Authorization headers.
     pub async fn config(&self, path: &str, authorization: &[&str]) -> Answer {
-        let mut request = self.client.get(self.url(path));
+        let mut request = self.client.get(self.url(path)).header("accept", accept(SPEC));
         for value in authorization {
             request = request.header("authorization", *value);
         }
@@ -419,6 +450,11 @@ pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
         name: None,
         attester: Attester::Tpm(case.attester()),
     }
+}
+
+/// Ignition's `Accept` for a spec version.
+pub fn accept(spec: &str) -> String {
+    format!("application/vnd.coreos.ignition+json;version={spec}, */*;q=0.1")
 }
 
 pub fn bearer(credential: &str) -> String {

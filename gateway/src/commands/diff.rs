@@ -1,0 +1,45 @@
+//! `attest-gateway diff`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest_gateway::pools::Change;
+use attest_gateway::settings::Settings;
+
+use super::table;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  attest-gateway diff --pool worker")]
+pub struct Arguments {
+    /// The pool.
+    #[arg(long)]
+    pool: String,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let pool = super::pool(&settings, &arguments.pool)?;
+    let rows: Vec<[String; 4]> = pool
+        .differences()
+        .into_iter()
+        .map(|difference| {
+            let change = match difference.change {
+                Change::Added => "only full",
+                Change::Changed => "changed by full",
+                Change::Missing => "removed by full",
+            };
+            let bytes = if difference.bytes == 0 {
+                "-".to_owned()
+            } else {
+                difference.bytes.to_string()
+            };
+            [difference.kind.to_owned(), difference.name, change.to_owned(), bytes]
+        })
+        .collect();
+    if rows.is_empty() {
+        println!("pool {}: a node gets nothing more once it is approved", pool.name());
+    } else {
+        print!("{}", table(["KIND", "NAME", "CHANGE", "BYTES"], &rows));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,51 @@
+//! `attest-gateway render`.
+
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use attest_gateway::ignition::SpecVersion;
+use attest_gateway::policy::ConfigSet;
+use attest_gateway::settings::Settings;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
+)]
+pub struct Arguments {
+    /// The pool.
+    #[arg(long)]
+    pool: String,
+    /// Which of its configs.
+    #[arg(long, value_enum)]
+    set: Set,
+    /// The spec version, as the node's Ignition asks for it.
+    #[arg(long, value_name = "VERSION", default_value_t = SpecVersion::NEWEST)]
+    spec: SpecVersion,
+}
+
+/// One of a pool's configs.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Set {
+    /// What a node gets that has proven what it is.
+    Full,
+    /// What a node needs to submit its CSR.
+    PreApproved,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let pool = super::pool(&settings, &arguments.pool)?;
+    let set = match arguments.set {
+        Set::Full => ConfigSet::Full,
+        Set::PreApproved => ConfigSet::PreApproved,
+    };
+    let rendered = pool.for_administrator(set).get(arguments.spec).map_err(Clone::clone)?;
+    let mut output = std::io::stdout().lock();
+    match output.write_all(&rendered.bytes).and_then(|()| output.write_all(b"\n")) {
+        // `| head` has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,160 @@
+//! Metrics, in the text format that Prometheus reads.
+
+use std::fmt;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::audit::Record;
+
+/// What is counted and measured.
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, Counter>,
+    pool_broken: Family<PoolLabels, Gauge>,
+    pool_reloads: Family<ReloadLabels, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    decision: String,
+    verdict: String,
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabels {
+    pool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    pool: String,
+    result: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("attest_gateway");
+        let decisions = Family::default();
+        registry.register(
+            "decisions",
+            "Recorded decisions, by kind, verdict and the code of a refusal",
+            decisions.clone(),
+        );
+        let pool_broken = Family::default();
+        registry.register(
+            "pool_source_broken",
+            "1 while a pool's source cannot be read: its last good state is served, if there is one",
+            pool_broken.clone(),
+        );
+        let pool_reloads = Family::default();
+        registry.register(
+            "pool_reloads",
+            "Changes of a pool's source, by result: served or broken",
+            pool_reloads.clone(),
+        );
+        Self {
+            registry,
+            decisions,
+            pool_broken,
+            pool_reloads,
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Metrics {
+    /// Counts a decision that was recorded.
+    pub fn decided(&self, record: &Record) {
+        let labels = DecisionLabels {
+            decision: word(&record.decision),
+            verdict: word(&record.verdict),
+            code: record.code.clone().unwrap_or_default(),
+        };
+        self.decisions.get_or_create(&labels).inc();
+    }
+
+    /// Says whether a pool's source can be read.
+    pub fn pool_broken(&self, pool: &str, broken: bool) {
+        self.pool_broken.get_or_create(&labels(pool)).set(i64::from(broken));
+    }
+
+    /// Counts a change of a pool's source.
+    pub fn pool_reloaded(&self, pool: &str, served: bool) {
+        let labels = ReloadLabels {
+            pool: pool.to_owned(),
+            result: if served { "served" } else { "broken" },
+        };
+        self.pool_reloads.get_or_create(&labels).inc();
+    }
+
+    /// Forgets a pool that is there no longer.
+    pub fn pool_gone(&self, pool: &str) {
+        self.pool_broken.remove(&labels(pool));
+    }
+
+    /// All of it, as text.
+    ///
+    /// # Errors
+    /// None that a `String` could have.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn labels(pool: &str) -> PoolLabels {
+    PoolLabels { pool: pool.to_owned() }
+}
+
+/// A word as the attestation log has it.
+fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{Decision, Verdict};
+
+    #[test]
+    fn what_happened_is_there_to_read() {
+        let metrics = Metrics::default();
+        let mut record = Record::new("1".to_owned(), Decision::Config, 0, "peer".to_owned(), "worker".to_owned());
+        record.code = Some("token-invalid".to_owned());
+        metrics.decided(&record);
+        record.verdict = Verdict::Served;
+        record.code = None;
+        metrics.decided(&record);
+        metrics.decided(&record);
+        metrics.pool_broken("worker", true);
+        metrics.pool_broken("infra", false);
+        metrics.pool_reloaded("worker", false);
+        let text = metrics.text().unwrap();
+        for line in [
+            r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
+            r#"attest_gateway_decisions_total{decision="config",verdict="served",code=""} 2"#,
+            r#"attest_gateway_pool_source_broken{pool="worker"} 1"#,
+            r#"attest_gateway_pool_source_broken{pool="infra"} 0"#,
+            r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        }
+        metrics.pool_gone("worker");
+        assert!(!metrics.text().unwrap().contains("pool_source_broken{pool=\"worker\"}"));
+    }
+}

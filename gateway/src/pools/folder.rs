@@ -1,0 +1,228 @@
+//! A pool's folder: MachineConfigs and plain Ignition configs, read whole or not at all.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::PoolError;
+use super::file::{self, PoolFile};
+use crate::ignition::Config;
+use crate::machine_config::Manifests;
+use crate::machine_config::appended::Kubeconfig;
+
+/// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
+pub(super) const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+/// Most bytes of a pool's files together: what is held in memory while they are read is a small multiple of it.
+const POOL_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+/// Most files in a folder. A cluster has some hundred MachineConfigs.
+const FOLDER_LIMIT_FILES: usize = 10_000;
+/// How often a file that changes while it is read is read again.
+const READ_ATTEMPTS: usize = 3;
+
+/// What a pool's folder holds.
+pub(super) struct Folder {
+    pub file: PoolFile,
+    pub manifests: Manifests,
+    pub kubeconfig: Option<Kubeconfig>,
+    /// `pre-approved/*.ign`, by name.
+    pub pre_approved: Vec<Config>,
+    /// `full/*.ign`, by name.
+    pub full: Vec<Config>,
+}
+
+/// Reads files, and remembers where they were: what has to be watched for changes.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The folders that hold what was read, or would hold what is not there.
+    pub watched: BTreeSet<PathBuf>,
+    bytes: u64,
+}
+
+impl Reader {
+    /// Reads a pool's folder.
+    pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
+        let file = self.settings(folder)?;
+        if file.upstream.is_some() {
+            for other in [folder.join("full"), folder.join("pre-approved"), file.machine_configs.clone()] {
+                if other.exists() {
+                    return Err(PoolError::TwoSources { path: other });
+                }
+            }
+        }
+        let manifests = self.manifests(&file.machine_configs)?;
+        let kubeconfig = file
+            .kubeconfig
+            .as_deref()
+            .map(|path| self.bytes(path).map(Kubeconfig))
+            .transpose()?;
+        Ok(Folder {
+            manifests,
+            kubeconfig,
+            pre_approved: self.plain(&folder.join("pre-approved"))?,
+            full: self.plain(&folder.join("full"))?,
+            file,
+        })
+    }
+
+    /// Reads `pool.toml`.
+    pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
+        let path = folder.join("pool.toml");
+        file::parse(&self.text(&path)?, &path, folder)
+    }
+
+    /// The objects in a folder; none if there is no folder.
+    fn manifests(&mut self, folder: &Path) -> Result<Manifests, PoolError> {
+        let mut manifests = Manifests::default();
+        for path in self.files(folder)? {
+            match extension(&path) {
+                "yaml" | "yml" | "json" => {
+                    let text = self.text(&path)?;
+                    manifests.read(&path, &text)?;
+                }
+                _ => {
+                    return Err(PoolError::Unexpected {
+                        path,
+                        expected: "*.yaml, *.yml and *.json are read here",
+                    });
+                }
+            }
+        }
+        Ok(manifests)
+    }
+
+    /// The plain Ignition configs in a folder, by name.
+    fn plain(&mut self, folder: &Path) -> Result<Vec<Config>, PoolError> {
+        let mut configs = Vec::new();
+        for path in self.files(folder)? {
+            if extension(&path) != "ign" {
+                return Err(PoolError::Unexpected {
+                    path,
+                    expected: "*.ign is read here",
+                });
+            }
+            let text = self.bytes(&path)?;
+            configs.push(Config::parse(&text).map_err(|source| PoolError::Config { path, source })?);
+        }
+        Ok(configs)
+    }
+
+    /// The files of a folder, by name. Names that begin with a dot are nobody's: editors', and those of Kubernetes' volumes.
+    fn files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, PoolError> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                // Watch for its coming.
+                self.watched
+                    .extend(folder.parent().filter(|parent| parent.is_dir()).map(Path::to_owned));
+                return Ok(Vec::new());
+            }
+            Err(source) => {
+                return Err(PoolError::Io {
+                    path: folder.to_owned(),
+                    source,
+                });
+            }
+        };
+        self.watched.insert(folder.to_owned());
+        let mut files = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| PoolError::Io {
+                path: folder.to_owned(),
+                source,
+            })?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with('.') || name.ends_with('~') {
+                continue;
+            }
+            if files.len() >= FOLDER_LIMIT_FILES {
+                return Err(PoolError::TooMany {
+                    path: folder.to_owned(),
+                    limit: FOLDER_LIMIT_FILES,
+                });
+            }
+            files.push(entry.path());
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn text(&mut self, path: &Path) -> Result<String, PoolError> {
+        String::from_utf8(self.bytes(path)?).map_err(|_| PoolError::NotText { path: path.to_owned() })
+    }
+
+    /// The whole of a file, as it was at one moment.
+    pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
+        self.watched
+            .extend(path.parent().filter(|folder| folder.is_dir()).map(Path::to_owned));
+        // Where a link leads, the file changes too.
+        self.watched
+            .extend(fs::canonicalize(path).ok().and_then(|target| target.parent().map(Path::to_owned)));
+        let io = |source| PoolError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        for _ in 0..READ_ATTEMPTS {
+            let before = Stamp::of(path)?;
+            let mut bytes = Vec::new();
+            let file = File::open(path).map_err(io)?;
+            file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+            if Stamp::of(path)? != before || u64::try_from(bytes.len()).ok() != Some(before.length) {
+                continue;
+            }
+            self.bytes = self.bytes.saturating_add(before.length);
+            if self.bytes > POOL_LIMIT_BYTES {
+                return Err(PoolError::TooLarge {
+                    path: path.to_owned(),
+                    found: self.bytes,
+                    limit: POOL_LIMIT_BYTES,
+                });
+            }
+            return Ok(bytes);
+        }
+        Err(PoolError::Changing { path: path.to_owned() })
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+}
+
+/// What changes when a file does.
+#[derive(PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    modified: Option<SystemTime>,
+    file: (u64, u64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Result<Self, PoolError> {
+        use std::os::unix::fs::MetadataExt;
+        let metadata = fs::metadata(path).map_err(|source| PoolError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        if !metadata.is_file() {
+            return Err(PoolError::Unexpected {
+                path: path.to_owned(),
+                expected: "only files are read, and only from the folder itself",
+            });
+        }
+        let length = metadata.len();
+        if length > FILE_LIMIT_BYTES {
+            return Err(PoolError::TooLarge {
+                path: path.to_owned(),
+                found: length,
+                limit: FILE_LIMIT_BYTES,
+            });
+        }
+        Ok(Self {
+            length,
+            modified: metadata.modified().ok(),
+            file: (metadata.dev(), metadata.ino()),
+        })
+    }
+}

@@ -1,0 +1,432 @@
+//! What is served at the moment. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
+
+use super::folder::{Folder, Reader};
+use super::upstream::{Fetched, Upstream, UpstreamSettings};
+use super::watch::Quiet;
+use super::{Pool, PoolError, folders};
+use crate::clock::{Clock, rfc3339};
+use crate::metrics::Metrics;
+
+/// How soon a server that did not answer is asked again.
+const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
+
+/// What is said of a pool that never was good.
+const NOT_SERVED: &str = "it is not served until that is well";
+
+/// All pools, as they are served.
+#[derive(Debug)]
+pub struct LivePools {
+    folder: PathBuf,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    pools: ArcSwap<BTreeMap<String, Live>>,
+    /// Who reloads; one at a time.
+    reloading: Mutex<BTreeMap<String, Server>>,
+    /// The folders that what is served was read from.
+    watched: RwLock<BTreeSet<PathBuf>>,
+}
+
+/// One pool, as it is served.
+#[derive(Debug, Clone)]
+struct Live {
+    /// The last state that was good; `None` if there never was one.
+    pool: Option<Arc<Pool>>,
+    /// What is wrong with the newer state, if there is one.
+    broken: Option<Broken>,
+}
+
+#[derive(Debug, Clone)]
+struct Broken {
+    reason: String,
+    since: u64,
+}
+
+/// What the log says of a reload.
+enum News {
+    Good(String),
+    Bad(String),
+}
+
+/// Another server that a pool is fetched from.
+#[derive(Debug)]
+struct Server {
+    settings: UpstreamSettings,
+    upstream: Upstream,
+    last: Option<Arc<Fetched>>,
+    due: Instant,
+}
+
+/// What there is under a pool's name.
+#[derive(Debug)]
+pub enum Lookup {
+    /// The pool.
+    Pool(Arc<Pool>),
+    /// A pool that could not be read yet.
+    NotYet,
+    /// No such pool.
+    Unknown,
+}
+
+/// Why pools are read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// Files have changed.
+    Change,
+    /// The administrator says so.
+    Signal,
+    /// Other servers may have something new.
+    Revalidation,
+}
+
+impl LivePools {
+    /// Reads every pool for the first time.
+    ///
+    /// # Errors
+    /// [`PoolError`], for the first that cannot be served. A server that does not answer is no reason not to start: it may come back,
+    /// and other pools are served meanwhile.
+    pub async fn open(folder: &Path, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, PoolError> {
+        let live = Self {
+            folder: folder.to_owned(),
+            clock,
+            metrics,
+            pools: ArcSwap::default(),
+            reloading: Mutex::default(),
+            watched: RwLock::default(),
+        };
+        let mut servers = live.reloading.lock().await;
+        let mut pools = BTreeMap::new();
+        let mut watched = BTreeSet::from([folder.to_owned()]);
+        for (name, folder) in folders(folder)? {
+            let (read, reader) = read(&name, &folder).await;
+            watched.extend(reader.watched);
+            let pool = match live.assemble(&name, read?, &mut servers, Occasion::Change).await {
+                Ok(pool) => Live {
+                    pool: Some(Arc::new(pool)),
+                    broken: None,
+                },
+                Err(error @ PoolError::Upstream { .. }) => {
+                    tracing::error!("pool {name}: {error}; {NOT_SERVED}");
+                    Live {
+                        pool: None,
+                        broken: Some(live.broken(&error)),
+                    }
+                }
+                Err(error) => return Err(error),
+            };
+            live.metrics.pool_broken(&name, pool.broken.is_some());
+            pools.insert(name, pool);
+        }
+        drop(servers);
+        live.pools.store(Arc::new(pools));
+        live.watch(watched);
+        Ok(live)
+    }
+
+    /// The pool of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Lookup {
+        match self.pools.load().get(name) {
+            Some(Live { pool: Some(pool), .. }) => Lookup::Pool(Arc::clone(pool)),
+            Some(Live { pool: None, .. }) => Lookup::NotYet,
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// The names of all pools.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.pools.load().keys().cloned().collect()
+    }
+
+    /// Every pool that is served.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Pool>> {
+        self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
+    }
+
+    /// Whether every pool is served, and a line for each whose newest state is not: without the reason, which is the log's.
+    #[must_use]
+    pub fn health(&self) -> (bool, Vec<String>) {
+        let pools = self.pools.load();
+        let lines = pools.iter().filter_map(|(name, live)| {
+            let since = rfc3339(live.broken.as_ref()?.since);
+            Some(match live.pool {
+                Some(_) => format!("pool {name}: its source is broken since {since}, the last good state is served; the log says why"),
+                None => format!("pool {name}: not served, its source could not be read since {since}; the log says why"),
+            })
+        });
+        (pools.values().all(|live| live.pool.is_some()), lines.collect())
+    }
+
+    /// The folders to watch for changes.
+    #[must_use]
+    pub fn watched(&self) -> BTreeSet<PathBuf> {
+        self.watched.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn watch(&self, folders: BTreeSet<PathBuf>) {
+        *self.watched.write().unwrap_or_else(PoisonError::into_inner) = folders;
+    }
+
+    /// When another server should be asked again, if there is one.
+    pub async fn revalidation_due(&self) -> Option<Instant> {
+        self.reloading.lock().await.values().map(|server| server.due).min()
+    }
+
+    /// Reads everything again. What is good is served from now on; for the rest the last good state is. A pool with a folder that is not
+    /// `quiet` stays as it is: a file there may be half of what it is going to be.
+    pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) {
+        let mut servers = self.reloading.lock().await;
+        let folders = match folders(&self.folder) {
+            Ok(folders) => folders,
+            Err(error) => return tracing::error!("{error}; all pools stay as they are"),
+        };
+        let before = self.pools.load_full();
+        let mut pools = BTreeMap::new();
+        let mut news = Vec::new();
+        let mut others = Vec::new();
+        let mut watched = BTreeSet::from([self.folder.clone()]);
+        for (name, folder) in folders {
+            let old = before.get(&name);
+            let (read, reader) = read(&name, &folder).await;
+            let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
+            watched.extend(reader.watched);
+            let live = match read {
+                _ if !settled => old.cloned(),
+                Ok(read) if read.file.upstream.is_some() => {
+                    others.push((name.clone(), read));
+                    old.cloned()
+                }
+                Ok(read) => {
+                    let result = self.assemble(&name, read, &mut servers, occasion).await;
+                    Some(self.changed(&name, old, result, &mut news))
+                }
+                Err(error) => Some(self.changed(&name, old, Err(error), &mut news)),
+            };
+            pools.extend(live.map(|live| (name, live)));
+        }
+        let gone = |name: &String| !pools.contains_key(name) && !others.iter().any(|(other, _)| other == name);
+        for name in before.keys().filter(|name| gone(name)) {
+            news.push(News::Bad(format!("pool {name}: its folder is gone, it is not served any longer")));
+            self.metrics.pool_gone(name);
+            servers.remove(name);
+        }
+        self.watch(watched);
+        self.publish(&pools, &mut news);
+        // Last: another server may take its time, and no other pool has to wait for it.
+        for (name, read) in others {
+            let result = self.assemble(&name, read, &mut servers, occasion).await;
+            let live = self.changed(&name, before.get(&name), result, &mut news);
+            pools.insert(name, live);
+            self.publish(&pools, &mut news);
+        }
+        // One that was not asked, because its pool could not be read, would otherwise stay due.
+        let now = Instant::now();
+        for server in servers.values_mut().filter(|server| server.due <= now) {
+            server.due = now + UPSTREAM_RETRY;
+        }
+    }
+
+    /// Serves these from now on, and says what is new: when it is true.
+    fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<News>) {
+        self.pools.store(Arc::new(pools.clone()));
+        for news in news.drain(..) {
+            match news {
+                News::Good(text) => tracing::info!("{text}"),
+                News::Bad(text) => tracing::error!("{text}"),
+            }
+        }
+    }
+
+    /// What is served of a pool after it was read again.
+    fn changed(&self, name: &str, before: Option<&Live>, result: Result<Pool, PoolError>, news: &mut Vec<News>) -> Live {
+        let old = before.and_then(|live| live.pool.clone());
+        let was_broken = before.and_then(|live| live.broken.as_ref());
+        let live = match result {
+            // What was rendered for it stays rendered.
+            Ok(pool) if old.as_ref().is_some_and(|old| old.same(&pool)) => {
+                if was_broken.is_some() {
+                    news.push(News::Good(format!(
+                        "pool {name}: its source is well again, and says what is served already"
+                    )));
+                }
+                Live { pool: old, broken: None }
+            }
+            Ok(pool) => {
+                news.push(News::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
+                self.metrics.pool_reloaded(name, true);
+                Live {
+                    pool: Some(Arc::new(pool)),
+                    broken: None,
+                }
+            }
+            Err(error) => {
+                self.metrics.pool_reloaded(name, false);
+                let broken = match was_broken {
+                    // Said once, not at each revalidation.
+                    Some(known) if known.reason == error.to_string() => known.clone(),
+                    _ => {
+                        let served = if old.is_some() {
+                            "the last good state is still served"
+                        } else {
+                            NOT_SERVED
+                        };
+                        news.push(News::Bad(format!("pool {name}: {error}; {served}")));
+                        self.broken(&error)
+                    }
+                };
+                Live {
+                    pool: old,
+                    broken: Some(broken),
+                }
+            }
+        };
+        self.metrics.pool_broken(name, live.broken.is_some());
+        live
+    }
+
+    fn broken(&self, error: &PoolError) -> Broken {
+        Broken {
+            reason: error.to_string(),
+            since: self.clock.now().as_secs(),
+        }
+    }
+
+    /// Makes a pool of what was read, with another server's help if that is its source.
+    async fn assemble(
+        &self,
+        name: &str,
+        folder: Folder,
+        servers: &mut BTreeMap<String, Server>,
+        occasion: Occasion,
+    ) -> Result<Pool, PoolError> {
+        let Some(settings) = folder.file.upstream.clone() else {
+            servers.remove(name);
+            let name = name.to_owned();
+            return blocking(move || Pool::of_folder(&name, folder)).await;
+        };
+        let failed = |source| PoolError::Upstream {
+            pool: name.to_owned(),
+            source,
+        };
+        let now = Instant::now();
+        if servers
+            .get(name)
+            .is_none_or(|server| server.settings != settings || occasion == Occasion::Signal)
+        {
+            // The CA's file may be another one too.
+            let upstream = Upstream::new(settings.clone(), name).map_err(failed)?;
+            let last = servers
+                .remove(name)
+                .filter(|server| server.settings == settings)
+                .and_then(|server| server.last);
+            servers.insert(
+                name.to_owned(),
+                Server {
+                    settings,
+                    upstream,
+                    last,
+                    due: now,
+                },
+            );
+        }
+        let Some(server) = servers.get_mut(name) else {
+            return Err(PoolError::Name(PathBuf::from(name)));
+        };
+        if server.due <= now || server.last.is_none() {
+            match server.upstream.fetch(server.last.as_deref()).await {
+                Ok(fetched) => {
+                    server.last = Some(Arc::new(fetched));
+                    server.due = now + Duration::from_secs(server.settings.revalidate_seconds.into());
+                }
+                Err(error) => {
+                    server.due = now + UPSTREAM_RETRY.min(Duration::from_secs(server.settings.revalidate_seconds.into()));
+                    return Err(failed(error));
+                }
+            }
+        }
+        let Some(fetched) = &server.last else {
+            return Err(PoolError::Name(PathBuf::from(name)));
+        };
+        Pool::of_upstream(name, folder, &server.upstream, fetched)
+    }
+}
+
+/// Reads a pool's folder, off the threads that serve.
+async fn read(name: &str, folder: &Path) -> (Result<Folder, PoolError>, Reader) {
+    let (name, folder) = (name.to_owned(), folder.to_owned());
+    let read = blocking(move || {
+        let mut reader = Reader::default();
+        let read = reader.pool(&folder);
+        Ok((read, reader))
+    });
+    read.await.unwrap_or_else(|error: PoolError| {
+        tracing::error!("pool {name}: {error}");
+        (Err(error), Reader::default())
+    })
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, PoolError> + Send + 'static) -> Result<T, PoolError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(PoolError::Io {
+            path: PathBuf::new(),
+            source: std::io::Error::other(error),
+        }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::pki::{self, Names};
+    use crate::pools::SAMPLE;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_asked_is_not_due_all_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = Names {
+            hosts: vec!["localhost".to_owned()],
+            addresses: Vec::new(),
+        };
+        let tls = Settings::defaults(folder.path()).unwrap().tls;
+        pki::create(&tls, &names, Clock::System.now()).unwrap();
+        let pool = folder.path().join("pools/worker");
+        fs::create_dir_all(&pool).unwrap();
+        // Nothing listens there.
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let upstream = format!(
+            "\n[upstream]\nurl = \"https://{closed}\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
+            tls.ca
+        );
+        fs::write(pool.join("pool.toml"), format!("{SAMPLE}{upstream}")).unwrap();
+        let live = LivePools::open(&folder.path().join("pools"), Clock::System, Arc::default())
+            .await
+            .unwrap();
+        assert!(matches!(live.get("worker"), Lookup::NotYet));
+        assert!(live.revalidation_due().await.unwrap() > Instant::now());
+        fs::write(pool.join("pool.toml"), "broken").unwrap();
+        for occasion in [Occasion::Change, Occasion::Signal, Occasion::Revalidation] {
+            let mut servers = live.reloading.lock().await;
+            for server in servers.values_mut() {
+                server.due = Instant::now();
+            }
+            drop(servers);
+            live.reload(occasion, None).await;
+            assert!(live.revalidation_due().await.unwrap() > Instant::now(), "{occasion:?}");
+        }
+        assert!(matches!(live.get("worker"), Lookup::NotYet));
+    }
+}

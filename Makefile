@@ -11,12 +11,17 @@ PACKAGES := $(shell sed -e 's/\#.*//' .ci/debian-packages)
 # Tests that boot VMs share two cores badly: one VM test at a time keeps every deadline honest.
 VM_TEST_THREADS ?= 1
 
-.PHONY: help deps toolchain build check deny test test-rust test-vm bench demo node-initrd images clean
+.PHONY: help deps crates packages toolchain build check deny test test-rust test-vm bench demo node-initrd images clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-deps: ## install the Debian packages of .ci/debian-packages that are missing
+deps: packages crates ## install what building and testing need: Debian packages that are missing, crates
+
+crates:
+	@if command -v $(CARGO) >/dev/null; then $(CARGO) fetch --quiet --locked; fi
+
+packages:
 	@missing=$$({ dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(PACKAGES) 2>/dev/null || true; } | sed -n "s/^installed //p" | sort -u \
 		| comm -13 - <(printf '%s\n' $(PACKAGES) | sort -u))
 	if [ -z "$$missing" ]; then exit; fi

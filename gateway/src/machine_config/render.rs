@@ -70,8 +70,6 @@ pub struct RenderedPool {
     pub pre_approved: Rendered,
     /// All of them.
     pub full: Rendered,
-    /// Whether the operator has rendered the full one: its name is known in the cluster then.
-    pub by_operator: bool,
 }
 
 /// Renders a pool; `None` if no MachineConfig is for it.
@@ -110,11 +108,7 @@ pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedP
         },
         None => render(&selected, &controller, pool)?,
     };
-    Ok(Some(RenderedPool {
-        pre_approved,
-        full,
-        by_operator: operators.is_some(),
-    }))
+    Ok(Some(RenderedPool { pre_approved, full }))
 }
 
 /// A pool's MachineConfigs in the order in which they are merged: those of role worker by name, then the others by name. Rendered ones

@@ -86,7 +86,7 @@ fn a_pool_object_selects_and_may_name_what_the_operator_has_rendered() {
     operators["metadata"]["labels"] = json!({});
     let named = pool("gpu", json!({"name": "rendered-gpu-1"}));
     let rendered = rendered(&[named.clone(), own.clone(), operators], "gpu");
-    assert_eq!((rendered.full.name.as_str(), rendered.by_operator), ("rendered-gpu-1", true));
+    assert_eq!(rendered.full.name, "rendered-gpu-1");
     assert_eq!(rendered.full.spec.kernel_arguments, ["rendered"]);
     let error = render_pool(&manifests(&[named, own]), "gpu").unwrap_err().to_string();
     assert!(error.contains("rendered-gpu-1") && error.contains("0.json:1"), "{error}");

@@ -103,6 +103,7 @@ async fn a_half_written_file_is_never_served() {
     is(&answer, "first");
     is(&answer, "zero");
     assert!(!String::from_utf8_lossy(&answer.body).contains("data:,one"));
+    gateway.line(|line| line.contains("pool worker: not read again yet"));
     file.write_all(object("two").as_bytes()).unwrap();
     drop(file);
     gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
@@ -231,7 +232,7 @@ async fn pools_come_and_go() {
 async fn sighup_reads_everything_again() {
     let gateway = start();
     gateway.hang_up();
-    gateway.line(|line| line.contains("SIGHUP: everything is read again"));
+    gateway.line(|line| line.contains("SIGHUP: all pools are read again"));
     serves(&gateway, "first").await;
 }
 
@@ -301,6 +302,12 @@ async fn another_server_is_asked_checked_and_outlived() {
     gateway.line(|line| line.contains("pool worker: ") && line.contains("the last good state is still served"));
     is(&gateway.config("/config/worker", &[&token]).await, "two");
     assert!(ready(&gateway).await.1.contains("the last good state is served"));
+    // A grant is taken back all the same.
+    gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");
+    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.config("/config/worker", &[&token]).await.refused(403, "token-not-accepted");
+    assert!(ready(&gateway).await.1.contains("the last good state is served"));
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     // A gateway that starts now has nothing to serve for that pool; nodes wait, and other pools are served.
     gateway.kill();
     gateway.run();

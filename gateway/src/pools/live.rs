@@ -61,6 +61,8 @@ struct Server {
     settings: UpstreamSettings,
     upstream: Upstream,
     last: Option<Arc<Fetched>>,
+    /// Whether it failed when it was asked last.
+    failing: bool,
     due: Instant,
 }
 
@@ -108,7 +110,8 @@ impl LivePools {
             let (read, reader) = read(&name, &folder).await;
             watched.extend(reader.watched);
             let pool = match live.assemble(&name, read?, &mut servers, Occasion::Change).await {
-                Ok(pool) => Live {
+                // Nothing was said before that a failing server could be served by.
+                Ok((pool, _)) => Live {
                     pool: Some(Arc::new(pool)),
                     broken: None,
                 },
@@ -199,6 +202,11 @@ impl LivePools {
             let (read, reader) = read(&name, &folder).await;
             let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
             watched.extend(reader.watched);
+            if !settled {
+                news.push(News::Good(format!(
+                    "pool {name}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now"
+                )));
+            }
             let live = match read {
                 _ if !settled => old.cloned(),
                 Ok(read) if read.file.upstream.is_some() => {
@@ -247,50 +255,47 @@ impl LivePools {
     }
 
     /// What is served of a pool after it was read again.
-    fn changed(&self, name: &str, before: Option<&Live>, result: Result<Pool, PoolError>, news: &mut Vec<News>) -> Live {
+    fn changed(
+        &self,
+        name: &str,
+        before: Option<&Live>,
+        result: Result<(Pool, Option<PoolError>), PoolError>,
+        news: &mut Vec<News>,
+    ) -> Live {
         let old = before.and_then(|live| live.pool.clone());
         let was_broken = before.and_then(|live| live.broken.as_ref());
-        let live = match result {
-            // What was rendered for it stays rendered.
-            Ok(pool) if old.as_ref().is_some_and(|old| old.same(&pool)) => {
-                if was_broken.is_some() {
-                    news.push(News::Good(format!(
-                        "pool {name}: its source is well again, and says what is served already"
-                    )));
-                }
-                Live { pool: old, broken: None }
-            }
-            Ok(pool) => {
-                news.push(News::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
-                self.metrics.pool_reloaded(name, true);
-                Live {
-                    pool: Some(Arc::new(pool)),
-                    broken: None,
-                }
-            }
-            Err(error) => {
-                self.metrics.pool_reloaded(name, false);
-                let broken = match was_broken {
-                    // Said once, not at each revalidation.
-                    Some(known) if known.reason == error.to_string() => known.clone(),
-                    _ => {
-                        let served = if old.is_some() {
-                            "the last good state is still served"
-                        } else {
-                            NOT_SERVED
-                        };
-                        news.push(News::Bad(format!("pool {name}: {error}; {served}")));
-                        self.broken(&error)
-                    }
-                };
-                Live {
-                    pool: old,
-                    broken: Some(broken),
-                }
-            }
+        let (read, error) = match result {
+            Ok((pool, failure)) => (Some(pool), failure),
+            Err(error) => (None, Some(error)),
         };
-        self.metrics.pool_broken(name, live.broken.is_some());
-        live
+        // What was rendered for a state stays rendered if the next one is the same.
+        let new = read.filter(|read| old.as_ref().is_none_or(|old| !old.same(read)));
+        if let Some(pool) = &new {
+            news.push(News::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
+            self.metrics.pool_reloaded(name, true);
+        } else if error.is_none() && was_broken.is_some() {
+            news.push(News::Good(format!(
+                "pool {name}: its source is well again, and says what is served already"
+            )));
+        }
+        let pool = new.map(Arc::new).or(old);
+        let broken = error.map(|error| {
+            self.metrics.pool_reloaded(name, false);
+            match was_broken {
+                // Said once, not at each revalidation.
+                Some(known) if known.reason == error.to_string() => known.clone(),
+                _ => {
+                    let served = match pool {
+                        Some(_) => "the last good state is still served",
+                        None => NOT_SERVED,
+                    };
+                    news.push(News::Bad(format!("pool {name}: {error}; {served}")));
+                    self.broken(&error)
+                }
+            }
+        });
+        self.metrics.pool_broken(name, broken.is_some());
+        Live { pool, broken }
     }
 
     fn broken(&self, error: &PoolError) -> Broken {
@@ -300,63 +305,63 @@ impl LivePools {
         }
     }
 
-    /// Makes a pool of what was read, with another server's help if that is its source.
+    /// Makes a pool of what was read, with another server's help if that is its source. If that server fails, what it said last still
+    /// makes a pool, with today's `pool.toml`: who takes a grant back must not have to wait for it. The failure comes along.
     async fn assemble(
         &self,
         name: &str,
         folder: Folder,
         servers: &mut BTreeMap<String, Server>,
         occasion: Occasion,
-    ) -> Result<Pool, PoolError> {
+    ) -> Result<(Pool, Option<PoolError>), PoolError> {
         let Some(settings) = folder.file.upstream.clone() else {
             servers.remove(name);
             let name = name.to_owned();
-            return blocking(move || Pool::of_folder(&name, folder)).await;
+            return Ok((blocking(move || Pool::of_folder(&name, folder)).await?, None));
         };
         let failed = |source| PoolError::Upstream {
             pool: name.to_owned(),
             source,
         };
         let now = Instant::now();
-        if servers
-            .get(name)
-            .is_none_or(|server| server.settings != settings || occasion == Occasion::Signal)
-        {
-            // The CA's file may be another one too.
+        if occasion != Occasion::Revalidation || !servers.contains_key(name) {
+            // The CA's file may be another one by now.
             let upstream = Upstream::new(settings.clone(), name).map_err(failed)?;
-            let last = servers
-                .remove(name)
-                .filter(|server| server.settings == settings)
-                .and_then(|server| server.last);
-            servers.insert(
-                name.to_owned(),
-                Server {
-                    settings,
-                    upstream,
-                    last,
-                    due: now,
-                },
-            );
+            let known = servers.remove(name).filter(|server| server.settings == settings);
+            let (last, due) = match known {
+                // One that failed is asked at every occasion, so that nobody takes it for well.
+                Some(server) if occasion == Occasion::Signal || server.failing => (server.last, now),
+                Some(server) => (server.last, server.due),
+                None => (None, now),
+            };
+            let server = Server {
+                settings,
+                upstream,
+                last,
+                failing: false,
+                due,
+            };
+            servers.insert(name.to_owned(), server);
         }
         let Some(server) = servers.get_mut(name) else {
             return Err(PoolError::Name(PathBuf::from(name)));
         };
-        if server.due <= now || server.last.is_none() {
-            match server.upstream.fetch(server.last.as_deref()).await {
-                Ok(fetched) => {
-                    server.last = Some(Arc::new(fetched));
-                    server.due = now + Duration::from_secs(server.settings.revalidate_seconds.into());
-                }
-                Err(error) => {
-                    server.due = now + UPSTREAM_RETRY.min(Duration::from_secs(server.settings.revalidate_seconds.into()));
-                    return Err(failed(error));
-                }
+        let mut failure = None;
+        if server.due <= now || server.failing || server.last.is_none() {
+            let every = Duration::from_secs(server.settings.revalidate_seconds.into());
+            let answer = server.upstream.fetch(server.last.as_deref()).await;
+            server.failing = answer.is_err();
+            server.due = now + if server.failing { UPSTREAM_RETRY.min(every) } else { every };
+            match answer {
+                Ok(fetched) => server.last = Some(Arc::new(fetched)),
+                Err(error) => failure = Some(failed(error)),
             }
         }
-        let Some(fetched) = &server.last else {
-            return Err(PoolError::Name(PathBuf::from(name)));
-        };
-        Pool::of_upstream(name, folder, &server.upstream, fetched)
+        match (&server.last, failure) {
+            (Some(fetched), failure) => Ok((Pool::of_upstream(name, folder, &server.upstream, fetched)?, failure)),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => Err(PoolError::Name(PathBuf::from(name))),
+        }
     }
 }
 

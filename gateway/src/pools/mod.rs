@@ -216,7 +216,7 @@ pub enum PoolError {
     #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Name(PathBuf),
     /// No pool at all.
-    #[error("{0} holds no pools: a pool is a folder with pool.toml, full/ and pre-approved/")]
+    #[error("{0} holds no pools: a pool is a folder with pool.toml and its configs, see docs/pools.md")]
     None(PathBuf),
 }
 

@@ -123,7 +123,7 @@ pub async fn watch(live: &LivePools, mut hangup: Signal) {
         let due = live.revalidation_due().await;
         let occasion = tokio::select! {
             () = received(&mut hangup) => {
-                tracing::info!("SIGHUP: everything is read again");
+                tracing::info!("SIGHUP: all pools are read again");
                 Occasion::Signal
             }
             () = at(settled) => {
@@ -140,8 +140,9 @@ pub async fn watch(live: &LivePools, mut hangup: Signal) {
                 continue;
             }
         };
-        // Nothing is known of who writes where no file can be watched.
-        let quiet = files.as_ref().map(|files| files.folders.view());
+        // Nothing is known of who writes where no file can be watched; and the administrator's word is that it is time.
+        let known = files.as_ref().filter(|_| occasion != Occasion::Signal);
+        let quiet = known.map(|files| files.folders.view());
         live.reload(occasion, quiet.as_ref()).await;
         if let Some(files) = &mut files
             && files.folders.set(live.watched())

@@ -229,11 +229,21 @@ async fn pools_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sighup_reads_everything_again() {
+async fn sighup_reads_what_is_there() {
     let gateway = start();
+    // When this is served, the folders are watched.
+    fs::write(gateway.path("pools/infra/pre-approved/config.ign"), config("infra")).unwrap();
+    gateway.line(|line| line.contains("pool infra: a new state is served"));
+    // As long as this is open, nobody else would read it.
+    let mut file = File::create(gateway.path("pools/worker/pre-approved/later.ign")).unwrap();
+    file.write_all(config("second").as_bytes()).unwrap();
+    gateway.line(|line| line.contains("pool worker: not read again yet"));
+    serves(&gateway, "first").await;
     gateway.hang_up();
     gateway.line(|line| line.contains("SIGHUP: all pools are read again"));
-    serves(&gateway, "first").await;
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    serves(&gateway, "second").await;
+    drop(file);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -118,10 +118,20 @@ pub async fn watch(live: &LivePools, mut hangup: Signal) {
         }
     };
     // What changed between the first reading and now.
-    let mut settled = Some(Instant::now());
+    let mut settled = Some(Instant::now() + SETTLE_NEW);
     loop {
         let due = live.revalidation_due().await;
         let occasion = tokio::select! {
+            // What the kernel has told already comes before anything is read.
+            biased;
+            event = next(&mut files) => {
+                match (event, &mut files) {
+                    (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
+                    _ => files = None,
+                }
+                settled = Some(Instant::now() + SETTLE);
+                continue;
+            }
             () = received(&mut hangup) => {
                 tracing::info!("SIGHUP: all pools are read again");
                 Occasion::Signal
@@ -131,14 +141,6 @@ pub async fn watch(live: &LivePools, mut hangup: Signal) {
                 Occasion::Change
             }
             () = at(due) => Occasion::Revalidation,
-            event = next(&mut files) => {
-                match (event, &mut files) {
-                    (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
-                    _ => files = None,
-                }
-                settled = Some(Instant::now() + SETTLE);
-                continue;
-            }
         };
         // Nothing is known of who writes where no file can be watched; and the administrator's word is that it is time.
         let known = files.as_ref().filter(|_| occasion != Occasion::Signal);

@@ -103,7 +103,7 @@ async fn decide(
         &Submission {
             challenge,
             evidence,
-            server_keys: &gateway.server_keys,
+            server_keys: &basis.server_keys,
         },
         &vouched.endorsements,
         now,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use attest::protocol::{
     CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, Discovery, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, SERVICE, VERSION,
 };
-use attest::{EkDigest, Endorsements, SpkiSha256};
+use attest::{EkDigest, Endorsements};
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
@@ -32,6 +32,7 @@ use crate::clock::Clock;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
 use crate::metrics::Metrics;
+use crate::pki::LiveTls;
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Endorsement, Pool};
 use crate::seal::Seal;
@@ -62,8 +63,8 @@ pub struct Gateway {
     pub pools: LivePools,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Keys that nodes may have seen: the current one first.
-    pub server_keys: Vec<SpkiSha256>,
+    /// What is shown to nodes at the moment.
+    pub tls: LiveTls,
     /// Whether the gateway is on its way out.
     pub draining: AtomicBool,
 }
@@ -113,7 +114,7 @@ impl Gateway {
             challenge: None,
             evidence: None,
             event_log_sha256: None,
-            server_keys: self.server_keys.clone(),
+            server_keys: self.tls.server_keys(),
             allowlisted: false,
             ek_roots: Vec::new(),
             reference_values: Some(pool.reference_values.clone()),

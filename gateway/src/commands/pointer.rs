@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use attest_gateway::ignition::pointer;
+use anyhow::Context;
+use attest_gateway::ignition::pointer::Pointer;
+use attest_gateway::pki::source;
 use attest_gateway::settings::Settings;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use url::Url;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -31,33 +29,29 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let Arguments { pool, url, token } = arguments;
     super::pool_folder(&settings, pool)?;
-    let base = match url {
-        Some(url) => url.clone(),
-        None => default_url(&settings)?,
+    let base = base_url(&settings, url.as_ref())?;
+    let authorities = source::certificates(&settings.tls.ca)?;
+    let pointer = Pointer {
+        base: &base,
+        pool,
+        authorities: &authorities,
+        token: token.as_deref(),
     };
-    if base.scheme() != "https" {
-        bail!("{base}: nodes reach the gateway by https only");
-    }
-    let source = base.join(&format!("/config/{pool}")).with_context(|| base.to_string())?;
-    let ca = std::fs::read_to_string(&settings.tls.ca).with_context(|| settings.tls.ca.display().to_string())?;
-    let pointer = pointer::render(&source, &ca, token.as_deref());
-    println!("{}", serde_json::to_string_pretty(&pointer)?);
+    println!("{}", serde_json::to_string_pretty(&pointer.render()?)?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn default_url(settings: &Settings) -> anyhow::Result<Url> {
+/// How nodes reach the gateway, unless the administrator says so: the certificate's first name, and the port of `listen`.
+pub(super) fn base_url(settings: &Settings, url: Option<&Url>) -> anyhow::Result<Url> {
+    if let Some(url) = url {
+        return Ok(url.clone());
+    }
     let path = &settings.tls.certificate;
-    let der = CertificateDer::from_pem_file(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-    let (_, certificate) = X509Certificate::from_der(&der).with_context(|| path.display().to_string())?;
-    let names = certificate.subject_alternative_name().ok().flatten();
-    let host = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .find_map(|name| match name {
-            GeneralName::DNSName(name) => Some((*name).to_owned()),
-            GeneralName::IPAddress([a, b, c, d]) => Some(format!("{a}.{b}.{c}.{d}")),
-            _ => None,
-        })
+    let chain = source::certificates(path)?;
+    let host = chain
+        .first()
+        .and_then(|certificate| certificate.names.first())
         .with_context(|| format!("{} has no name; use --url", path.display()))?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     Ok(Url::parse(&format!("https://{host}:{}", settings.listen.port()))?)
 }

@@ -1,20 +1,16 @@
 //! The server: from a listening socket to requests, within limits, until told to stop.
 
-mod tls;
-
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use attest::SpkiSha256;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-pub use tls::TlsError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -27,6 +23,7 @@ use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
 use crate::metrics::Metrics;
+use crate::pki::{LiveTls, TlsError};
 use crate::pools::PoolError;
 use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
@@ -95,7 +92,6 @@ pub enum ServeError {
 pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
-    tls: TlsAcceptor,
     metrics: Option<TcpListener>,
     hangup: Signal,
 }
@@ -119,7 +115,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
-        let (tls, current) = tls::server_config(&settings.tls)?;
+        let tls = LiveTls::open(&settings.tls, clock)?;
         let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
@@ -148,7 +144,6 @@ impl Server {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        let server_keys: Vec<SpkiSha256> = std::iter::once(current).chain(settings.tls.previous_keys.iter().copied()).collect();
         tracing::info!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
             listener
@@ -169,13 +164,12 @@ impl Server {
             ek_root_blobs,
             pools,
             metrics,
-            server_keys,
+            tls,
             draining,
         });
         Ok(Self {
             gateway,
             listener,
-            tls: TlsAcceptor::from(tls),
             metrics: metrics_listener,
             hangup,
         })
@@ -200,7 +194,6 @@ impl Server {
         let Self {
             gateway,
             listener,
-            tls,
             metrics,
             hangup,
         } = self;
@@ -235,7 +228,9 @@ impl Server {
                 () = &mut stop => break,
             };
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-            let (tls, router, watcher) = (tls.clone(), router.clone(), graceful.watcher());
+            // Whatever changes from now on, this connection goes on with what it began with.
+            let tls = TlsAcceptor::from(Arc::clone(&gateway.tls.current().config));
+            let (router, watcher) = (router.clone(), graceful.watcher());
             tokio::spawn(async move {
                 connection(stream, peer, &tls, router, watcher, limits.handshake, limits.header).await;
                 drop(permit);

@@ -46,6 +46,7 @@ pub(super) struct Tls {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub previous_keys: Vec<SpkiSha256>,
+    pub client_ca: Option<PathBuf>,
 }
 
 impl Default for Tls {
@@ -55,6 +56,7 @@ impl Default for Tls {
             certificate: "tls/mcs.crt".into(),
             key: "tls/mcs.key".into(),
             previous_keys: Vec::new(),
+            client_ca: None,
         }
     }
 }

@@ -51,6 +51,8 @@ pub struct TlsSettings {
     pub key: PathBuf,
     /// Keys that this gateway used before: evidence made for them is accepted still.
     pub previous_keys: Vec<SpkiSha256>,
+    /// Who signs the client certificates of kubelets, if they are taken.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Tickets.
@@ -186,6 +188,7 @@ impl Settings {
                 certificate: folder.join(tls.certificate),
                 key: folder.join(tls.key),
                 previous_keys: tls.previous_keys,
+                client_ca: tls.client_ca.map(|path| folder.join(path)),
             },
             challenge_lifetime: seconds("challenge.lifetime_seconds", challenge.lifetime_seconds, 900)?,
             ticket: TicketSettings {

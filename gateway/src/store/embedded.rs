@@ -157,6 +157,13 @@ fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, r
         .optional()
 }
 
+fn put(connection: &Connection, kind: Kind, entry: &Entry) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
+        .execute(params![kind.as_str(), entry.id, entry.value])
+        .map(|_| ())
+}
+
 #[async_trait]
 impl Store for Embedded {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
@@ -202,13 +209,7 @@ impl Store for Embedded {
     }
 
     async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
-        self.transact(move |connection| {
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
-                .execute(params![kind.as_str(), entry.id, entry.value])
-                .map(|_| ())
-        })
-        .await
+        self.transact(move |connection| put(connection, kind, &entry)).await
     }
 
     async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
@@ -223,6 +224,25 @@ impl Store for Embedded {
                 .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
                 .execute(params![kind.as_str(), id])
                 .map(|rows| rows > 0)
+        })
+        .await
+    }
+
+    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+        self.transact(move |connection| {
+            for entry in &expected {
+                if get(connection, kind, &entry.id)?.as_ref() != Some(entry) {
+                    return Ok(false);
+                }
+            }
+            // All or none: others' work is in the same transaction.
+            connection.execute_batch("SAVEPOINT change")?;
+            if let Err(error) = write.iter().try_for_each(|entry| put(connection, kind, entry)) {
+                connection.execute_batch("ROLLBACK TO change; RELEASE change")?;
+                return Err(error);
+            }
+            connection.execute_batch("RELEASE change")?;
+            Ok(true)
         })
         .await
     }
@@ -280,6 +300,26 @@ mod tests {
             id: id.to_owned(),
             value: value.to_owned(),
         }
+    }
+
+    #[tokio::test]
+    async fn a_change_is_made_only_of_what_was_expected() {
+        let (_folder, store) = open();
+        store.put(Kind::Token, entry("a", "1")).await.unwrap();
+        let change = |expected: &[(&str, &str)], write: &[(&str, &str)]| {
+            let entries = |pairs: &[(&str, &str)]| pairs.iter().map(|(id, value)| entry(id, value)).collect();
+            store.change(Kind::Token, entries(expected), entries(write))
+        };
+        assert!(!change(&[("a", "2")], &[("a", "3"), ("b", "3")]).await.unwrap(), "another value");
+        assert!(!change(&[("a", "1"), ("b", "1")], &[("a", "3")]).await.unwrap(), "one is missing");
+        assert_eq!(store.list(Kind::Token).await.unwrap(), [entry("a", "1")]);
+        assert!(change(&[("a", "1")], &[("a", "2"), ("b", "1")]).await.unwrap());
+        assert!(!change(&[("a", "1")], &[("a", "3")]).await.unwrap(), "somebody was faster");
+        assert!(change(&[], &[("c", "1")]).await.unwrap());
+        assert_eq!(
+            store.list(Kind::Token).await.unwrap(),
+            [entry("a", "2"), entry("b", "1"), entry("c", "1")]
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]

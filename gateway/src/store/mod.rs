@@ -27,6 +27,10 @@ pub enum Kind {
     NameOf,
     /// The last clock of each identity's TPM.
     Clock,
+    /// Pointers that were seen, by pool and the CAs that they carry.
+    Pointer,
+    /// Nodes whose certificates are not taken any longer, by name.
+    Revoked,
 }
 
 impl Kind {
@@ -42,6 +46,8 @@ impl Kind {
             Self::Name => "name",
             Self::NameOf => "name-of",
             Self::Clock => "clock",
+            Self::Pointer => "pointer",
+            Self::Revoked => "revoked",
         }
     }
 }
@@ -126,6 +132,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Removes an entry; says whether there was one.
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
+
+    /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
+    /// expectation: one of them writes.
+    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
 
     /// All entries of a kind, by id.
     async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError>;

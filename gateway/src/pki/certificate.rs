@@ -1,0 +1,124 @@
+//! One X.509 certificate, and what people ask about it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use attest::{SpkiSha256, UnixTime};
+use aws_lc_rs::digest;
+use data_encoding::HEXLOWER;
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::public_key::PublicKey;
+
+/// SHA-256 of a certificate's DER.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+/// Hexadecimal digits of a fingerprint that are enough to tell an installation's few certificates apart.
+const SHORT_DIGITS: usize = 16;
+
+impl Fingerprint {
+    /// Of a certificate.
+    #[must_use]
+    pub fn of(der: &CertificateDer<'_>) -> Self {
+        let mut bytes = [0; 32];
+        for (to, from) in bytes.iter_mut().zip(digest::digest(&digest::SHA256, der).as_ref()) {
+            *to = *from;
+        }
+        Self(bytes)
+    }
+
+    /// Its first 16 hexadecimal digits: a name for people and for pointers, no proof of anything.
+    #[must_use]
+    pub fn short(&self) -> String {
+        self.to_string().chars().take(SHORT_DIGITS).collect()
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+/// A certificate that could be parsed. That it is here says nothing of whether it is to be trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// Its bytes.
+    pub der: CertificateDer<'static>,
+    /// SHA-256 of them.
+    pub fingerprint: Fingerprint,
+    /// SHA-256 of its public key.
+    pub key: SpkiSha256,
+    /// What kind of key that is: `ECDSA P-256`, `RSA 2048`.
+    pub key_kind: String,
+    /// Whom it is for.
+    pub subject: String,
+    /// Who says that he signed it.
+    pub issuer: String,
+    /// DNS names and addresses.
+    pub names: Vec<String>,
+    /// The first second at which it is valid, since 1970.
+    pub not_before: u64,
+    /// The last second at which it is valid, since 1970.
+    pub not_after: u64,
+}
+
+impl Certificate {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(der: CertificateDer<'static>) -> Result<Self, String> {
+        let (rest, parsed) = X509Certificate::from_der(&der).map_err(|error| format!("no X.509 certificate: {error}"))?;
+        if !rest.is_empty() {
+            return Err("no X.509 certificate: bytes after its end".to_owned());
+        }
+        let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+        let key = SpkiSha256::of_certificate(&der).ok_or("its public key cannot be read")?;
+        let (subject, issuer) = (parsed.subject().to_string(), parsed.issuer().to_string());
+        let (key_kind, names) = (key_kind(&parsed), names(&parsed));
+        let (not_before, not_after) = (seconds(parsed.validity().not_before), seconds(parsed.validity().not_after));
+        Ok(Self {
+            fingerprint: Fingerprint::of(&der),
+            key,
+            key_kind,
+            subject,
+            issuer,
+            names,
+            not_before,
+            not_after,
+            der,
+        })
+    }
+
+    /// Whether it is valid at that time, by its dates alone.
+    #[must_use]
+    pub fn is_current(&self, now: UnixTime) -> bool {
+        (self.not_before..=self.not_after).contains(&now.as_secs())
+    }
+}
+
+fn key_kind(certificate: &X509Certificate<'_>) -> String {
+    match certificate.public_key().parsed() {
+        Ok(PublicKey::RSA(key)) => format!("RSA {}", key.key_size()),
+        Ok(PublicKey::EC(point)) => format!("ECDSA P-{}", point.key_size()),
+        _ => "another".to_owned(),
+    }
+}
+
+fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes)
+            .map(IpAddr::from)
+            .or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from))
+            .ok()
+            .map(|address| address.to_string()),
+        _ => None,
+    };
+    alternatives.value.general_names.iter().filter_map(name).collect()
+}

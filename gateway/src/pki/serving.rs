@@ -1,0 +1,185 @@
+//! What the gateway shows to nodes: a chain that whoever trusts the MCS CA accepts now, and the key that fits it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use attest::UnixTime;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, ServerName};
+
+use super::source::{self, SourceError};
+use super::{Certificate, Fingerprint};
+use crate::clock::rfc3339;
+use crate::settings::TlsSettings;
+
+/// Why nothing can be served by these files.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    /// A file is of no use.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// No key in the file is the certificate's.
+    #[error("no key in {key} is that of {certificate}")]
+    WrongKey {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
+    /// The certificate is of no time, or of another.
+    #[error("{path}: {subject} is valid from {} until {}, it is now {}", rfc3339(*.not_before), rfc3339(*.not_after), rfc3339(*.now))]
+    NotCurrent {
+        /// The file.
+        path: PathBuf,
+        /// The certificate's subject.
+        subject: String,
+        /// Its first second.
+        not_before: u64,
+        /// Its last second.
+        not_after: u64,
+        /// Now.
+        now: u64,
+    },
+    /// It names nobody.
+    #[error("{0} names no host and no address")]
+    NoName(PathBuf),
+    /// Nodes would refuse it.
+    #[error("nodes that trust {ca} refuse {certificate}: {problem}")]
+    Untrusted {
+        /// The CA's file.
+        ca: PathBuf,
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// What they say.
+        problem: String,
+    },
+}
+
+/// The serving certificate with everything around it. Only [`Serving::load`] makes one, so what is held here holds.
+#[derive(Debug)]
+pub struct Serving {
+    chain: Vec<Certificate>,
+    key: Arc<CertifiedKey>,
+    authorities: Vec<Certificate>,
+    signed_by: Fingerprint,
+}
+
+impl Serving {
+    /// Reads the files, and sees that a node that trusts the CA would take the certificate at `now`, and that there is its key.
+    ///
+    /// # Errors
+    /// [`ServingError`].
+    pub fn load(files: &TlsSettings, now: UnixTime) -> Result<Self, ServingError> {
+        let authorities = source::certificates(&files.ca)?;
+        let chain = source::certificates(&files.certificate)?;
+        let keys = source::keys(&files.key)?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let ders: Vec<CertificateDer<'static>> = chain.iter().map(|certificate| certificate.der.clone()).collect();
+        let key = keys.into_iter().find_map(|key| {
+            let key = provider.key_provider.load_private_key(key).ok()?;
+            let certified = CertifiedKey::new(ders.clone(), key);
+            certified.keys_match().is_ok().then_some(certified)
+        });
+        let Some(key) = key else {
+            return Err(ServingError::WrongKey {
+                certificate: files.certificate.clone(),
+                key: files.key.clone(),
+            });
+        };
+        let leaf = chain.first().ok_or_else(|| ServingError::NoName(files.certificate.clone()))?;
+        if let Some(stale) = chain.iter().find(|certificate| !certificate.is_current(now)) {
+            return Err(not_current(&files.certificate, stale, now));
+        }
+        if leaf.names.is_empty() {
+            return Err(ServingError::NoName(files.certificate.clone()));
+        }
+        let mut problem = "it is not signed by any of them".to_owned();
+        let mut signed_by = None;
+        for authority in &authorities {
+            match accepts(authority, &chain, &provider, now) {
+                // Whoever verifies with Go, as Ignition does, looks at the CA's dates too.
+                Ok(()) if !authority.is_current(now) => return Err(not_current(&files.ca, authority, now)),
+                Ok(()) => {
+                    signed_by = Some(authority.fingerprint);
+                    break;
+                }
+                Err(error) => problem = error,
+            }
+        }
+        let Some(signed_by) = signed_by else {
+            return Err(ServingError::Untrusted {
+                ca: files.ca.clone(),
+                certificate: files.certificate.clone(),
+                problem,
+            });
+        };
+        Ok(Self {
+            chain,
+            key: Arc::new(key),
+            authorities,
+            signed_by,
+        })
+    }
+
+    /// The certificate that nodes see.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&Certificate> {
+        self.chain.first()
+    }
+
+    /// It, and what it comes with.
+    #[must_use]
+    pub fn chain(&self) -> &[Certificate] {
+        &self.chain
+    }
+
+    /// The CAs that new pointers carry, in their file's order: the newest last.
+    #[must_use]
+    pub fn authorities(&self) -> &[Certificate] {
+        &self.authorities
+    }
+
+    /// The one of them that the chain ends at.
+    #[must_use]
+    pub const fn signed_by(&self) -> Fingerprint {
+        self.signed_by
+    }
+
+    /// For TLS.
+    #[must_use]
+    pub fn certified_key(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.key)
+    }
+}
+
+fn not_current(path: &std::path::Path, certificate: &Certificate, now: UnixTime) -> ServingError {
+    ServingError::NotCurrent {
+        path: path.to_owned(),
+        subject: certificate.subject.clone(),
+        not_before: certificate.not_before,
+        not_after: certificate.not_after,
+        now: now.as_secs(),
+    }
+}
+
+/// Whether who trusts this CA only takes the chain, for every name in it.
+fn accepts(authority: &Certificate, chain: &[Certificate], provider: &Arc<CryptoProvider>, now: UnixTime) -> Result<(), String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der.clone()).map_err(|error| error.to_string())?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|error| error.to_string())?;
+    let (leaf, intermediates) = chain.split_first().ok_or("there is no certificate")?;
+    let intermediates: Vec<CertificateDer<'_>> = intermediates.iter().map(|certificate| certificate.der.clone()).collect();
+    for name in &leaf.names {
+        let server = ServerName::try_from(name.as_str()).map_err(|error| format!("{name}: {error}"))?;
+        verifier
+            .verify_server_cert(&leaf.der, &intermediates, &server, &[], now)
+            .map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}

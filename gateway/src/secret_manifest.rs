@@ -1,0 +1,37 @@
+//! Kubernetes Secrets, as manifests for `oc apply -f`: how what is made here gets into a cluster.
+
+use data_encoding::BASE64;
+use zeroize::Zeroizing;
+
+/// A Secret of type Opaque. Names and keys are the caller's own words, never somebody else's text.
+#[must_use]
+pub fn secret(namespace: &str, name: &str, data: &[(&str, &[u8])]) -> Zeroizing<String> {
+    let mut manifest = Zeroizing::new(format!(
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: {namespace}\ntype: Opaque\ndata:\n"
+    ));
+    for (key, value) in data {
+        manifest.push_str("  ");
+        manifest.push_str(key);
+        manifest.push_str(": ");
+        manifest.push_str(&Zeroizing::new(BASE64.encode(value)));
+        manifest.push('\n');
+    }
+    manifest
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_yaml_that_says_what_was_meant() {
+        let manifest = secret("openshift-config", "machineconfig-auth", &[("token", b"abc"), ("empty", b"")]);
+        let read: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
+        assert_eq!(read["kind"], "Secret");
+        assert_eq!(read["metadata"]["name"], "machineconfig-auth");
+        assert_eq!(read["metadata"]["namespace"], "openshift-config");
+        assert_eq!(read["data"]["token"], "YWJj");
+        assert_eq!(read["data"]["empty"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,234 @@
+//! A token that rotates by itself, in the folder where the administrator's tools find it: `NAME.token`, `NAME.secret.yaml`, and
+//! `NAME-POOL.ign` for each pool.
+//!
+//! Two things have to change together, the store and the folder, and nothing makes that one step. So the files are written whole under
+//! other names first, then the store changes, then the files get their names, `NAME.token` last. Whatever that token is, the other files
+//! have it too; and if it is not the one in the store, a crash came between, and the token is rotated again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use attest::UnixTime;
+use zeroize::Zeroizing;
+
+use super::record::{Rotation, TokenRecord};
+use crate::ignition::pointer::{Pointer, PointerError};
+use crate::pki::source::{self, SourceError};
+use crate::secret_manifest;
+
+/// Only the gateway's user; whoever else is to read the token is given it by the administrator.
+const MODE: u32 = 0o600;
+/// Length of a temporary file's random part, in bytes.
+const TEMPORARY_BYTES: usize = 8;
+/// Age of a temporary file that nobody is going to rename any longer: a gateway crashed. A rotation under way takes seconds.
+const LEFTOVER_SECONDS: u64 = 3600;
+/// Largest `NAME.token` that is read: a token has 43 characters.
+const TOKEN_FILE_LIMIT_BYTES: u64 = 1024;
+/// Largest other file that is compared with what it should be: a pointer with a large CA bundle.
+const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// A text that holds a token.
+pub type Secret = Zeroizing<String>;
+
+/// Why a token is not in its folder.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The folder, or a file in it.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The CA, which stands in pointers.
+    #[error(transparent)]
+    Authority(#[from] SourceError),
+    /// The URL, which stands in pointers.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+    /// The system's random generator fails.
+    #[error("the system's random generator fails")]
+    Random,
+    /// The task that writes was stopped.
+    #[error("writing was interrupted")]
+    Interrupted,
+}
+
+/// The Secret that a cluster's operator reads the token from.
+#[must_use]
+pub fn auth_secret(text: &str) -> Secret {
+    secret_manifest::secret("openshift-config", "machineconfig-auth", &[("token", text.as_bytes())])
+}
+
+/// The files of a token, by name: the token itself is the last.
+pub(super) fn files(record: &TokenRecord) -> Vec<String> {
+    let name = &record.name;
+    let pointers = record.pools.iter().map(|pool| format!("{name}-{pool}.ign"));
+    let mut files = vec![format!("{name}.secret.yaml")];
+    files.extend(pointers);
+    files.push(token_file(name));
+    files
+}
+
+fn token_file(name: &str) -> String {
+    format!("{name}.token")
+}
+
+/// Files that are written, and have not their names yet; those that never get them are removed.
+pub(super) struct Prepared {
+    folder: PathBuf,
+    /// Under which name each is written, and which it is to get.
+    moves: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        for (temporary, _) in &self.moves {
+            // It may be gone with its folder.
+            drop(fs::remove_file(temporary));
+        }
+    }
+}
+
+impl Prepared {
+    const fn none(folder: PathBuf) -> Self {
+        Self { folder, moves: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str, text: &str) -> Result<(), PublishError> {
+        let mut random = [0; TEMPORARY_BYTES];
+        aws_lc_rs::rand::fill(&mut random).map_err(|_| PublishError::Random)?;
+        let temporary = self.folder.join(format!(".{name}.{}.tmp", data_encoding::HEXLOWER.encode(&random)));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(MODE)
+            .open(&temporary)
+            .map_err(|source| io(&temporary, source))?;
+        // From here on it is removed, whatever happens.
+        self.moves.push((temporary.clone(), self.folder.join(name)));
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(|source| io(&temporary, source))
+    }
+
+    /// Gives the files their names, in their order, the last only when the others have theirs for good.
+    pub(super) fn publish(mut self) -> Result<(), PublishError> {
+        while !self.moves.is_empty() {
+            if self.moves.len() == 1 {
+                sync(&self.folder)?;
+            }
+            let (temporary, name) = self.moves.remove(0);
+            if let Err(source) = fs::rename(&temporary, &name) {
+                drop(fs::remove_file(&temporary));
+                return Err(io(&name, source));
+            }
+        }
+        sync(&self.folder)
+    }
+}
+
+/// Writes the files of a token that rotates by itself, under temporary names. They need nothing more then than their names.
+pub(super) fn prepare(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path, now: UnixTime) -> Result<Prepared, PublishError> {
+    let mut prepared = Prepared::none(rotation.into.clone());
+    remove_leftovers(record, &rotation.into, now)?;
+    for (name, text) in contents(record, rotation, text, ca)? {
+        prepared.add(&name, &text)?;
+    }
+    Ok(prepared)
+}
+
+/// The token that is in the folder.
+pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Option<Secret> {
+    let text = read(&rotation.into.join(token_file(&record.name)), TOKEN_FILE_LIMIT_BYTES)?;
+    Some(Zeroizing::new(text.trim_end().to_owned()))
+}
+
+/// Writes again what is missing beside the published token, or is not what it should be: the MCS CA in the pointers may have changed.
+/// Says how many files that were.
+pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<usize, PublishError> {
+    let mut prepared = Prepared::none(rotation.into.clone());
+    for (name, text) in contents(record, rotation, text, ca)? {
+        if read(&rotation.into.join(&name), FILE_LIMIT_BYTES).is_none_or(|found| *found != *text) {
+            prepared.add(&name, &text)?;
+        }
+    }
+    let count = prepared.moves.len();
+    if count > 0 {
+        prepared.publish()?;
+    }
+    Ok(count)
+}
+
+/// What is in the files, in the order of [`files`].
+fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<Vec<(String, Secret)>, PublishError> {
+    let authorities = source::certificates(ca)?;
+    let mut texts = vec![auth_secret(text)];
+    for pool in &record.pools {
+        let pointer = Pointer {
+            base: &rotation.url,
+            pool,
+            authorities: &authorities,
+            token: Some(text),
+        };
+        texts.push(Zeroizing::new(format!("{:#}\n", pointer.render()?)));
+    }
+    texts.push(Zeroizing::new(format!("{text}\n")));
+    Ok(files(record).into_iter().zip(texts).collect())
+}
+
+/// What a small file holds. `None` if it cannot be read, is no file, or is not so small.
+fn read(path: &Path, limit: u64) -> Option<Secret> {
+    // A pipe or a device would keep the reader waiting.
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mut text = Zeroizing::new(String::new());
+    File::open(path).ok()?.take(limit).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Removes what a crash has left of earlier attempts to write this token.
+fn remove_leftovers(record: &TokenRecord, folder: &Path, now: UnixTime) -> Result<(), PublishError> {
+    let files = files(record);
+    for entry in fs::read_dir(folder).map_err(|source| io(folder, source))? {
+        let entry = entry.map_err(|source| io(folder, source))?;
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| files.iter().any(|file| is_temporary(name, file))) {
+            continue;
+        }
+        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let modified = modified.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        if modified.is_some_and(|modified| now.as_secs() > modified.as_secs().saturating_add(LEFTOVER_SECONDS)) {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is one that `file` has while it is written.
+fn is_temporary(name: &str, file: &str) -> bool {
+    let random = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.strip_prefix(file))
+        .and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".tmp"));
+    random.is_some_and(|random| random.len() == TEMPORARY_BYTES * 2 && random.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Makes the names in a folder durable.
+fn sync(folder: &Path) -> Result<(), PublishError> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // Some network file systems know nothing of it.
+        Err(source) if source.kind() != ErrorKind::InvalidInput => Err(io(folder, source)),
+        _ => Ok(()),
+    }
+}
+
+fn io(path: &Path, source: std::io::Error) -> PublishError {
+    PublishError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -110,10 +110,12 @@ impl Prepared {
             .open(&temporary)
             .map_err(|source| io(&temporary, source))?;
         // From here on it is removed, whatever happens.
-        self.moves.push((temporary.clone(), self.folder.join(name)));
+        let target = self.folder.join(name);
+        self.moves.push((temporary.clone(), target.clone()));
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
-            .map_err(|source| io(&temporary, source))
+            .map_err(|source| io(&temporary, source))?;
+        can_replace(&self.folder, &file, &target).map_err(|source| io(&target, source))
     }
 
     /// Gives the files their names, in their order, the last only when the others have theirs for good.
@@ -142,10 +144,11 @@ pub(super) fn prepare(record: &TokenRecord, rotation: &Rotation, text: &str, ca:
     Ok(prepared)
 }
 
-/// The token that is in the folder.
-pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Option<Secret> {
-    let text = read(&rotation.into.join(token_file(&record.name)), TOKEN_FILE_LIMIT_BYTES)?;
-    Some(Zeroizing::new(text.trim_end().to_owned()))
+/// The token that is in the folder, if one is. A file that is there and cannot be read is another matter: whoever uses it may be well.
+pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Result<Option<Secret>, PublishError> {
+    let path = rotation.into.join(token_file(&record.name));
+    let text = read(&path, TOKEN_FILE_LIMIT_BYTES).map_err(|source| io(&path, source))?;
+    Ok(text.map(|text| Zeroizing::new(text.trim_end().to_owned())))
 }
 
 /// Writes again what is missing beside the published token, or is not what it should be: the MCS CA in the pointers may have changed.
@@ -153,7 +156,9 @@ pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Option<Sec
 pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<usize, PublishError> {
     let mut prepared = Prepared::none(rotation.into.clone());
     for (name, text) in contents(record, rotation, text, ca)? {
-        if read(&rotation.into.join(&name), FILE_LIMIT_BYTES).is_none_or(|found| *found != *text) {
+        let path = rotation.into.join(&name);
+        let found = read(&path, FILE_LIMIT_BYTES).map_err(|source| io(&path, source))?;
+        if found.is_none_or(|found| *found != *text) {
             prepared.add(&name, &text)?;
         }
     }
@@ -181,13 +186,49 @@ fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) ->
     Ok(files(record).into_iter().zip(texts).collect())
 }
 
-/// What a small file holds. `None` if it cannot be read, is no file, or is not so small.
-fn read(path: &Path, limit: u64) -> Option<Secret> {
-    // A pipe or a device would keep the reader waiting.
-    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+/// What a small file holds, or the beginning of a large one. `None` if it is not there, or holds no text.
+fn read(path: &Path, limit: u64) -> std::io::Result<Option<Secret>> {
     let mut text = Zeroizing::new(String::new());
-    File::open(path).ok()?.take(limit).read_to_string(&mut text).ok()?;
-    Some(text)
+    let read = fs::metadata(path).and_then(|metadata| {
+        // A pipe or a device would keep the reader waiting.
+        if !metadata.is_file() {
+            return Err(std::io::Error::other("this is no file"));
+        }
+        File::open(path)?.take(limit).read_to_string(&mut text)
+    });
+    match read {
+        Ok(_) => Ok(Some(text)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Fails if a file that is written could not get its name: found out before the store changes, since a token that is rotated and never
+/// gets into the folder would die with the grace period. Gives the file to the folder's owner, if the administrator is somebody else.
+fn can_replace(folder: &Path, file: &File, target: &Path) -> std::io::Result<()> {
+    /// In a folder with this bit, files belong to whoever made them.
+    const STICKY: u32 = 0o1000;
+    let folder = fs::metadata(folder)?;
+    if file.metadata()?.uid() != folder.uid() {
+        // Only root may do so, and only root needs to.
+        drop(fchown(file, Some(folder.uid()), Some(folder.gid())));
+    }
+    let existing = match fs::symlink_metadata(target) {
+        Ok(existing) => existing,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if existing.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    let owner = file.metadata()?.uid();
+    if folder.mode() & STICKY != 0 && ![existing.uid(), folder.uid()].contains(&owner) {
+        return Err(std::io::Error::other(format!(
+            "the file belongs to user {}, and only that user can replace it in this folder",
+            existing.uid()
+        )));
+    }
+    Ok(())
 }
 
 /// Removes what a crash has left of earlier attempts to write this token.

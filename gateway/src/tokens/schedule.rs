@@ -115,7 +115,7 @@ enum Found {
 async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<Found, PublishError> {
     let (id, record, rotation, ca) = (id.to_owned(), record.clone(), rotation.clone(), ca.to_owned());
     let looked = tokio::task::spawn_blocking(move || {
-        let text = publication::published(&record, &rotation);
+        let text = publication::published(&record, &rotation)?;
         match text.filter(|text| secret::hash_of_text(text).is_some_and(|hash| secret::is_same(&hash, &id))) {
             None => Ok(Found::AnotherToken),
             Some(text) if publication::refresh(&record, &rotation, &text, &ca)? > 0 => Ok(Found::Mended),

@@ -558,6 +558,30 @@ async fn a_folder_that_cannot_be_written_kills_no_token() {
 }
 
 #[tokio::test]
+async fn a_file_that_could_not_be_replaced_is_found_out_before_anything_changes() {
+    let place = place();
+    let text = place.create(place.scheduled("a"), START).await.unwrap();
+    let before = place.entries().await;
+    for name in ["a.token", "a-worker.ign"] {
+        let (file, away) = (place.out().join(name), place.folder.path().join("away"));
+        fs::rename(&file, &away).unwrap();
+        fs::create_dir(&file).unwrap();
+        for now in [START + DAY, START + 30 * DAY] {
+            assert!(
+                matches!(place.tick(now).await.as_slice(), [(_, Done::Failed(IssueError::Publish(_)))]),
+                "{name}"
+            );
+        }
+        assert!(matches!(place.rotate("a", None, START + DAY).await, Err(IssueError::Publish(_))));
+        fs::remove_dir(&file).unwrap();
+        fs::rename(&away, &file).unwrap();
+    }
+    assert_eq!(place.entries().await, before);
+    assert!(place.files().iter().all(|file| !file.ends_with(".tmp")), "{:?}", place.files());
+    assert_eq!(place.redeem(&text, START + 30 * DAY).await.unwrap().stale(), None);
+}
+
+#[tokio::test]
 async fn files_beside_the_token_are_kept_up_without_a_rotation() {
     let place = place();
     let text = place.create(place.scheduled("a"), START).await.unwrap();

@@ -475,15 +475,16 @@ async fn a_token_rotates_when_it_is_due_and_not_before() {
 
 #[tokio::test]
 async fn a_folder_without_the_current_token_gets_another_one() {
-    for damage in [
-        (|out: &Path| fs::remove_file(out.join("a.token")).unwrap()) as fn(&Path),
-        |out| fs::write(out.join("a.token"), "").unwrap(),
-        |out| fs::write(out.join("a.token"), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n").unwrap(),
-        |out| fs::write(out.join("a.token"), [0xff; 5000]).unwrap(),
-    ] {
+    let damages: [fn(&Path); 4] = [
+        |file| fs::remove_file(file).unwrap(),
+        |file| fs::write(file, "").unwrap(),
+        |file| fs::write(file, "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n").unwrap(),
+        |file| fs::write(file, [0xff; 5000]).unwrap(),
+    ];
+    for damage in damages {
         let place = place();
         let first = place.create(place.scheduled("a"), START).await.unwrap();
-        damage(&place.out());
+        damage(&place.out().join("a.token"));
         // Whoever has just made it may be about to give the file its name.
         assert!(place.tick(START + 59).await.is_empty());
         assert!(matches!(place.tick(START + 60).await.as_slice(), [(_, Done::Rotated)]));

@@ -7,6 +7,8 @@ mod support;
 use std::fs;
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
@@ -496,4 +498,68 @@ async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
     assert!(create(&["30d", "--url", "http://localhost"]).contains("https only"));
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
     assert_eq!(gateway.command(&["token", "list"]).lines().count(), 1);
+}
+
+#[test]
+fn a_pointer_of_a_scheduled_token_is_the_one_in_its_folder() {
+    let gateway = Gateway::init();
+    let out = gateway.path("out");
+    fs::create_dir(&out).unwrap();
+    let create = [
+        "token",
+        "create",
+        "--pool",
+        POOL,
+        "--name",
+        "fleet",
+        "--rotate-every",
+        "1d",
+        "--into",
+        out.to_str().unwrap(),
+    ];
+    let url = ["--url", "https://api-int.example.com:22623", "--output", "pointer"];
+    let made = gateway.command(&[&create[..], &url].concat());
+    assert_eq!(made, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
+    let rotated = gateway.command(&["token", "rotate", "fleet", "--output", "pointer"]);
+    assert_eq!(rotated, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
+    assert!(rotated != made && rotated.contains("https://api-int.example.com:22623/config/worker"));
+    let secret = gateway.command(&["token", "rotate", "fleet", "--output", "secret"]);
+    assert_eq!(secret, fs::read_to_string(out.join("fleet.secret.yaml")).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fetch_fails_while_a_token_rotates() {
+    let gateway = Arc::new(accepting(""));
+    let first = scheduled(&gateway);
+    let full = Arc::new(gateway.rendered(POOL, "full"));
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let (gateway, full, done) = (Arc::clone(&gateway), Arc::clone(&full), Arc::clone(&done));
+            tokio::spawn(async move {
+                // As a machine that boots with whatever pointer there is at that moment; one more after the last rotation.
+                loop {
+                    let last = done.load(Ordering::SeqCst);
+                    let token = published(&gateway.path("out"));
+                    fetch(&gateway, &gateway.client, &token).await.is_config(&full);
+                    if last {
+                        return token;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut newest = first;
+    for _ in 0..5 {
+        let rotating = Arc::clone(&gateway);
+        newest = tokio::task::spawn_blocking(move || rotating.command(&["token", "rotate", "fleet"]))
+            .await
+            .unwrap()
+            .trim()
+            .to_owned();
+    }
+    done.store(true, Ordering::SeqCst);
+    for client in clients {
+        assert_eq!(client.await.unwrap(), newest);
+    }
 }

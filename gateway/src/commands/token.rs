@@ -169,7 +169,7 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
             eprintln!("pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml");
         }
     }
-    arguments.shape.check(&settings, &pools)?;
+    arguments.shape.check(&settings, &pools, None)?;
     let rotation = rotation(&settings, arguments)?;
     let standard = rotation.as_ref().map_or(LIFETIME_SECONDS, |rotation| {
         // Twice, so that the token outlives a time in which it cannot be rotated.
@@ -227,7 +227,7 @@ fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
         // What cannot be shown afterwards must be known before anything changes.
         let known = tokens::list(&store).await?;
         if let Some((record, _)) = known.iter().find(|(record, _)| record.name == wanted && record.is_current()) {
-            shape.check(settings, &record.pools)?;
+            shape.check(settings, &record.pools, record.rotation.as_ref())?;
         }
         Ok(tokens::rotate(&store, &wanted, options, &ca, now()).await?)
     })?;
@@ -275,15 +275,21 @@ fn describe(record: &TokenRecord) {
 
 impl Shape {
     /// Fails if this cannot be shown of a token for these pools: before there is a token that would be lost.
-    fn check(&self, settings: &Settings, pools: &BTreeSet<String>) -> anyhow::Result<()> {
+    fn check(&self, settings: &Settings, pools: &BTreeSet<String>, rotation: Option<&Rotation>) -> anyhow::Result<()> {
         if self.output == Output::Pointer {
-            self.pointer(settings, pools, None)?;
+            self.pointer(settings, pools, rotation, None)?;
         }
         Ok(())
     }
 
-    /// The pointer config.
-    fn pointer(&self, settings: &Settings, pools: &BTreeSet<String>, token: Option<&str>) -> anyhow::Result<Value> {
+    /// The pointer config; it says the same of the gateway as those that are written into a folder.
+    fn pointer(
+        &self,
+        settings: &Settings,
+        pools: &BTreeSet<String>,
+        rotation: Option<&Rotation>,
+        token: Option<&str>,
+    ) -> anyhow::Result<Value> {
         let mut wanted = pools
             .iter()
             .filter(|pool| self.for_pool.as_ref().is_none_or(|wanted| wanted == *pool));
@@ -291,9 +297,10 @@ impl Shape {
             let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
             bail!("a pointer is for one pool: use --for-pool with one of {}", pools.join(", "));
         };
+        let url = self.url.as_ref().or(rotation.map(|rotation| &rotation.url));
         let authorities = source::certificates(&settings.tls.ca)?;
         let pointer = Pointer {
-            base: &super::pointer::base_url(settings, self.url.as_ref())?,
+            base: &super::pointer::base_url(settings, url)?,
             pool,
             authorities: &authorities,
             token,
@@ -307,7 +314,7 @@ impl Shape {
         match self.output {
             Output::Token => println!("{}", **text),
             Output::Secret => print!("{}", *tokens::auth_secret(text)),
-            Output::Pointer => println!("{:#}", self.pointer(settings, &record.pools, Some(text))?),
+            Output::Pointer => println!("{:#}", self.pointer(settings, &record.pools, record.rotation.as_ref(), Some(text))?),
         }
         if let Err(error) = published {
             bail!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}");

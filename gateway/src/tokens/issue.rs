@@ -1,4 +1,4 @@
-//! What the administrator does to tokens: create, rotate, revoke, list.
+//! What the administrator does to tokens: create, revoke, list. Rotating is in [`super::rotate`].
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use attest::UnixTime;
 use ipnet::IpNet;
 
 use super::publication::{self, Prepared, PublishError, Secret};
-use super::record::{Rotation, Superseded, TokenRecord};
-use super::{GRACE_SECONDS, secret};
+use super::record::{Rotation, TokenRecord};
+use super::secret;
 use crate::clock::lasting;
 use crate::store::{Entry, Kind, Store, StoreError};
 
@@ -50,23 +50,6 @@ pub struct Created {
     pub published: Result<(), PublishError>,
 }
 
-/// A token in the place of others.
-pub struct Rotated {
-    /// The token.
-    pub created: Created,
-    /// The last second at which the last of those before it is good, since 1970; none if they are good no longer.
-    pub previous_until: Option<u64>,
-}
-
-/// How to rotate.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RotateOptions {
-    /// How long the tokens before are good still, seconds; none is as long as the token says, or [`GRACE_SECONDS`].
-    pub grace: Option<u64>,
-    /// How long the new token is good, seconds; none is as long as the one before was.
-    pub lifetime: Option<u64>,
-}
-
 /// Why there is no new token.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
@@ -74,9 +57,7 @@ pub enum IssueError {
     #[error("a token's name has 1 to {NAME_LIMIT_CHARACTERS} printable characters")]
     Name,
     /// The name cannot be a file's.
-    #[error(
-        "the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and do not begin with '.'; or leave out --rotate-every"
-    )]
+    #[error("the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
     FileName(String),
     /// The name is in use.
     #[error("there is a token {0:?}; `attest-gateway token rotate` replaces it, `token revoke` makes it worthless; or use another name")]
@@ -193,7 +174,7 @@ fn is_taken(all: &[Known], name: &str, now: UnixTime) -> bool {
 fn check_rotation(record: &TokenRecord, rotation: &Rotation, others: &[Known]) -> Result<(), IssueError> {
     let name = &record.name;
     let named = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-    if name.starts_with('.') || !name.chars().all(named) {
+    if !name.starts_with(|first: char| first.is_ascii_alphanumeric()) || !name.chars().all(named) {
         return Err(IssueError::FileName(name.clone()));
     }
     if !rotation.into.is_absolute() {
@@ -216,7 +197,7 @@ fn check_rotation(record: &TokenRecord, rotation: &Rotation, others: &[Known]) -
     Ok(())
 }
 
-fn check_lifetime(rotation: &Rotation, lifetime: u64) -> Result<(), IssueError> {
+pub(super) fn check_lifetime(rotation: &Rotation, lifetime: u64) -> Result<(), IssueError> {
     let Rotation { every, grace, .. } = *rotation;
     if lifetime < every.saturating_add(grace) {
         return Err(IssueError::TooShort { every, grace, lifetime });
@@ -240,101 +221,6 @@ pub async fn free_name(store: &dyn Store, pool: &str) -> Result<String, IssueErr
         }
     }
     Err(IssueError::Random)
-}
-
-/// Replaces the token of that name: a new one with the same name, pools, uses and networks takes its place, and those before it are good
-/// for the grace period only. All of that or nothing.
-///
-/// # Errors
-/// [`IssueError`]; then nothing has changed.
-pub async fn rotate(store: &dyn Store, name: &str, options: RotateOptions, ca: &Path, now: UnixTime) -> Result<Rotated, IssueError> {
-    let known = all(store).await?;
-    rotate_known(store, &known, name, options, ca, now).await
-}
-
-/// As [`rotate`], of tokens that were read before.
-pub(super) async fn rotate_known(
-    store: &dyn Store,
-    known: &[Known],
-    name: &str,
-    options: RotateOptions,
-    ca: &Path,
-    now: UnixTime,
-) -> Result<Rotated, IssueError> {
-    let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
-    let template = template(&named, name, now)?;
-    let rotation = template.rotation.as_ref();
-    let lifetime = options.lifetime.unwrap_or(template.lifetime());
-    if let (Some(rotation), Some(lifetime)) = (rotation, options.lifetime) {
-        check_lifetime(rotation, lifetime)?;
-    }
-    let grace = options
-        .grace
-        .unwrap_or_else(|| rotation.map_or(GRACE_SECONDS, |rotation| rotation.grace));
-    let (text, id) = secret::generate().ok_or(IssueError::Random)?;
-    let record = TokenRecord {
-        created: now.as_secs(),
-        expires: now.as_secs().saturating_add(lifetime),
-        superseded: None,
-        ..template.clone()
-    };
-    // The second before the grace period ends is its last; without one, that second has gone by.
-    let last = now.as_secs().saturating_add(grace).saturating_sub(1);
-    let (mut expected, mut write, mut previous_until) = (Vec::new(), vec![record.entry(&id)?], None);
-    for before in named {
-        let expires = before.record.expires.min(last);
-        let superseded = before.record.superseded.clone().unwrap_or_else(|| Superseded {
-            at: now.as_secs(),
-            by: id.clone(),
-        });
-        previous_until = previous_until.max(Some(expires).filter(|expires| *expires >= now.as_secs()));
-        let after = TokenRecord {
-            expires,
-            superseded: Some(superseded),
-            rotation: None,
-            ..before.record.clone()
-        };
-        expected.push(before.entry.clone());
-        write.push(after.entry(&before.entry.id)?);
-    }
-    let prepared = prepare(&record, &text, ca, now).await?;
-    if !store.change(Kind::Token, expected, write).await? {
-        return Err(IssueError::Changed(name.to_owned()));
-    }
-    let created = Created {
-        text,
-        record,
-        published: publish(prepared).await,
-    };
-    Ok(Rotated { created, previous_until })
-}
-
-/// The newest of the tokens that are to be replaced. Older releases let several have one name.
-fn template<'k>(named: &[&'k Known], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
-    let current = || named.iter().map(|known| &known.record).filter(|record| record.is_current());
-    let newest = match current()
-        .filter(|record| !record.is_expired(now))
-        .max_by_key(|record| record.created)
-    {
-        Some(newest) => newest,
-        None => {
-            let expired = current().max_by_key(|record| record.created);
-            return expired.ok_or_else(|| IssueError::Unknown(name.to_owned()));
-        }
-    };
-    let mut pools: Vec<String> = current()
-        .filter(|record| !record.is_expired(now))
-        .map(|record| record.pools.iter().map(String::as_str).collect::<Vec<_>>().join("+"))
-        .collect();
-    pools.sort();
-    pools.dedup();
-    if pools.len() > 1 {
-        return Err(IssueError::DifferentPools {
-            name: name.to_owned(),
-            pools: pools.join(", "),
-        });
-    }
-    Ok(newest)
 }
 
 /// Makes every token of this name worthless, current and previous; says how many there were.
@@ -406,14 +292,14 @@ pub(super) async fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
 }
 
 /// The files of a token, if it has any, written and without their names.
-async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<Prepared>, PublishError> {
+pub(super) async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<Prepared>, PublishError> {
     let Some(rotation) = record.rotation.clone() else { return Ok(None) };
     let (record, text, ca) = (record.clone(), text.clone(), ca.to_owned());
     let prepared = tokio::task::spawn_blocking(move || publication::prepare(&record, &rotation, &text, &ca, now)).await;
     prepared.map_err(|_| PublishError::Interrupted)?.map(Some)
 }
 
-async fn publish(prepared: Option<Prepared>) -> Result<(), PublishError> {
+pub(super) async fn publish(prepared: Option<Prepared>) -> Result<(), PublishError> {
     let Some(prepared) = prepared else { return Ok(()) };
     let published = tokio::task::spawn_blocking(|| prepared.publish()).await;
     published.map_err(|_| PublishError::Interrupted)?

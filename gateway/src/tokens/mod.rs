@@ -13,13 +13,15 @@ mod issue;
 mod publication;
 mod record;
 mod redeem;
+mod rotate;
 mod schedule;
 mod secret;
 
-pub use issue::{Created, Draft, IssueError, RotateOptions, Rotated, create, forget_expired, free_name, list, revoke, rotate};
+pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, list, revoke};
 pub use publication::{PublishError, Secret, auth_secret};
 pub use record::{NetworkError, Rotation, State, Superseded, TokenRecord, network};
 pub use redeem::{Redeemed, TokenError, redeem};
+pub use rotate::{RotateOptions, Rotated, rotate};
 pub use schedule::{Done, tick};
 
 /// How long a rotated token is good still, unless the administrator says otherwise: long enough for nodes that are booting, and for a

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use attest::UnixTime;
 
-use super::issue::{IssueError, Known, RotateOptions, Rotated, rotate_known};
+use super::issue::{IssueError, Known};
 use super::publication::{self, PublishError};
 use super::record::{Rotation, TokenRecord};
+use super::rotate::{RotateOptions, Rotated, rotate_known};
 use super::secret;
 use crate::clock::rfc3339;
 use crate::store::{Kind, Store, StoreError};

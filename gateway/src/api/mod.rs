@@ -20,7 +20,7 @@ use attest::{EkDigest, Endorsements};
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
@@ -32,11 +32,12 @@ use crate::clock::Clock;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
 use crate::metrics::Metrics;
-use crate::pki::LiveTls;
+use crate::pki::{Fingerprint, LiveTls};
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Endorsement, Pool};
 use crate::seal::Seal;
 use crate::settings::Settings;
+use crate::sightings::{self, Sightings};
 use crate::store::{Store, StoreError};
 
 /// Longest User-Agent that is recorded.
@@ -65,6 +66,8 @@ pub struct Gateway {
     pub metrics: Arc<Metrics>,
     /// What is shown to nodes at the moment.
     pub tls: LiveTls,
+    /// Which pointers are in use.
+    pub sightings: Sightings,
     /// Whether the gateway is on its way out.
     pub draining: AtomicBool,
 }
@@ -105,6 +108,17 @@ impl Gateway {
             allowlisted,
             roots,
         })
+    }
+
+    /// Notes which CAs the pointer says it carries; gives those of them that this gateway knows.
+    fn note_pointer(&self, pool: &str, uri: &Uri, peer: SocketAddr, now: attest::UnixTime) -> Option<Vec<String>> {
+        let current = self.tls.current();
+        let bundle: Vec<Fingerprint> = current.serving.authorities().iter().map(|authority| authority.fingerprint).collect();
+        let said = sightings::said(uri.query(), &bundle);
+        let accepted = current.serving.signed_by();
+        self.sightings
+            .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());
+        said
     }
 
     /// What every record of a decision about a pool says about the gateway itself.

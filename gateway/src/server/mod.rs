@@ -29,6 +29,7 @@ use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
+use crate::sightings::Sightings;
 use crate::store::{Embedded, Store, StoreError};
 
 /// Largest request head: a ticket, and whatever proxies add.
@@ -38,6 +39,8 @@ const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 /// How often uses that need not be remembered any longer are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How often it is looked which sightings of pointers are due to be written.
+const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
 /// How far the clock may be set back without anything that was spent becoming good again.
 const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
@@ -139,6 +142,7 @@ impl Server {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
         store.forget_expired(forgettable(clock)).await?;
+        let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         let listener = listen(settings.listen).await?;
         let metrics_listener = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -165,6 +169,7 @@ impl Server {
             pools,
             metrics,
             tls,
+            sightings,
             draining,
         });
         Ok(Self {
@@ -203,6 +208,7 @@ impl Server {
         let graceful = GracefulShutdown::new();
         let mut background = JoinSet::new();
         background.spawn(forget(Arc::clone(&gateway)));
+        background.spawn(write_sightings(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { watch(&watched.pools, hangup).await });
         if let Some(metrics) = metrics {
@@ -242,6 +248,9 @@ impl Server {
         match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
+        }
+        if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
+            tracing::warn!(%error, "cannot write which pointers were seen");
         }
     }
 }
@@ -308,6 +317,20 @@ async fn forget(gateway: Arc<Gateway>) {
         every.tick().await;
         if let Err(error) = gateway.store.forget_expired(forgettable(gateway.clock)).await {
             tracing::warn!(%error, "cannot forget what has expired");
+        }
+    }
+}
+
+/// Keeps in the store which pointers were seen.
+async fn write_sightings(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
+    loop {
+        tokio::select! {
+            _ = every.tick() => {}
+            () = gateway.sightings.first() => {}
+        }
+        if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
+            tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
         }
     }
 }

@@ -203,8 +203,10 @@ impl Sightings {
     /// [`StoreError`]; what could not be written is due again in a minute.
     pub async fn write_due(&self, store: &dyn Store, now: u64) -> Result<(), StoreError> {
         // A clock that was set back must not keep anything from being written.
-        self.write(store, now, |written| written.is_none_or(|at| now.abs_diff(at) >= WRITE_EVERY_SECONDS))
-            .await
+        self.write(store, now, |written| {
+            written.is_none_or(|at| now.abs_diff(at) >= WRITE_EVERY_SECONDS)
+        })
+        .await
     }
 
     /// Writes everything that the store does not know.
@@ -400,8 +402,7 @@ mod tests {
     async fn there_is_an_end_to_what_is_kept() {
         let case = case().await;
         for number in 0..2 * SIGHTINGS_LIMIT {
-            case.sightings
-                .note(&number.to_string(), None, fingerprint(1), String::new(), 100);
+            case.sightings.note(&number.to_string(), None, fingerprint(1), String::new(), 100);
         }
         assert_eq!(case.sightings.seen.lock().unwrap().len(), SIGHTINGS_LIMIT);
     }

@@ -113,7 +113,12 @@ impl Gateway {
     /// Notes which CAs the pointer says it carries; gives those of them that this gateway knows.
     fn note_pointer(&self, pool: &str, uri: &Uri, peer: SocketAddr, now: attest::UnixTime) -> Option<Vec<String>> {
         let current = self.tls.current();
-        let bundle: Vec<Fingerprint> = current.serving.authorities().iter().map(|authority| authority.fingerprint).collect();
+        let bundle: Vec<Fingerprint> = current
+            .serving
+            .authorities()
+            .iter()
+            .map(|authority| authority.fingerprint)
+            .collect();
         let said = sightings::said(uri.query(), &bundle);
         let accepted = current.serving.signed_by();
         self.sightings

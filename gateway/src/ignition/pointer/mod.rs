@@ -1,7 +1,9 @@
 //! Pointer configs: the few lines that a node has before it has anything.
 
+mod acceptance;
 mod reading;
 
+pub use acceptance::{NotAccepted, accepts};
 use data_encoding::BASE64;
 pub use reading::{Authority, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError, Source};
 use rustls_pki_types::CertificateDer;

@@ -1,6 +1,7 @@
 //! What the administrator can ask for; each command is one file.
 
 pub mod audit;
+pub mod certificates;
 pub mod check;
 pub mod diff;
 pub mod ek;

@@ -96,11 +96,14 @@ fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
     let (config, file) = (config.to_str().unwrap(), file.to_str().unwrap());
     for arguments in [
         ["--config", config, "pointer", "inspect", file],
+        ["pointer", "--config", config, "inspect", file],
         ["pointer", "inspect", file, "--config", config],
     ] {
         let output = program().args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
+    let both = gateway.try_command(&["pointer", "--pool", POOL, "inspect", file]);
+    assert!(!both.status.success() && both.stdout.is_empty());
     let neither = gateway.try_command(&["pointer"]);
     assert!(neither.status.code() == Some(2) && String::from_utf8_lossy(&neither.stderr).contains("--pool"));
     // The certificate's first name and the port of `listen`, unless it is said.
@@ -121,6 +124,9 @@ fn the_secret_is_as_the_machine_api_wants_it() {
     assert_eq!((&secret["apiVersion"], &secret["kind"]), (&"v1".into(), &"Secret".into()));
     assert_eq!(secret["metadata"]["name"], "worker-user-data");
     assert_eq!(secret["metadata"]["namespace"], "openshift-machine-api");
+    // So that the operator leaves the CA as it is.
+    let label = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
+    assert_eq!(secret["metadata"]["labels"], serde_json::json!({ label: "" }));
     let data = |key: &str| BASE64.decode(secret["data"][key].as_str().unwrap().as_bytes()).unwrap();
     assert_eq!(data("disableTemplating"), b"true");
     let config: Value = serde_json::from_slice(&data("userData")).unwrap();

@@ -21,12 +21,14 @@ use zeroize::Zeroizing;
 const TOKEN_FILE_LIMIT_BYTES: usize = 8192;
 /// Where the Machine API looks for user data.
 const SECRET_NAMESPACE: &str = "openshift-machine-api";
+/// Tells the Machine Config Operator that somebody looks after the CAs in this user data. Without it, the operator of OpenShift 4.19 and
+/// later puts the cluster's CA in the place of a pointer's only one, in every Secret with an Ignition config, and nodes refuse the gateway.
+const SECRET_LABEL: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
 /// Longest name of an object in Kubernetes.
 const SECRET_NAME_LIMIT_BYTES: usize = 253;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:\n  attest-gateway pointer --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n  attest-gateway pointer --pool worker --format secret | oc apply -f -\n  attest-gateway pointer --pool worker --token-file rack7.token > worker.ign\n  attest-gateway pointer inspect worker.ign\n\nThe pointer config names the gateway and the CAs of tls.ca, and nothing secret unless it carries a token. It says in its URL which CAs\nthose are (?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
 )]
@@ -78,6 +80,18 @@ enum Format {
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Some(Command::Inspect { file }) = &arguments.command {
+        // clap's own way to forbid this would forbid --config, too.
+        let Arguments {
+            pool,
+            url,
+            token,
+            token_file,
+            secret_name,
+            ..
+        } = arguments;
+        if pool.is_some() || url.is_some() || token.is_some() || token_file.is_some() || secret_name.is_some() {
+            bail!("`pointer inspect` takes a file, and nothing of what `pointer` takes");
+        }
         return inspect::run(config, file);
     }
     let settings = Settings::load(config)?;
@@ -117,9 +131,10 @@ fn secret(name: &str, pointer: &[u8]) -> anyhow::Result<Zeroizing<String>> {
         bail!("a Secret's name has lower-case letters, digits, '-' and '.' only, at most {SECRET_NAME_LIMIT_BYTES}");
     }
     // Quoted: `123` and `true` are names too.
-    Ok(secret_manifest::secret(
+    Ok(secret_manifest::labelled(
         SECRET_NAMESPACE,
         &format!("\"{name}\""),
+        Some(SECRET_LABEL),
         &[("disableTemplating", b"true"), ("userData", pointer)],
     ))
 }

@@ -281,7 +281,7 @@ mod tests {
         check(&format!("ca={other}"), Some(&[]));
         check(&format!("token=x&ca={one}"), Some(&[&one]));
         check(&format!("ca={one}&token=x"), Some(&[&one]));
-        check(&format!("ca={}", vec![one.as_str(); 8].join(",")), Some(&[&one]));
+        check(&format!("ca={}", [one.as_str(); 8].join(",")), Some(&[&one]));
         for refused in [
             "ca".to_owned(),
             "ca=".to_owned(),
@@ -293,7 +293,7 @@ mod tests {
             format!("ca={}", &one[1..]),
             format!("ca={}g", &one[1..]),
             format!("ca={one} {two}"),
-            format!("ca={}", vec![one.as_str(); 9].join(",")),
+            format!("ca={}", [one.as_str(); 9].join(",")),
             format!("ca={}", ",".repeat(10_000)),
             "ca=%ff%fe".to_owned(),
         ] {

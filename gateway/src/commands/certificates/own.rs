@@ -239,7 +239,7 @@ fn seal(settings: &Settings) -> Item {
         purpose: "AES-256-GCM: challenges and tickets are given away under it, and taken back unread by anybody else",
         made: "by serve, at its first start: 32 random bytes".to_owned(),
         place: place(&path),
-        fails: "challenges and tickets under way are refused, and nodes attest again; whoever has it can make tickets",
+        fails: "nodes with a ticket are refused, and must boot again; whoever has it can make tickets",
         expires: None,
         rotates: "stop the gateway, remove the file, start it".to_owned(),
     };

@@ -141,7 +141,10 @@ fn pointer_names_the_gateway_its_ca_and_the_token() {
         let source = pointer.pointer("/ignition/config/merge/0/source").unwrap().as_str().unwrap();
         source.split_once("?ca=").unwrap().0.to_owned()
     };
-    assert_eq!(source(&plain), format!("https://localhost:{}/config/worker", gateway.address().port()));
+    assert_eq!(
+        source(&plain),
+        format!("https://localhost:{}/config/worker", gateway.address().port())
+    );
     assert_eq!(plain.pointer("/ignition/version").unwrap(), "3.1.0");
     assert!(plain.pointer("/ignition/config/merge/0/httpHeaders").is_none());
     let ca = plain

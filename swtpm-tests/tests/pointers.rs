@@ -25,7 +25,10 @@ fn check(base: &str, authorities: &[Certificate], token: Option<&str>, spec: Spe
     assert_eq!(read.authorities().unwrap(), expected);
     let sources = read.sources();
     let [source] = sources.as_slice() else { panic!("{sources:?}") };
-    assert_eq!((source.base.as_str(), source.pool.as_str()), (base.trim_end_matches('/'), "gpu.a-b"));
+    assert_eq!(
+        (source.base.as_str(), source.pool.as_str()),
+        (base.trim_end_matches('/'), "gpu.a-b")
+    );
     // With the ticket it says the same of its CAs, and has no other credential.
     read.set_ticket(source.place, "ticket.x");
     let with_ticket: Value = serde_json::from_slice(&read.to_bytes()).unwrap();
@@ -42,7 +45,11 @@ fn attest_node_takes_what_the_gateway_writes() {
     let (a, b) = (authority("a"), authority("b"));
     let both = [a, b];
     for spec in SpecVersion::ALL.into_iter().filter(|spec| *spec > SpecVersion::V3_0) {
-        for base in ["https://api-int.example:22623", "https://192.0.2.1:8443/", "https://[2001:db8::1]:22623"] {
+        for base in [
+            "https://api-int.example:22623",
+            "https://192.0.2.1:8443/",
+            "https://[2001:db8::1]:22623",
+        ] {
             for authorities in [&both[..1], &both] {
                 check(base, authorities, None, spec).unwrap();
                 check(base, authorities, Some("abc"), spec).unwrap();

@@ -54,6 +54,11 @@ fn now() -> u64 {
     attest_gateway::clock::Clock::System.now().as_secs()
 }
 
+/// A foreign text, without what a terminal would take for a command.
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
 /// Rows in columns, as wide as their widest cell.
 fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(|cell| cell.chars().count());

@@ -14,7 +14,7 @@ use attest_gateway::pki::Certificate;
 use attest_gateway::settings::Settings;
 use serde::{Serialize, Serializer};
 
-use super::table;
+use super::{clean, table};
 
 /// How long before its end a certificate is worth a warning, in seconds: two months, as `check` has it.
 const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
@@ -180,11 +180,6 @@ fn left(until: u64, now: u64) -> String {
         Some(seconds) => words(seconds),
         None => format!("{} ago", words(now.saturating_sub(until))),
     }
-}
-
-/// A foreign text, without what a terminal would take for a command.
-fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// A file, and who may read it.

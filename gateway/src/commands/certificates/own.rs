@@ -9,7 +9,7 @@ use attest_gateway::seal::Seal;
 use attest_gateway::settings::Settings;
 use rustls::crypto::aws_lc_rs;
 
-use super::{Item, State, described, place};
+use super::{Item, State, clean, described, place};
 
 /// What the names of CAs that this program or the cluster's operator makes begin with.
 const USUAL_NAMES: [&str; 2] = ["CN=machine-config-server-ca@", "CN=attestation-gateway MCS CA"];
@@ -152,7 +152,7 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
         purpose: "shown in each TLS handshake: it proves to the node that this is the gateway its pointer means",
         made: leaf.map_or_else(
             || "not known".to_owned(),
-            |leaf| format!("{}; for {}", described(leaf), super::clean(&leaf.names.join(", "))),
+            |leaf| format!("{}; for {}", described(leaf), clean(&leaf.names.join(", "))),
         ),
         place: place(&settings.tls.certificate),
         fails: "nodes that boot refuse the gateway until it is replaced; no pointer needs to change",

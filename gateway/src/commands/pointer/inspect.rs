@@ -13,7 +13,7 @@ use attest_gateway::settings::Settings;
 use attest_gateway::{pools, sightings};
 use url::Url;
 
-use super::super::{table, with_store};
+use super::super::{clean, table, with_store};
 use super::token::{self, Worth};
 
 /// What came out.
@@ -104,11 +104,6 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         judgement.rotation(&reading, serving);
     }
     Ok(judgement.print())
-}
-
-/// A foreign text, without what a terminal would take for a command.
-fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 const fn word(earns: Earns) -> &'static str {

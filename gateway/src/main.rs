@@ -42,6 +42,8 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
+    /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
+    Certificates(commands::certificates::Arguments),
     /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
     Audit(commands::audit::Arguments),
     /// Validate settings, certificates, pools, EK roots and state. Exit code 1 if the gateway would not work.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
+        Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),
         Command::Check => commands::check::run(&config),
     };

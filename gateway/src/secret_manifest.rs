@@ -6,8 +6,15 @@ use zeroize::Zeroizing;
 /// A Secret of type Opaque. Names and keys are the caller's own words, never somebody else's text.
 #[must_use]
 pub fn secret(namespace: &str, name: &str, data: &[(&str, &[u8])]) -> Zeroizing<String> {
+    labelled(namespace, name, None, data)
+}
+
+/// As [`secret`], with a label that has no value.
+#[must_use]
+pub fn labelled(namespace: &str, name: &str, label: Option<&str>, data: &[(&str, &[u8])]) -> Zeroizing<String> {
+    let labels = label.map_or_else(String::new, |label| format!("  labels:\n    {label}: \"\"\n"));
     let mut manifest = Zeroizing::new(format!(
-        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: {namespace}\ntype: Opaque\ndata:\n"
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  namespace: {namespace}\n{labels}type: Opaque\ndata:\n"
     ));
     for (key, value) in data {
         manifest.push_str("  ");

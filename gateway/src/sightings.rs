@@ -1,9 +1,30 @@
 //! Which pointers are in use: what they say of the CAs that they carry, when they were seen last, and with whom. A pointer says so in its
 //! URL (`?ca=`), which is a hint and no proof: it helps to know when an old CA can go, and decides nothing.
+//!
+//! Sightings are noted in memory, where a request costs a lock and a look into a small map, and are written by a background task. What
+//! strangers can make us keep is bounded: of a pointer's CAs only those count that the gateway knows.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
-use crate::store::{Kind, Store, StoreError};
+use crate::pki::Fingerprint;
+use crate::store::{Entry, Kind, Store, StoreError};
+
+/// The query parameter in which a pointer says which CAs it carries.
+pub const PARAMETER: &str = "ca";
+/// Most CAs that a pointer may say it carries. While one is being replaced there are two.
+pub const AUTHORITIES_LIMIT: usize = 8;
+/// Hexadecimal digits of a fingerprint in a pointer, as [`Fingerprint::short`] gives them.
+const FINGERPRINT_LENGTH_DIGITS: usize = 16;
+/// Most sightings that are kept. With the usual bundle of two CAs there are five for each pool.
+const SIGHTINGS_LIMIT: usize = 4096;
+/// How often a sighting is written that has only changed its time and place.
+const WRITE_EVERY_SECONDS: u64 = 60;
+/// How long a pointer is remembered that nobody uses: far longer than anybody looks back before an old CA goes.
+const REMEMBERED_SECONDS: u64 = 400 * 24 * 3600;
 
 /// Pointers of one pool that carry the same CAs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +50,360 @@ pub struct Sighting {
 /// # Errors
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<Sighting>, StoreError> {
-    let mut all = Vec::new();
-    for entry in store.list(Kind::Pointer).await? {
-        all.push(serde_json::from_str(&entry.value).map_err(|source| StoreError::Entry {
-            kind: Kind::Pointer.as_str(),
-            id: entry.id,
-            source,
-        })?);
+    let entries = store.list(Kind::Pointer).await?;
+    entries.into_iter().map(read).collect()
+}
+
+fn read(entry: Entry) -> Result<Sighting, StoreError> {
+    serde_json::from_str(&entry.value).map_err(|source| broken(entry.id, source))
+}
+
+const fn broken(id: String, source: serde_json::Error) -> StoreError {
+    StoreError::Entry {
+        kind: Kind::Pointer.as_str(),
+        id,
+        source,
     }
-    Ok(all)
+}
+
+impl Sighting {
+    fn key(&self) -> Key {
+        (self.pool.clone(), self.authorities.clone())
+    }
+
+    fn entry(&self) -> Result<Entry, StoreError> {
+        let id = match &self.authorities {
+            None => self.pool.clone(),
+            Some(authorities) => format!("{}?{PARAMETER}={}", self.pool, authorities.join(",")),
+        };
+        match serde_json::to_string(self) {
+            Ok(value) => Ok(Entry { id, value }),
+            Err(source) => Err(broken(id, source)),
+        }
+    }
+}
+
+/// What the pointer says in a request's query of the CAs that it carries: of those in `bundle`, in its order. `None` if it says nothing,
+/// or nothing that can be read.
+#[must_use]
+pub fn said(query: Option<&str>, bundle: &[Fingerprint]) -> Option<Vec<String>> {
+    let mut said = url::form_urlencoded::parse(query?.as_bytes()).filter_map(|(name, value)| (name == PARAMETER).then_some(value));
+    let value = said.next()?;
+    if said.next().is_some() {
+        return None;
+    }
+    let is_fingerprint =
+        |text: &str| text.len() == FINGERPRINT_LENGTH_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let fingerprints: Vec<&str> = value.split(',').take(AUTHORITIES_LIMIT + 1).collect();
+    if fingerprints.len() > AUTHORITIES_LIMIT || !fingerprints.iter().all(|text| is_fingerprint(text)) {
+        return None;
+    }
+    let mut known = Vec::new();
+    for fingerprint in bundle.iter().map(Fingerprint::short) {
+        if fingerprints.contains(&fingerprint.as_str()) && !known.contains(&fingerprint) {
+            known.push(fingerprint);
+        }
+    }
+    Some(known)
+}
+
+/// A pool, and what its pointers say.
+type Key = (String, Option<Vec<String>>);
+
+/// What the gateway knows of one [`Sighting`].
+#[derive(Debug)]
+struct Seen {
+    sighting: Sighting,
+    /// When it was written last.
+    written: Option<u64>,
+    /// Whether the store knows less.
+    changed: bool,
+}
+
+/// The sightings of a gateway that serves.
+#[derive(Debug, Default)]
+pub struct Sightings {
+    seen: Mutex<BTreeMap<Key, Seen>>,
+    /// Wakes the task that writes.
+    first: Notify,
+}
+
+impl Sightings {
+    /// Those that the store knows. What it has not seen for more than a year is forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn open(store: &dyn Store, now: u64) -> Result<Self, StoreError> {
+        let mut seen = BTreeMap::new();
+        for entry in store.list(Kind::Pointer).await? {
+            let id = entry.id.clone();
+            match read(entry) {
+                Ok(sighting) if now.saturating_sub(sighting.last) <= REMEMBERED_SECONDS => {
+                    seen.insert(
+                        sighting.key(),
+                        Seen {
+                            written: Some(sighting.last),
+                            changed: false,
+                            sighting,
+                        },
+                    );
+                }
+                // One that cannot be read tells nobody anything, and would keep `list` from telling the rest.
+                Ok(_) | Err(_) => {
+                    store.remove(Kind::Pointer, &id).await?;
+                }
+            }
+        }
+        Ok(Self {
+            seen: Mutex::new(seen),
+            first: Notify::new(),
+        })
+    }
+
+    /// Notes that a pointer was used for `pool`: what it said, who signed the certificate that was taken, from where it came.
+    pub fn note(&self, pool: &str, authorities: Option<Vec<String>>, accepted: Fingerprint, peer: String, now: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = seen.len();
+        match seen.entry((pool.to_owned(), authorities)) {
+            std::collections::btree_map::Entry::Occupied(mut there) => {
+                let there = there.get_mut();
+                there.sighting.accepted = accepted.short();
+                there.sighting.last = now;
+                there.sighting.peer = peer;
+                there.changed = true;
+            }
+            std::collections::btree_map::Entry::Vacant(place) if known < SIGHTINGS_LIMIT => {
+                let (pool, authorities) = place.key().clone();
+                place.insert(Seen {
+                    sighting: Sighting {
+                        pool,
+                        authorities,
+                        accepted: accepted.short(),
+                        first: now,
+                        last: now,
+                        peer,
+                    },
+                    written: None,
+                    changed: true,
+                });
+                self.first.notify_one();
+            }
+            std::collections::btree_map::Entry::Vacant(_) => {}
+        }
+    }
+
+    /// Completes when something was noted for the first time.
+    pub async fn first(&self) {
+        self.first.notified().await;
+    }
+
+    /// Writes what is due: what was never written at once, the rest once a minute each.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what could not be written is due again in a minute.
+    pub async fn write_due(&self, store: &dyn Store, now: u64) -> Result<(), StoreError> {
+        // A clock that was set back must not keep anything from being written.
+        self.write(store, now, |written| {
+            written.is_none_or(|at| now.abs_diff(at) >= WRITE_EVERY_SECONDS)
+        })
+        .await
+    }
+
+    /// Writes everything that the store does not know.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn write_all(&self, store: &dyn Store, now: u64) -> Result<(), StoreError> {
+        self.write(store, now, |_| true).await
+    }
+
+    async fn write(&self, store: &dyn Store, now: u64, due: impl Fn(Option<u64>) -> bool) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        let mut entries = Vec::new();
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, seen) in seen.iter_mut().filter(|(_, seen)| seen.changed && due(seen.written)) {
+                entries.push(seen.sighting.entry()?);
+                keys.push(key.clone());
+                seen.written = Some(now);
+                seen.changed = false;
+            }
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let written = store.change(Kind::Pointer, Vec::new(), entries).await;
+        if written.is_err() {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            for key in keys {
+                if let Some(seen) = seen.get_mut(&key) {
+                    seen.changed = true;
+                }
+            }
+        }
+        written.map(drop)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use rustls_pki_types::CertificateDer;
+
+    use super::*;
+    use crate::store::Embedded;
+
+    fn fingerprint(number: u8) -> Fingerprint {
+        Fingerprint::of(&CertificateDer::from(vec![number]))
+    }
+
+    fn short(number: u8) -> String {
+        fingerprint(number).short()
+    }
+
+    #[test]
+    fn what_a_pointer_says() {
+        let bundle = [fingerprint(1), fingerprint(2)];
+        let (one, two, other) = (short(1), short(2), short(3));
+        let check = |query: &str, expected: Option<&[&String]>| {
+            let expected = expected.map(|all| all.iter().copied().cloned().collect::<Vec<_>>());
+            assert_eq!(said(Some(query), &bundle), expected, "{query}");
+        };
+        assert_eq!(said(None, &bundle), None);
+        check("", None);
+        check("token=x", None);
+        check(&format!("ca={one}"), Some(&[&one]));
+        check(&format!("ca={one},{two}"), Some(&[&one, &two]));
+        check(&format!("ca={two},{one}"), Some(&[&one, &two]));
+        check(&format!("ca={two}%2C{one}"), Some(&[&one, &two]));
+        check(&format!("ca={one},{one}"), Some(&[&one]));
+        check(&format!("ca={one},{other}"), Some(&[&one]));
+        check(&format!("ca={other}"), Some(&[]));
+        check(&format!("token=x&ca={one}"), Some(&[&one]));
+        check(&format!("ca={one}&token=x"), Some(&[&one]));
+        check(&format!("ca={}", [one.as_str(); 8].join(",")), Some(&[&one]));
+        for refused in [
+            "ca".to_owned(),
+            "ca=".to_owned(),
+            "ca=,".to_owned(),
+            format!("ca={one},"),
+            format!("ca={one}&ca={two}"),
+            format!("ca={}", one.to_uppercase().replace(|c: char| c.is_ascii_digit(), "A")),
+            format!("ca={}0", one),
+            format!("ca={}", &one[1..]),
+            format!("ca={}g", &one[1..]),
+            format!("ca={one} {two}"),
+            format!("ca={}", [one.as_str(); 9].join(",")),
+            format!("ca={}", ",".repeat(10_000)),
+            "ca=%ff%fe".to_owned(),
+        ] {
+            check(&refused, None);
+        }
+    }
+
+    struct Case {
+        folder: tempfile::TempDir,
+        store: Embedded,
+        sightings: Sightings,
+    }
+
+    async fn case() -> Case {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+        let sightings = Sightings::open(&store, 0).await.unwrap();
+        Case { folder, store, sightings }
+    }
+
+    impl Case {
+        fn note(&self, authorities: Option<&[u8]>, now: u64) {
+            let authorities = authorities.map(|all| all.iter().map(|number| short(*number)).collect());
+            self.sightings
+                .note("worker", authorities, fingerprint(1), format!("192.0.2.{now}"), now);
+        }
+
+        /// First and last times that the store knows, by what pointers say.
+        async fn stored(&self) -> BTreeMap<Option<usize>, (u64, u64, String)> {
+            let all = list(&self.store).await.unwrap();
+            all.into_iter()
+                .map(|one| (one.authorities.map(|all| all.len()), (one.first, one.last, one.peer)))
+                .collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_is_written_at_once_and_the_rest_once_a_minute() {
+        let case = case().await;
+        let seen = |first: u64, last: u64| (first, last, format!("192.0.2.{last}"));
+        case.note(Some(&[1]), 100);
+        case.sightings.first().await;
+        case.sightings.write_due(&case.store, 100).await.unwrap();
+        assert_eq!(case.stored().await, BTreeMap::from([(Some(1), seen(100, 100))]));
+        // Another says something else, which is known for the first time.
+        case.note(Some(&[1]), 130);
+        case.note(None, 130);
+        case.sightings.write_due(&case.store, 130).await.unwrap();
+        assert_eq!(
+            case.stored().await,
+            BTreeMap::from([(Some(1), seen(100, 100)), (None, seen(130, 130))])
+        );
+        case.sightings.write_due(&case.store, 160).await.unwrap();
+        assert_eq!(case.stored().await[&Some(1)], seen(100, 130));
+        // At the end, whatever the time.
+        case.note(Some(&[1]), 161);
+        case.note(None, 162);
+        case.note(Some(&[]), 163);
+        case.sightings.write_all(&case.store, 163).await.unwrap();
+        let expected = [(Some(1), seen(100, 161)), (None, seen(130, 162)), (Some(0), seen(163, 163))];
+        assert_eq!(case.stored().await, BTreeMap::from(expected));
+    }
+
+    #[tokio::test]
+    async fn when_one_was_seen_first_outlives_a_restart() {
+        let case = case().await;
+        case.note(Some(&[1, 2]), 100);
+        case.sightings.write_all(&case.store, 100).await.unwrap();
+        let sightings = Sightings::open(&case.store, 200).await.unwrap();
+        let again = Case { sightings, ..case };
+        again.note(Some(&[1, 2]), 200);
+        again.sightings.write_due(&again.store, 200).await.unwrap();
+        assert_eq!(again.stored().await[&Some(2)], (100, 200, "192.0.2.200".to_owned()));
+        drop(again.folder);
+    }
+
+    #[tokio::test]
+    async fn what_is_old_or_broken_is_forgotten() {
+        let case = case().await;
+        case.note(Some(&[1]), 100);
+        case.note(None, 100 + REMEMBERED_SECONDS);
+        case.sightings.write_all(&case.store, 100).await.unwrap();
+        let entry = Entry {
+            id: "broken".to_owned(),
+            value: "{}".to_owned(),
+        };
+        case.store.put(Kind::Pointer, entry).await.unwrap();
+        assert!(list(&case.store).await.is_err());
+        Sightings::open(&case.store, 101 + REMEMBERED_SECONDS).await.unwrap();
+        assert_eq!(case.stored().await.into_keys().collect::<Vec<_>>(), [None]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_kept() {
+        let case = case().await;
+        case.note(Some(&[1]), 100);
+        let database = rusqlite::Connection::open(case.folder.path().join("gateway.db")).unwrap();
+        database.execute_batch("ALTER TABLE entries RENAME TO gone").unwrap();
+        assert!(case.sightings.write_due(&case.store, 100).await.is_err());
+        database.execute_batch("ALTER TABLE gone RENAME TO entries").unwrap();
+        case.sightings.write_due(&case.store, 160).await.unwrap();
+        assert_eq!(case.stored().await[&Some(1)].0, 100);
+    }
+
+    #[tokio::test]
+    async fn there_is_an_end_to_what_is_kept() {
+        let case = case().await;
+        for number in 0..2 * SIGHTINGS_LIMIT {
+            case.sightings.note(&number.to_string(), None, fingerprint(1), String::new(), 100);
+        }
+        assert_eq!(case.sightings.seen.lock().unwrap().len(), SIGHTINGS_LIMIT);
+    }
 }

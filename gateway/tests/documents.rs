@@ -100,6 +100,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/architecture.md",
         "docs/protocol.md",
         "docs/threat-model.md",
+        "docs/certificates.md",
         "docs/configuration.md",
         "docs/errors.md",
         "docs/pools.md",

@@ -40,6 +40,7 @@ pub(super) async fn get(
     };
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
+    record.pointer_authorities = gateway.note_pointer(pool.name(), &uri, peer, now);
     let asked = Asked {
         peer: peer.ip(),
         uri: &uri,

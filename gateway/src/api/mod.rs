@@ -20,7 +20,7 @@ use attest::{EkDigest, Endorsements};
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
@@ -33,11 +33,12 @@ use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
 use crate::guesses::Guesses;
 use crate::metrics::Metrics;
-use crate::pki::LiveTls;
+use crate::pki::{Fingerprint, LiveTls};
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Endorsement, Pool};
 use crate::seal::Seal;
 use crate::settings::Settings;
+use crate::sightings::{self, Sightings};
 use crate::store::{Store, StoreError};
 
 /// Longest User-Agent that is recorded.
@@ -68,6 +69,8 @@ pub struct Gateway {
     pub tls: LiveTls,
     /// Who has shown wrong tokens and tickets.
     pub guesses: Guesses,
+    /// Which pointers are in use.
+    pub sightings: Sightings,
     /// Whether the gateway is on its way out.
     pub draining: AtomicBool,
 }
@@ -108,6 +111,22 @@ impl Gateway {
             allowlisted,
             roots,
         })
+    }
+
+    /// Notes which CAs the pointer says it carries; gives those of them that this gateway knows.
+    fn note_pointer(&self, pool: &str, uri: &Uri, peer: SocketAddr, now: attest::UnixTime) -> Option<Vec<String>> {
+        let current = self.tls.current();
+        let bundle: Vec<Fingerprint> = current
+            .serving
+            .authorities()
+            .iter()
+            .map(|authority| authority.fingerprint)
+            .collect();
+        let said = sightings::said(uri.query(), &bundle);
+        let accepted = current.serving.signed_by();
+        self.sightings
+            .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());
+        said
     }
 
     /// What every record of a decision about a pool says about the gateway itself.

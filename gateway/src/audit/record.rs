@@ -100,6 +100,10 @@ pub struct Record {
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
+    /// The CAs that the node's pointer says it carries, by the first 16 digits of their fingerprints, as far as the gateway knows them.
+    /// Unverified; not there if the pointer says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pointer_authorities: Option<Vec<String>>,
     /// What an administrator should look into although it was not refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
@@ -135,6 +139,7 @@ impl Record {
             earned_by: None,
             use_number: None,
             user_agent: None,
+            pointer_authorities: None,
             alerts: Vec::new(),
             claims: None,
             basis: None,

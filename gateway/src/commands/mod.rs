@@ -1,6 +1,7 @@
 //! What the administrator can ask for; each command is one file.
 
 pub mod audit;
+pub mod certificates;
 pub mod check;
 pub mod diff;
 pub mod ek;
@@ -51,6 +52,11 @@ fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
 /// Seconds since 1970.
 fn now() -> u64 {
     attest_gateway::clock::Clock::System.now().as_secs()
+}
+
+/// A foreign text, without what a terminal would take for a command.
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// Rows in columns, as wide as their widest cell.

@@ -31,6 +31,7 @@ use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
+use crate::sightings::Sightings;
 use crate::store::{Embedded, Store, StoreError};
 use crate::tokens;
 
@@ -41,6 +42,8 @@ const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 /// How often uses that need not be remembered any longer are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How often it is looked which sightings of pointers are due to be written.
+const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
 /// How far the clock may be set back without anything that was spent becoming good again.
 const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// How often the gateway looks whether a token is to be rotated: often enough that a folder that lost its token is mended soon.
@@ -144,6 +147,7 @@ impl Server {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
         store.forget_expired(forgettable(clock)).await?;
+        let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         let listener = listen(settings.listen).await?;
         let metrics_listener = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -171,6 +175,7 @@ impl Server {
             metrics,
             tls,
             guesses: Guesses::default(),
+            sightings,
             draining,
         });
         Ok(Self {
@@ -210,6 +215,7 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(forget(Arc::clone(&gateway)));
         background.spawn(rotate_tokens(Arc::clone(&gateway)));
+        background.spawn(write_sightings(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { watch(&watched.pools, hangup).await });
         if let Some(metrics) = metrics {
@@ -249,6 +255,9 @@ impl Server {
         match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
+        }
+        if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
+            tracing::warn!(%error, "cannot write which pointers were seen");
         }
     }
 }
@@ -331,6 +340,20 @@ async fn rotate_tokens(gateway: Arc<Gateway>) {
         every.tick().await;
         if let Err(error) = tokens::tick(&*gateway.store, &gateway.settings.tls.ca, gateway.clock.now()).await {
             tracing::error!(%error, "cannot see which tokens are to be rotated");
+        }
+    }
+}
+
+/// Keeps in the store which pointers were seen.
+async fn write_sightings(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
+    loop {
+        tokio::select! {
+            _ = every.tick() => {}
+            () = gateway.sightings.first() => {}
+        }
+        if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
+            tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
         }
     }
 }

@@ -88,6 +88,10 @@ mod tests {
             "https://10.0.2.2:8443/config/worker?token=x#y",
             Some(("https://10.0.2.2:8443", "worker")),
         );
+        check_gateway(
+            "https://api-int.example:22623/config/worker?ca=0123456789abcdef,fedcba9876543210",
+            Some(("https://api-int.example:22623", "worker")),
+        );
         check_gateway("https://[fd00::1]:22623/config/master", Some(("https://[fd00::1]:22623", "master")));
         check_gateway(
             "https://proxy.example/cluster-1/config/gpu.a-b_c",
@@ -120,6 +124,11 @@ mod tests {
         check_token(
             "https://a/config/worker?a=b&token=x&c=%20",
             Some("https://a/config/worker?a=b&c=%20"),
+        );
+        check_token("https://a/config/worker?ca=0123456789abcdef,fedcba9876543210", None);
+        check_token(
+            "https://a/config/worker?ca=0123456789abcdef,fedcba9876543210&token=x",
+            Some("https://a/config/worker?ca=0123456789abcdef,fedcba9876543210"),
         );
         check_token("https://a/config/worker?token=x&token=y", Some("https://a/config/worker"));
     }

@@ -1,0 +1,221 @@
+//! `attest-gateway certificates`: every certificate and key in play.
+
+mod own;
+mod trusted;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest::UnixTime;
+use attest_gateway::clock::{Clock, rfc3339};
+use attest_gateway::pki::Certificate;
+use attest_gateway::settings::Settings;
+use serde::{Serialize, Serializer};
+
+use super::{clean, table};
+
+/// How long before its end a certificate is worth a warning, in seconds: two months, as `check` has it.
+const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
+/// The bits of a file's mode that say who may do what.
+const MODE_BITS: u32 = 0o777;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  attest-gateway certificates\n  attest-gateway certificates --output json | jq '.[] | select(.state != \"good\")'\n\nExit code 1 if one of them is broken, expired or not yet valid. docs/certificates.md says the same at length."
+)]
+pub struct Arguments {
+    /// A table and a paragraph for each, or JSON.
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// How something does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Good,
+    /// Its end is near.
+    ExpiresSoon,
+    Expired,
+    /// It has expired, and so will others of its kind: makers of TPMs have many, and not all are missed.
+    OutOfUse,
+    NotYetValid,
+    /// It is not here, and need not be.
+    NotHere,
+    /// It does not do what it is for, and why.
+    Broken(String),
+}
+
+impl State {
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::ExpiresSoon => "expires soon",
+            Self::Expired => "EXPIRED",
+            Self::OutOfUse => "expired",
+            Self::NotYetValid => "NOT YET VALID",
+            Self::NotHere => "not here",
+            Self::Broken(_) => "BROKEN",
+        }
+    }
+
+    const fn fails(&self) -> bool {
+        matches!(self, Self::Expired | Self::NotYetValid | Self::Broken(_))
+    }
+
+    /// By the dates of a certificate.
+    fn of(certificate: &Certificate, now: UnixTime) -> Self {
+        let now = now.as_secs();
+        if now < certificate.not_before {
+            Self::NotYetValid
+        } else if now > certificate.not_after {
+            Self::Expired
+        } else if now.saturating_add(EXPIRY_WARNING_SECONDS) > certificate.not_after {
+            Self::ExpiresSoon
+        } else {
+            Self::Good
+        }
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.word().to_lowercase())
+    }
+}
+
+/// A certificate or key, and what there is to know of it.
+#[derive(Debug, Serialize)]
+struct Item {
+    name: String,
+    state: State,
+    /// Why it is broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// What it is for.
+    purpose: &'static str,
+    /// Who made it, and how.
+    made: String,
+    /// Where it lies.
+    place: String,
+    /// What breaks when it fails.
+    fails: &'static str,
+    /// The last second at which it is valid, since 1970; keys have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<u64>,
+    /// How it is replaced.
+    rotates: String,
+}
+
+impl Item {
+    fn problem(mut self, problem: impl ToString) -> Self {
+        let problem = clean(&problem.to_string());
+        self.state = State::Broken(problem.clone());
+        self.problem = Some(problem);
+        self
+    }
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let now = Clock::System.now();
+    let mut items = own::items(&settings, now);
+    items.extend(trusted::items(&settings, now));
+    match arguments.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&items)?),
+        Output::Text => print(&items, now.as_secs()),
+    }
+    let failed = items.iter().any(|item| item.state.fails());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print(items: &[Item], now: u64) {
+    let rows: Vec<[String; 4]> = items
+        .iter()
+        .map(|item| {
+            let (expires, left) = item.expires.map_or_else(
+                || ("-".to_owned(), "-".to_owned()),
+                |expires| (rfc3339(expires), left(expires, now)),
+            );
+            [item.name.clone(), expires, left, item.state.word().to_owned()]
+        })
+        .collect();
+    print!("{}", table(["NAME", "EXPIRES", "IN", "STATE"], &rows));
+    for item in items {
+        println!("\n{}", item.name);
+        if let Some(problem) = &item.problem {
+            println!("  BROKEN    {problem}");
+        }
+        println!("  for       {}", item.purpose);
+        println!("  made      {}", item.made);
+        println!("  lies      {}", item.place);
+        println!("  fails     {}", item.fails);
+        let expires = match item.expires {
+            Some(expires) => format!("{} ({})", rfc3339(expires), left(expires, now)),
+            None => "never by itself".to_owned(),
+        };
+        println!("  expires   {expires}");
+        println!("  rotates   {}", item.rotates);
+    }
+}
+
+/// How long it is until then, in the largest unit that says enough.
+fn left(until: u64, now: u64) -> String {
+    let words = |seconds: u64| {
+        let (hours, days) = (seconds / 3600, seconds / (24 * 3600));
+        match (hours, days) {
+            (0..48, _) => format!("{hours} hours"),
+            (_, 0..730) => format!("{days} days"),
+            _ => format!("{} years", days / 365),
+        }
+    };
+    match until.checked_sub(now) {
+        Some(seconds) => words(seconds),
+        None => format!("{} ago", words(now.saturating_sub(until))),
+    }
+}
+
+/// A file, and who may read it.
+fn place(path: &Path) -> String {
+    match fs::metadata(path) {
+        Ok(found) => format!("{} (mode {:04o})", path.display(), found.permissions().mode() & MODE_BITS),
+        Err(error) => format!("{} ({error})", path.display()),
+    }
+}
+
+/// Whom a certificate is for, who signed it, and with what key: what it says of itself.
+fn described(certificate: &Certificate) -> String {
+    let Certificate {
+        subject, issuer, key_kind, ..
+    } = certificate;
+    let signed = if subject == issuer {
+        "self-signed".to_owned()
+    } else {
+        format!("signed by {}", clean(issuer))
+    };
+    format!("{}, {key_kind}, {signed}", clean(subject))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_it_is() {
+        let day = 24 * 3600;
+        assert_eq!(left(100, 100), "0 hours");
+        assert_eq!(left(100 + 2 * day - 1, 100), "47 hours");
+        assert_eq!(left(100 + 2 * day, 100), "2 days");
+        assert_eq!(left(729 * day, 0), "729 days");
+        assert_eq!(left(3650 * day, 0), "10 years");
+        assert_eq!(left(0, 3 * day), "3 days ago");
+        assert_eq!(left(u64::MAX, 0), "584942417355 years");
+    }
+}

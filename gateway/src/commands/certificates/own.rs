@@ -1,0 +1,254 @@
+//! What the gateway shows to nodes, and what that stands on: CA, certificate, their keys, and the seal's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use attest::{SpkiSha256, UnixTime};
+use attest_gateway::pki::{Certificate, Fingerprint, Serving, source};
+use attest_gateway::seal::Seal;
+use attest_gateway::settings::Settings;
+use rustls::crypto::aws_lc_rs;
+
+use super::{Item, State, clean, described, place};
+
+/// What the names of CAs that this program or the cluster's operator makes begin with.
+const USUAL_NAMES: [&str; 2] = ["CN=machine-config-server-ca@", "CN=attestation-gateway MCS CA"];
+const CA_PURPOSE: &str = "every pointer carries it: by it, and by nothing else, a booting node knows this gateway";
+const CA_FAILS: &str =
+    "nodes that boot refuse the gateway: Ignition tries again for ever, attest-node gives up; nodes that run do not notice";
+const KEY_PURPOSE: &str = "signs new MCS certificates; the gateway serves without it";
+
+/// All of them, in the order of trust.
+pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let serving = Serving::load(&settings.tls, now);
+    let authorities = source::certificates(&settings.tls.ca);
+    let signed_by = serving.as_ref().ok().map(Serving::signed_by);
+    let keys = authority_keys(&settings.tls.ca);
+    let mut items = Vec::new();
+    match &authorities {
+        Ok(authorities) => {
+            let newest = authorities.last().map(|authority| authority.fingerprint);
+            for authority in authorities {
+                items.push(ca(settings, authority, signed_by, newest, &keys, now));
+            }
+        }
+        Err(error) => items.push(
+            Item {
+                name: "MCS CA".to_owned(),
+                state: State::Good,
+                problem: None,
+                purpose: CA_PURPOSE,
+                made: "not known".to_owned(),
+                place: place(&settings.tls.ca),
+                fails: CA_FAILS,
+                expires: None,
+                rotates: "put it back from where it came, or write new pointers with another".to_owned(),
+            }
+            .problem(error),
+        ),
+    }
+    items.push(certificate(settings, serving.as_ref().err().map(ToString::to_string), now));
+    items.push(key(settings));
+    items.extend(ca_keys(settings, authorities.as_deref().unwrap_or_default(), &keys));
+    items.push(seal(settings));
+    items
+}
+
+/// Where the private keys of CAs may lie, what each is for, and whose it is if it can be read.
+struct AuthorityKey {
+    name: &'static str,
+    path: PathBuf,
+    found: Option<Result<Vec<SpkiSha256>, String>>,
+}
+
+fn authority_keys(ca: &Path) -> Vec<AuthorityKey> {
+    let stem = ca.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let beside = |word: &str| ca.with_file_name(format!("{stem}{word}.key"));
+    [("CA key", ""), ("next CA key", "-next"), ("old CA key", "-old")]
+        .into_iter()
+        .map(|(name, word)| {
+            let path = beside(word);
+            let found = fs::symlink_metadata(&path).is_ok().then(|| public_keys(&path));
+            AuthorityKey { name, path, found }
+        })
+        .collect()
+}
+
+/// The public halves of the private keys in a file.
+fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
+    let provider = aws_lc_rs::default_provider().key_provider;
+    let mut public = Vec::new();
+    for key in source::keys(path).map_err(|error| error.to_string())? {
+        let key = provider
+            .load_private_key(key)
+            .map_err(|_| format!("{}: a private key of a kind that is not known", path.display()))?;
+        let spki = key
+            .public_key()
+            .ok_or_else(|| format!("{}: a private key without a public one", path.display()))?;
+        public.push(SpkiSha256::of_spki(&spki));
+    }
+    Ok(public)
+}
+
+fn holds(key: &AuthorityKey, authority: &Certificate) -> bool {
+    matches!(&key.found, Some(Ok(public)) if public.contains(&authority.key))
+}
+
+fn ca(
+    settings: &Settings,
+    authority: &Certificate,
+    signed_by: Option<Fingerprint>,
+    newest: Option<Fingerprint>,
+    keys: &[AuthorityKey],
+    now: UnixTime,
+) -> Item {
+    let signs = signed_by == Some(authority.fingerprint);
+    let is_newest = newest == Some(authority.fingerprint);
+    let rotates = match (signs, is_newest) {
+        (true, true) => "ca introduce, write new pointers, ca switch, ca retire; `ca status` says what comes next",
+        (true, false) => "on its way out: it signs the certificate in use still; when pointers carry the newest CA: ca switch",
+        (false, true) if signed_by.is_some() => "introduced, and signs nothing yet: write new pointers, then ca switch",
+        (false, false) if signed_by.is_some() => "on its way out, and signs nothing in use: ca retire",
+        (false, _) => "not known while the certificate in use is broken; `ca status`",
+    };
+    let usual = USUAL_NAMES.iter().any(|name| authority.subject.contains(name));
+    let by = if usual {
+        "named as this program (or the cluster's operator) names its own"
+    } else {
+        "brought along"
+    };
+    let key = match keys.iter().find(|key| holds(key, authority)) {
+        Some(key) => format!(
+            "its private key is in {}: whoever has this machine can sign with it",
+            key.path.display()
+        ),
+        None => "its private key is not on this machine".to_owned(),
+    };
+    Item {
+        name: format!("MCS CA {}", authority.fingerprint.short()),
+        state: State::of(authority, now),
+        problem: None,
+        purpose: CA_PURPOSE,
+        made: format!("{}; {by}; {key}", described(authority)),
+        place: place(&settings.tls.ca),
+        fails: CA_FAILS,
+        expires: Some(authority.not_after),
+        rotates: rotates.to_owned(),
+    }
+}
+
+fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> Item {
+    let chain = source::certificates(&settings.tls.certificate);
+    let leaf = chain.as_ref().ok().and_then(|chain| chain.first());
+    // The first of the chain that ends takes the rest with it.
+    let ends = chain
+        .as_ref()
+        .ok()
+        .and_then(|chain| chain.iter().map(|certificate| certificate.not_after).min());
+    let item = Item {
+        name: "MCS certificate".to_owned(),
+        state: leaf.map_or(State::Good, |leaf| State::of(leaf, now)),
+        problem: None,
+        purpose: "shown in each TLS handshake: it proves to the node that this is the gateway its pointer means",
+        made: leaf.map_or_else(
+            || "not known".to_owned(),
+            |leaf| format!("{}; for {}", described(leaf), clean(&leaf.names.join(", "))),
+        ),
+        place: place(&settings.tls.certificate),
+        fails: "nodes that boot refuse the gateway until it is replaced; no pointer needs to change",
+        expires: ends,
+        rotates: "certificate renew; or put certificate and key there yourself. Taken within a second, or at SIGHUP; no connection drops"
+            .to_owned(),
+    };
+    match (problem, &item.state) {
+        // What the state says already.
+        (Some(_), State::Expired | State::NotYetValid) | (None, _) => item,
+        (Some(problem), _) => item.problem(problem),
+    }
+}
+
+fn key(settings: &Settings) -> Item {
+    let path = &settings.tls.key;
+    let item = Item {
+        name: "MCS key".to_owned(),
+        state: State::Good,
+        problem: None,
+        purpose: "the MCS certificate's private key; evidence is bound to it, so that it cannot be relayed through another server",
+        made: "with the certificate".to_owned(),
+        place: place(path),
+        fails: "the gateway does not start, or keeps the pair it has; whoever has the key can pose as the gateway",
+        expires: None,
+        rotates: "with the certificate: certificate renew".to_owned(),
+    };
+    private(item, path, public_keys(path).map(drop))
+}
+
+/// An item for a private key, as its file is.
+fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
+    match (read, source::mode_too_open(path)) {
+        (Err(problem), _) => item.problem(problem),
+        (Ok(()), Some(mode)) => item.problem(format!("mode {mode:04o}: only its owner may read it (chmod 0600)")),
+        (Ok(()), None) => item,
+    }
+}
+
+fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKey]) -> Vec<Item> {
+    let mut items = Vec::new();
+    for key in keys {
+        let whose = authorities.iter().find(|authority| holds(key, authority));
+        let item = Item {
+            name: key.name.to_owned(),
+            state: State::NotHere,
+            problem: None,
+            purpose: KEY_PURPOSE,
+            made: match whose {
+                Some(authority) => format!("the private key of MCS CA {}", authority.fingerprint.short()),
+                None => format!("belongs to no CA in {}", settings.tls.ca.display()),
+            },
+            place: place(&key.path),
+            fails: "no new certificate without it: bring it (--ca-key), or introduce another CA; whoever has it can pose as the gateway",
+            expires: None,
+            rotates: "with its CA: ca introduce, ca switch, ca retire. It may be kept elsewhere, and brought when it is needed".to_owned(),
+        };
+        match &key.found {
+            Some(found) => {
+                let there = Item {
+                    state: State::Good,
+                    ..item
+                };
+                items.push(private(there, &key.path, found.as_ref().map(drop).map_err(Clone::clone)));
+            }
+            // Where a single CA's key would be. The others come and go with a rotation.
+            None if key.name == "CA key" => items.push(Item {
+                made: "elsewhere, or put away".to_owned(),
+                place: format!("not on this machine ({} would be the place)", key.path.display()),
+                ..item
+            }),
+            None => {}
+        }
+    }
+    items
+}
+
+fn seal(settings: &Settings) -> Item {
+    let path = settings.seal_key();
+    let item = Item {
+        name: "seal key".to_owned(),
+        state: State::NotHere,
+        problem: None,
+        purpose: "AES-256-GCM: challenges and tickets are given away under it, and taken back unread by anybody else",
+        made: "by serve, at its first start: 32 random bytes".to_owned(),
+        place: place(&path),
+        fails: "nodes with a ticket are refused, and must boot again; whoever has it can make tickets",
+        expires: None,
+        rotates: "stop the gateway, remove the file, start it".to_owned(),
+    };
+    if !path.exists() {
+        return item;
+    }
+    let there = Item {
+        state: State::Good,
+        ..item
+    };
+    private(there, &path, Seal::open(&path).map(drop).map_err(|error| error.to_string()))
+}

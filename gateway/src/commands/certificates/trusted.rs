@@ -1,0 +1,173 @@
+//! Whom the gateway trusts: the kubelets' client CA, the makers of TPMs, the servers that pools come from.
+
+use std::fs;
+use std::path::Path;
+
+use attest::UnixTime;
+use attest_gateway::pki::{Certificate, source};
+use attest_gateway::pools::upstream::UpstreamSettings;
+use attest_gateway::settings::Settings;
+use attest_gateway::{ek_roots, pools};
+use serde::Deserialize;
+
+use super::{Item, State, described, place};
+
+/// Beyond so many EK roots, one line for all of them.
+const EK_ROOTS_ONE_BY_ONE_LIMIT: usize = 20;
+
+pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let mut items = kubelet_client_ca(settings, now);
+    items.extend(endorsers(settings, now));
+    items.extend(upstreams(settings, now));
+    items
+}
+
+/// The certificates of a file that somebody else made; one broken item if they cannot be read.
+fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
+    match source::certificates(path) {
+        Ok(certificates) => certificates.iter().map(|certificate| with(item(), certificate, now)).collect(),
+        Err(error) => vec![item().problem(error)],
+    }
+}
+
+fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
+    Item {
+        name: format!("{} {}", item.name, certificate.fingerprint.short()),
+        state: State::of(certificate, now),
+        made: format!("{}; {}", described(certificate), item.made),
+        expires: Some(certificate.not_after),
+        ..item
+    }
+}
+
+/// A maker's certificate that has expired endorses nobody, and that is all: the others do.
+fn of_maker(certificate: &Certificate, now: UnixTime) -> State {
+    match State::of(certificate, now) {
+        State::Expired => State::OutOfUse,
+        state => state,
+    }
+}
+
+fn kubelet_client_ca(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let Some(path) = &settings.tls.client_ca else { return Vec::new() };
+    of_file(path, now, || Item {
+        name: "kubelet client CA".to_owned(),
+        state: State::Good,
+        problem: None,
+        purpose: "a node whose kubelet has a client certificate by it can get what its pool's grants.kubelet says",
+        made: "by the cluster, which replaces it by itself now and then".to_owned(),
+        place: place(path),
+        fails: "nodes that were approved do not get the full config by their kubelet's certificate; nothing else changes",
+        expires: None,
+        rotates: "oc -n openshift-config-managed get configmap kube-apiserver-client-ca -o yaml, into this file".to_owned(),
+    })
+}
+
+fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let item = |name: &str| Item {
+        name: name.to_owned(),
+        state: State::Good,
+        problem: None,
+        purpose: "endorses TPMs: an EK certificate that chains to a self-signed one in this folder is taken for a real TPM's",
+        made: "by a maker of TPMs; brought along".to_owned(),
+        place: place(&settings.ek_roots),
+        fails: "TPMs of this maker are not endorsed, and their nodes do not attest; those on the allowlist (ek add) do",
+        expires: None,
+        rotates: "put the maker's other certificate into the folder, and restart the gateway".to_owned(),
+    };
+    let folder = match ek_roots::load(&settings.ek_roots) {
+        Ok(folder) => folder,
+        Err(error) => return vec![item("EK roots").problem(error)],
+    };
+    let (mut read, mut broken) = (Vec::new(), Vec::new());
+    for refused in &folder.refused {
+        broken.push(item("EK root").problem(refused));
+    }
+    for der in folder.certificates {
+        // What cannot be parsed is among the refused already.
+        if let Ok(certificate) = Certificate::parse(der) {
+            read.push(certificate);
+        }
+    }
+    let mut items = if read.len() > EK_ROOTS_ONE_BY_ONE_LIMIT {
+        read.iter()
+            .min_by_key(|certificate| certificate.not_after)
+            .map_or_else(Vec::new, |first| {
+                vec![Item {
+                    made: format!("by makers of TPMs; brought along. The first to end: {}", described(first)),
+                    state: of_maker(first, now),
+                    expires: Some(first.not_after),
+                    ..item(&format!("{} EK roots", read.len()))
+                }]
+            })
+    } else {
+        read.iter()
+            .map(|certificate| Item {
+                state: of_maker(certificate, now),
+                ..with(item("EK root"), certificate, now)
+            })
+            .collect()
+    };
+    items.extend(broken);
+    items
+}
+
+/// As much of a `pool.toml` as is needed here.
+#[derive(Deserialize)]
+struct PoolFile {
+    upstream: Option<UpstreamSettings>,
+}
+
+fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let item = |name: String, place: String| Item {
+        name,
+        state: State::Good,
+        problem: None,
+        purpose: "by it, and by nothing else, the gateway knows the Machine Config Server that the pool's config comes from",
+        made: "by the cluster; brought along".to_owned(),
+        place,
+        fails: "the pool is served as it was read last; after a restart of the gateway it is not served",
+        expires: None,
+        rotates: "replace the file that pool.toml names".to_owned(),
+    };
+    let folders = match pools::folders(&settings.pools) {
+        Ok(folders) => folders,
+        Err(error) => return vec![item("upstream CAs".to_owned(), place(&settings.pools)).problem(error)],
+    };
+    let mut items = Vec::new();
+    for (pool, folder) in folders {
+        let file = folder.join("pool.toml");
+        let read = fs::read_to_string(&file).map_err(|error| error.to_string());
+        let read = read.and_then(|text| toml::from_str::<PoolFile>(&text).map_err(|error| error.message().to_owned()));
+        let upstream = match read {
+            Ok(PoolFile { upstream }) => upstream,
+            Err(error) => {
+                items.push(item(format!("upstream of pool {pool}"), place(&file)).problem(error));
+                continue;
+            }
+        };
+        let Some(upstream) = upstream.map(|upstream| upstream.in_folder(&folder)) else {
+            continue;
+        };
+        items.extend(of_file(&upstream.ca, now, || Item {
+            rotates: format!(
+                "replace the file, and send SIGHUP (in the pool's folder it is read again by itself); both CAs may be in it meanwhile. [upstream] ca in {}",
+                file.display()
+            ),
+            ..item(format!("upstream CA of pool {pool}"), place(&upstream.ca))
+        }));
+        for key in &upstream.keys_sha256 {
+            let digest = key.to_string();
+            items.push(Item {
+                purpose: "the upstream's key, pinned: a server with another is not asked, whoever signed its certificate",
+                made: format!("SHA-256 of the key: {digest}"),
+                rotates: "add the next key to keys_sha256 before the upstream changes, take the old one out after".to_owned(),
+                ..item(
+                    format!("upstream key of pool {pool} {}", digest.chars().take(16).collect::<String>()),
+                    format!("[upstream] keys_sha256 in {}", file.display()),
+                )
+            });
+        }
+    }
+    items
+}

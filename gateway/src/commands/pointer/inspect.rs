@@ -1,0 +1,319 @@
+//! `attest-gateway pointer inspect`: what a pointer trusts, and whether this gateway would satisfy it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use attest::UnixTime;
+use attest_gateway::clock::{Clock, rfc3339};
+use attest_gateway::ignition::pointer::{self, Authority, Credential, Form, READING_LIMIT_BYTES, Reading, Source};
+use attest_gateway::pki::{Certificate, Fingerprint, Serving};
+use attest_gateway::policy::{Earns, Grants};
+use attest_gateway::settings::Settings;
+use attest_gateway::{pools, sightings};
+use url::Url;
+
+use super::super::{clean, table, with_store};
+use super::token::{self, Worth};
+
+/// What came out.
+#[derive(Default)]
+struct Judgement {
+    /// Good to know.
+    remarks: Vec<String>,
+    /// Why this gateway would not satisfy the pointer.
+    reasons: Vec<String>,
+}
+
+pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
+    let name = if file == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    };
+    let reading = Reading::parse(&super::read(file, READING_LIMIT_BYTES)?).with_context(|| name.clone())?;
+    let settings = Settings::load(config)?;
+    let now = Clock::System.now();
+    let mut judgement = Judgement::default();
+    let serving = Serving::load(&settings.tls, now)
+        .map_err(|error| {
+            judgement
+                .reasons
+                .push(format!("this gateway has no certificate that it could serve with: {error}"))
+        })
+        .ok();
+
+    let form = match &reading.form {
+        Form::Config => "an Ignition config".to_owned(),
+        Form::Secret { name } => format!("the Secret {name:?} with an Ignition config"),
+    };
+    println!("{name}: {form} of spec {}\n", reading.version);
+    if let Some(refused) = &reading.refused {
+        judgement
+            .reasons
+            .push(format!("Ignition would not take it: {}", clean(&refused.to_string())));
+    }
+    if reading.cut {
+        judgement
+            .reasons
+            .push("it has far more sources or CAs than any pointer, and the last were not looked at".to_owned());
+    }
+    print!(
+        "{}",
+        table(
+            ["SOURCE", "HOST", "PORT", "POOL", "ATTESTED", "TOKEN", "NOTHING"],
+            &sources(&settings, &reading)
+        )
+    );
+    println!();
+    print!(
+        "{}",
+        table(
+            ["CA", "SUBJECT", "UNTIL", "IN BUNDLE", "SIGNS"],
+            &authorities(&reading, serving.as_ref())
+        )
+    );
+    println!();
+
+    for authority in &reading.authorities {
+        match authority {
+            Authority::Certificate(_) => {}
+            Authority::NotLookedAt(why) => judgement.remarks.push(format!("a CA was not looked at: {why}")),
+            Authority::Broken(why) => judgement.reasons.push(format!("a CA in it is of no use: {why}")),
+        }
+    }
+    let (ours, others): (Vec<&Source>, Vec<&Source>) = reading.sources.iter().partition(|source| source.pool.is_some());
+    for other in others {
+        let place = &other.place;
+        judgement.remarks.push(format!(
+            "{place} leads elsewhere than to https://host:port/config/POOL, and was not looked at"
+        ));
+    }
+    if ours.is_empty() {
+        let nowhere = "no source in it leads to a gateway: https://host:port/config/POOL";
+        judgement.reasons.push(nowhere.to_owned());
+    }
+    for source in &ours {
+        judgement.address(source, &settings);
+        if let Some(serving) = &serving {
+            judgement.certificate(source, &reading, serving, now);
+        }
+        judgement.credential(source, &settings, config)?;
+    }
+    if let Some(serving) = &serving {
+        judgement.rotation(&reading, serving);
+    }
+    Ok(judgement.print())
+}
+
+const fn word(earns: Earns) -> &'static str {
+    match earns {
+        Earns::Full => "full",
+        Earns::PreApproved => "pre-approved",
+        Earns::Refuse => "refuse",
+    }
+}
+
+/// The URL without what may be secret in it.
+fn public(url: &Url) -> String {
+    let mut public = url.clone();
+    public.set_query(None);
+    public.set_fragment(None);
+    // They fail for URLs that cannot have either.
+    let named = public.set_username("").and_then(|()| public.set_password(None));
+    match (named, url.scheme()) {
+        (_, "data") => "data:...".to_owned(),
+        (Ok(()), _) => public.to_string(),
+        (Err(()), scheme) => format!("{scheme}:..."),
+    }
+}
+
+fn grants(settings: &Settings, pool: &str) -> anyhow::Result<Grants> {
+    Ok(pools::grants(&super::super::pool_folder(settings, pool)?)?)
+}
+
+fn sources(settings: &Settings, reading: &Reading) -> Vec<[String; 7]> {
+    let row = |source: &Source| {
+        let none = || "-".to_owned();
+        let url = source.url.as_ref();
+        let grants = source.pool.as_deref().and_then(|pool| grants(settings, pool).ok());
+        let earns = |of: fn(&Grants) -> Earns| grants.as_ref().map_or("-", |grants| word(of(grants))).to_owned();
+        [
+            url.map_or_else(|| format!("{}: no URL", source.place), public),
+            url.and_then(Url::host_str).map_or_else(none, str::to_owned),
+            url.and_then(Url::port_or_known_default).map_or_else(none, |port| port.to_string()),
+            source.pool.clone().unwrap_or_else(none),
+            earns(|grants| grants.attested),
+            earns(|grants| grants.token),
+            earns(|grants| grants.nothing),
+        ]
+    };
+    reading.sources.iter().map(row).collect()
+}
+
+fn authorities(reading: &Reading, serving: Option<&Serving>) -> Vec<[String; 5]> {
+    let yes = |yes: Option<bool>| match yes {
+        Some(true) => "yes".to_owned(),
+        Some(false) => "no".to_owned(),
+        None => "-".to_owned(),
+    };
+    let row = |authority: &Authority| match authority {
+        Authority::Certificate(certificate) => [
+            certificate.fingerprint.short(),
+            clean(&certificate.subject),
+            rfc3339(certificate.not_after),
+            yes(serving.map(|serving| serving.authorities().iter().any(|own| own.fingerprint == certificate.fingerprint))),
+            yes(serving.map(|serving| serving.signed_by() == certificate.fingerprint)),
+        ],
+        Authority::NotLookedAt(why) => [
+            "-".to_owned(),
+            format!("not looked at: {why}"),
+            String::new(),
+            String::new(),
+            String::new(),
+        ],
+        Authority::Broken(why) => [
+            "-".to_owned(),
+            format!("of no use: {why}"),
+            String::new(),
+            String::new(),
+            String::new(),
+        ],
+    };
+    reading.authorities.iter().map(row).collect()
+}
+
+impl Judgement {
+    fn address(&mut self, source: &Source, settings: &Settings) {
+        let Some(url) = &source.url else { return };
+        let shown = public(url);
+        if url.scheme() != "https" {
+            return self.reasons.push(format!("{shown}: this gateway speaks TLS only (https)"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            self.remarks
+                .push(format!("{shown}: it has a user or a password, which this gateway does not look at"));
+        }
+        let (port, listen) = (url.port_or_known_default(), settings.listen.port());
+        if let Some(port) = port.filter(|port| *port != listen) {
+            self.remarks.push(format!(
+                "{shown}: this gateway listens on port {listen}; something must lead there from port {port}"
+            ));
+        }
+        if let Some(pool) = &source.pool
+            && let Err(error) = grants(settings, pool)
+        {
+            self.reasons.push(format!("{shown}: {error:#}"));
+        }
+    }
+
+    fn certificate(&mut self, source: &Source, reading: &Reading, serving: &Serving, now: UnixTime) {
+        let Some(host) = source.url.as_ref().and_then(Url::host) else {
+            return;
+        };
+        match pointer::accepts(reading.certificates(), serving.chain(), &host, now) {
+            Ok(()) => self
+                .remarks
+                .push(format!("a node with exactly these CAs takes the certificate in use for {host}")),
+            Err(error) => {
+                let error = clean(&error.to_string());
+                self.reasons.push(format!(
+                    "a node with exactly these CAs refuses the certificate in use for {host}: {error}"
+                ));
+            }
+        }
+        let bundle: Vec<Fingerprint> = serving.authorities().iter().map(|authority| authority.fingerprint).collect();
+        let carried: Vec<String> = bundle
+            .iter()
+            .filter(|own| reading.certificates().any(|certificate| certificate.fingerprint == **own))
+            .map(Fingerprint::short)
+            .collect();
+        match sightings::said(source.url.as_ref().and_then(Url::query), &bundle) {
+            None => self
+                .remarks
+                .push("its URL does not say which CAs it carries (?ca=), so `ca status` cannot tell".to_owned()),
+            Some(said) if said != carried => {
+                self.remarks
+                    .push("its URL says other CAs (?ca=) than it carries, so `ca status` is told wrong".to_owned());
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What becomes of it when the serving certificate is replaced by one of the newest CA.
+    fn rotation(&mut self, reading: &Reading, serving: &Serving) {
+        let Some(newest) = serving.authorities().last() else { return };
+        let carries = |wanted: &Certificate| {
+            reading
+                .certificates()
+                .any(|certificate| certificate.fingerprint == wanted.fingerprint)
+        };
+        let short = newest.fingerprint.short();
+        self.remarks
+            .push(match (carries(newest), newest.fingerprint == serving.signed_by()) {
+                (true, true) => format!("it carries the newest CA {short}, which signs the certificate in use"),
+                (true, false) => format!("it carries the newest CA {short}: it holds after `ca switch`, too"),
+                (false, true) => format!("it lacks the newest CA {short}, which signs the certificate in use: write it again"),
+                (false, false) => {
+                    format!("it lacks the newest CA {short}: after `ca switch` nodes with it are lost; write it again before")
+                }
+            });
+    }
+
+    fn credential(&mut self, source: &Source, settings: &Settings, config: &Path) -> anyhow::Result<()> {
+        let Some(pool) = source.pool.as_deref() else { return Ok(()) };
+        let Ok(grants) = grants(settings, pool) else { return Ok(()) };
+        let mut credentials = source.credentials.iter();
+        let (first, more) = (credentials.next(), credentials.next().is_some());
+        if more {
+            self.reasons
+                .push("it shows more than one credential, which is refused (credential-ambiguous)".to_owned());
+        }
+        match first {
+            None if grants.nothing != Earns::Refuse => {
+                self.remarks
+                    .push(format!("it has no token: by itself it gets the {} config", word(grants.nothing)));
+            }
+            None if grants.attested != Earns::Refuse => {
+                self.remarks.push(format!(
+                    "it has no token: pool {pool} gives something only to nodes that attest (attest-node)"
+                ));
+            }
+            None => self.reasons.push(format!("it has no token, and pool {pool} gives nothing without")),
+            Some(Credential::Unreadable(problem)) => self.reasons.push((*problem).to_owned()),
+            Some(Credential::Ticket) => {
+                let ticket = "it has a ticket: that is what a node makes of its pointer, and good for minutes";
+                self.reasons.push(ticket.to_owned());
+            }
+            Some(Credential::Token(text)) => {
+                if grants.token == Earns::Refuse {
+                    self.reasons.push(format!(
+                        "it has a token, and pool {pool} takes none (grants.token in its pool.toml)"
+                    ));
+                }
+                let (text, pool, now) = (text.clone(), pool.to_owned(), super::super::now());
+                match with_store(config, |store| async move { Ok(token::describe(&store, &text, &pool, now).await?) })? {
+                    Worth::Good(text) => self.remarks.push(text),
+                    Worth::Bad(text) => self.reasons.push(text),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The last words, and the exit code.
+    fn print(self) -> ExitCode {
+        for remark in &self.remarks {
+            println!("{remark}");
+        }
+        println!();
+        if self.reasons.is_empty() {
+            println!("satisfied: this gateway serves nodes that have this pointer");
+            return ExitCode::SUCCESS;
+        }
+        for reason in &self.reasons {
+            println!("NOT satisfied: {reason}");
+        }
+        ExitCode::FAILURE
+    }
+}

@@ -4,6 +4,7 @@ mod certificate;
 mod create;
 mod inspect;
 pub mod live;
+mod manifest;
 mod serving;
 pub mod source;
 

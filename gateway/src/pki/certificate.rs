@@ -5,10 +5,12 @@ use std::net::IpAddr;
 
 use attest::{SpkiSha256, UnixTime};
 use aws_lc_rs::digest;
-use data_encoding::{BASE64, HEXLOWER};
+use data_encoding::HEXLOWER;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
+
+use crate::ignition::pointer;
 
 /// SHA-256 of a certificate's DER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,8 +18,6 @@ pub struct Fingerprint([u8; 32]);
 
 /// Hexadecimal digits of a fingerprint that are enough to tell an installation's few certificates apart.
 const SHORT_DIGITS: usize = 16;
-/// Length of PEM's lines (RFC 7468).
-const PEM_LINE_CHARACTERS: usize = 64;
 
 impl Fingerprint {
     /// Of a certificate.
@@ -100,17 +100,7 @@ impl Certificate {
     /// As PEM.
     #[must_use]
     pub fn pem(&self) -> String {
-        let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
-        let text = BASE64.encode(&self.der);
-        let mut rest = text.as_str();
-        while !rest.is_empty() {
-            let (line, next) = rest.split_at(rest.len().min(PEM_LINE_CHARACTERS));
-            pem.push_str(line);
-            pem.push('\n');
-            rest = next;
-        }
-        pem.push_str("-----END CERTIFICATE-----\n");
-        pem
+        pointer::pem(&self.der)
     }
 
     /// Whether it is valid at that time, by its dates alone.

@@ -41,7 +41,7 @@ pub enum Command {
 }
 
 /// A duration such as `90m`, in seconds.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let unit = text.chars().last().ok_or("empty")?;
     let factor = match unit {
         's' => 1,

@@ -35,11 +35,7 @@ impl Expiry {
         let mut notices = Vec::new();
         let mut soon = false;
         for (role, certificate) in certificates {
-            let text = format!(
-                "the {role} {} ({})",
-                certificate.subject,
-                certificate.fingerprint.short()
-            );
+            let text = format!("the {role} {} ({})", certificate.subject, certificate.fingerprint.short());
             let until = rfc3339(certificate.not_after);
             if now > certificate.not_after {
                 if self.over.insert(certificate.fingerprint) {
@@ -80,7 +76,7 @@ pub(super) fn look_again(certificates: &[(&str, &Certificate)], now: u64) -> u64
 mod tests {
     use attest::UnixTime;
 
-    use super::super::create::{self, Algorithm, SigningKey};
+    use super::super::issue::{self, Algorithm, SigningKey};
     use super::*;
 
     const NOW: u64 = 1_800_000_000;
@@ -89,7 +85,7 @@ mod tests {
     fn ca(name: &str, days: u32) -> Certificate {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
         let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
-        create::authority(name, key, days, now).unwrap().certificate
+        issue::authority(name, key, days, now).unwrap().certificate
     }
 
     #[test]

@@ -25,11 +25,7 @@ pub enum Finding {
 #[must_use]
 pub fn inspect(files: &TlsSettings, now: UnixTime) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for path in [
-        files.key.clone(),
-        install::authority_key(files),
-        install::next_authority_key(files),
-    ] {
+    for path in [files.key.clone(), install::authority_key(files), install::next_authority_key(files)] {
         if let Some(mode) = source::mode_too_open(&path) {
             findings.push(Finding::Error(format!(
                 "{} has mode {mode:04o}: only its owner may read it (chmod 0600)",

@@ -3,14 +3,15 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use attest::{SpkiSha256, UnixTime};
 use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-use super::create::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
 use super::files::{self, FileError, PRIVATE, PUBLIC};
+use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
 use super::source::{self, SourceError};
 use super::{Certificate, Serving, ServingError};
 use crate::settings::TlsSettings;
@@ -145,7 +146,13 @@ pub fn find_authority_key(files: &TlsSettings, ca: &Certificate, given: Option<&
 ///
 /// # Errors
 /// [`InstallError`]; what would be there is checked before anything is written.
-pub fn first(files: &TlsSettings, authorities: &[Certificate], chain: &[Certificate], key: &str, now: UnixTime) -> Result<(), InstallError> {
+pub fn first(
+    files: &TlsSettings,
+    authorities: &[Certificate],
+    chain: &[Certificate],
+    key: &str,
+    now: UnixTime,
+) -> Result<(), InstallError> {
     let keys = pem_keys(key);
     Serving::of(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
     let folder = files::folder(&files.certificate);
@@ -207,7 +214,7 @@ impl<'a> Installation<'a> {
         now: UnixTime,
     ) -> Result<Certificate, InstallError> {
         let ca_key = find_authority_key(self.files, ca, ca_key)?;
-        let Made { certificate, key } = create::serving(ca, &ca_key, names, wanted, now)?;
+        let Made { certificate, key } = issue::serving(ca, &ca_key, names, wanted, now)?;
         self.replace(std::slice::from_ref(&certificate), &key.pem(), now)?;
         Ok(certificate)
     }
@@ -219,11 +226,7 @@ impl<'a> Installation<'a> {
     pub fn bring(&self, certificate: &Path, key: &Path, now: UnixTime) -> Result<Certificate, InstallError> {
         let chain = source::certificates(certificate)?;
         let leaf = chain.first().cloned().ok_or_else(|| ServingError::NoName(certificate.to_owned()))?;
-        let fitting = fitting(&source::keys(key)?, leaf.key).ok_or_else(|| ServingError::WrongKey {
-            certificate: certificate.to_owned(),
-            key: key.to_owned(),
-        })?;
-        self.replace(&chain, &fitting, now)?;
+        self.replace(&chain, &fitting_key(key, &leaf)?, now)?;
         Ok(leaf)
     }
 
@@ -239,7 +242,9 @@ impl<'a> Installation<'a> {
         let authorities = source::authorities(&self.files.ca)?;
         Serving::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
         // Where today's pair is broken already there is nothing to keep up.
-        let leaf = source::certificates(&self.files.certificate).ok().and_then(|chain| chain.first().cloned());
+        let leaf = source::certificates(&self.files.certificate)
+            .ok()
+            .and_then(|chain| chain.first().cloned());
         let old = leaf.zip(source::keys(&self.files.key).ok());
         let old = old.and_then(|(leaf, keys)| fitting(&keys, leaf.key)).unwrap_or_default();
         let mut both = Zeroizing::new(String::with_capacity(key.len() + old.len()));
@@ -289,9 +294,11 @@ impl<'a> Installation<'a> {
                 (path, key)
             }
         };
-        let Made { certificate, .. } = create::authority(name, key, wanted.days, now)?;
+        let Made { certificate, .. } = issue::authority(name, key, wanted.days, now)?;
         if certificate.key_kind != wanted.algorithm.key_kind() {
-            return Err(unfit("was left behind by another command, and is of another kind; remove it if it is nobody's"));
+            return Err(unfit(
+                "was left behind by another command, and is of another kind; remove it if it is nobody's",
+            ));
         }
         self.add(&certificate)?;
         Ok((certificate, path))
@@ -380,6 +387,17 @@ fn pem_keys(text: &str) -> Vec<PrivateKeyDer<'static>> {
     PrivateKeyDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect()
 }
 
+/// The key of a file that is the certificate's, as PEM.
+///
+/// # Errors
+/// [`InstallError::Unfit`], if there is none.
+pub fn fitting_key(path: &Path, certificate: &Certificate) -> Result<Zeroizing<String>, InstallError> {
+    fitting(&source::keys(path)?, certificate.key).ok_or_else(|| InstallError::Unfit {
+        path: path.to_owned(),
+        problem: format!("no key in it is that of {}", certificate.subject),
+    })
+}
+
 /// The key of these that has this public half, as PEM.
 fn fitting(keys: &[PrivateKeyDer<'static>], public: SpkiSha256) -> Option<Zeroizing<String>> {
     keys.iter()
@@ -402,5 +420,44 @@ fn key_pem(key: &PrivateKeyDer<'_>) -> Zeroizing<String> {
 /// The kind of key that an installation's certificate has, if it is one that can be made here.
 #[must_use]
 pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
-    Algorithm::ALL.into_iter().find(|algorithm| algorithm.key_kind() == certificate.key_kind)
+    Algorithm::ALL
+        .into_iter()
+        .find(|algorithm| algorithm.key_kind() == certificate.key_kind)
+}
+
+/// Today's serving certificate, whatever its dates are, and the CA that has signed it.
+#[derive(Debug)]
+pub struct Today {
+    /// The certificate.
+    pub certificate: Certificate,
+    /// The CA.
+    pub authority: Certificate,
+    /// All CAs of the bundle.
+    pub authorities: Vec<Certificate>,
+}
+
+/// Reads what is there. That a certificate has expired is no reason against its renewal.
+///
+/// # Errors
+/// [`InstallError`].
+pub fn today(files: &TlsSettings) -> Result<Today, InstallError> {
+    let authorities = source::authorities(&files.ca)?;
+    let chain = source::certificates(&files.certificate)?;
+    let leaf = chain.first().ok_or_else(|| ServingError::NoName(files.certificate.clone()))?;
+    let mut ends: Vec<u64> = chain.iter().chain(&authorities).map(|certificate| certificate.not_after).collect();
+    ends.sort_unstable();
+    let mut found = Err(ServingError::NoName(files.certificate.clone()));
+    // If it was ever good, it was so when one of them ended.
+    for end in ends.into_iter().rev() {
+        found = Serving::load(files, UnixTime::since_unix_epoch(Duration::from_secs(end)));
+        if found.is_ok() {
+            break;
+        }
+    }
+    let serving = found?;
+    Ok(Today {
+        certificate: leaf.clone(),
+        authority: serving.authority().clone(),
+        authorities,
+    })
 }

@@ -96,8 +96,7 @@ fn decode(key: &str, value: &str) -> Result<Zeroizing<String>, String> {
 mod tests {
     use super::*;
 
-    const SECRET: &str =
-        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: machine-config-server-tls\ntype: kubernetes.io/tls\ndata:\n  tls.crt: Y2Vy\n    dA==\n  tls.key: a2V5\n";
+    const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: machine-config-server-tls\ntype: kubernetes.io/tls\ndata:\n  tls.crt: Y2Vy\n    dA==\n  tls.key: a2V5\n";
 
     #[test]
     fn the_first_key_that_is_there_counts() {
@@ -105,8 +104,16 @@ mod tests {
         check(SECRET, &["tls.crt"], "cert");
         check(SECRET, &["tls.key"], "key");
         check(SECRET, &["ca.crt", "tls.crt"], "cert");
-        check(r#"{"apiVersion":"v1","kind":"Secret","data":{"tls.key":"a2V5"}}"#, &["tls.key"], "key");
-        check("apiVersion: v1\nkind: Secret\nstringData:\n  tls.key: |\n    plain\n", &["tls.key"], "plain\n");
+        check(
+            r#"{"apiVersion":"v1","kind":"Secret","data":{"tls.key":"a2V5"}}"#,
+            &["tls.key"],
+            "key",
+        );
+        check(
+            "apiVersion: v1\nkind: Secret\nstringData:\n  tls.key: |\n    plain\n",
+            &["tls.key"],
+            "plain\n",
+        );
         check(
             "apiVersion: v1\nkind: Secret\ndata: {tls.key: a2V5}\nstringData: {tls.key: over}\n",
             &["tls.key"],
@@ -137,7 +144,10 @@ mod tests {
         check("kind: Secret\napiVersion: v1\ndata: {tls.crt: hunter2}\n", "tls.crt is no Base64");
         check("kind: Secret\napiVersion: v1\ndata: {tls.crt: /w==}\n", "tls.crt is no text");
         check("kind: Secret\napiVersion: v1\ndata: {tls.crt: [hunter2]}\n", "no YAML");
-        check("kind: ConfigMap\napiVersion: v1\nstringData: {tls.crt: hunter2}\n", "the ConfigMap has no");
+        check(
+            "kind: ConfigMap\napiVersion: v1\nstringData: {tls.crt: hunter2}\n",
+            "the ConfigMap has no",
+        );
         check(&format!("{SECRET}---\n{SECRET}"), "no YAML of one object");
         let aliases: String = (0..40).map(|_| "  - *a\n").collect();
         check(&format!("a: &a hunter2\nb:\n{aliases}kind: Secret\n"), "no YAML");

@@ -2,11 +2,11 @@
 //! at the moment.
 
 mod certificate;
-pub mod create;
 mod expiry;
 pub mod files;
 mod inspect;
 pub mod install;
+pub mod issue;
 pub mod live;
 mod manifest;
 pub mod rotation;
@@ -16,10 +16,10 @@ pub mod watch;
 
 use attest::UnixTime;
 pub use certificate::{Certificate, Fingerprint};
-pub use create::{Algorithm, CreateError, Names, Wanted};
 pub use expiry::EXPIRY_WARNING_SECONDS;
 pub use inspect::{Finding, inspect};
 pub use install::{InstallError, Installation};
+pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{LiveTls, TlsError};
 pub use serving::{Serving, ServingError};
 
@@ -30,9 +30,9 @@ use crate::settings::TlsSettings;
 /// # Errors
 /// [`InstallError`].
 pub fn create(files: &TlsSettings, names: &Names, now: UnixTime) -> Result<(), InstallError> {
-    let key = create::SigningKey::generate(Algorithm::default())?;
-    let ca = create::authority(&create::authority_name(now), key, create::VALIDITY_DAYS, now)?;
-    let made = create::serving(&ca.certificate, &ca.key, names, &Wanted::default(), now)?;
+    let key = issue::SigningKey::generate(Algorithm::default())?;
+    let ca = issue::authority(&issue::authority_name(now), key, issue::VALIDITY_DAYS, now)?;
+    let made = issue::serving(&ca.certificate, &ca.key, names, &Wanted::default(), now)?;
     install::first(files, &[ca.certificate], &[made.certificate], &made.key.pem(), now)?;
     files::create(&install::authority_key(files), files::PRIVATE, &ca.key.pem())?;
     Ok(())

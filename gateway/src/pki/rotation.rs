@@ -97,11 +97,7 @@ impl Safety {
 ///   them in. Once that is retired, pointers no longer carry it, and going back would lock out others.
 #[must_use]
 pub fn safety(stage: Stage, newest: &str, sightings: &[Sighting], now: u64, within: u64) -> Safety {
-    let recent = || {
-        sightings
-            .iter()
-            .filter(|sighting| sighting.last >= now.saturating_sub(within))
-    };
+    let recent = || sightings.iter().filter(|sighting| sighting.last >= now.saturating_sub(within));
     let lacks = |sighting: &Sighting| {
         let carries = sighting.authorities.iter().flatten().any(|authority| authority == newest);
         match stage {

@@ -97,9 +97,9 @@ pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
     };
     let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(text.as_bytes()).collect();
     match all {
-        Ok(all) if all.is_empty() && text.contains("ENCRYPTED") => {
-            Err(problem("the private key is encrypted with a passphrase: nobody is there to type it".to_owned()))
-        }
+        Ok(all) if all.is_empty() && text.contains("ENCRYPTED") => Err(problem(
+            "the private key is encrypted with a passphrase: nobody is there to type it".to_owned(),
+        )),
         Ok(all) if all.is_empty() => Err(problem("holds no private key".to_owned())),
         Ok(all) => Ok(all),
         // What the parser says may quote the text.

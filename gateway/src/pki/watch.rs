@@ -61,7 +61,10 @@ fn follow(path: &Path, folders: &mut BTreeSet<PathBuf>) {
 
 /// The parts of a path, the last one first.
 fn parts(path: &Path) -> Vec<PathBuf> {
-    let parts = path.components().rev().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    let parts = path
+        .components()
+        .rev()
+        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     parts.map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
@@ -166,7 +169,10 @@ impl Said {
             .chain(current.serving.authorities().iter().map(|ca| ("mcs-ca", ca)))
             .chain(client.iter().flatten().map(|ca| ("kubelet-client-ca", ca)))
             .collect();
-        metrics.certificates(all.iter().map(|(role, certificate)| (*role, certificate.fingerprint.short(), certificate.not_after)));
+        metrics.certificates(
+            all.iter()
+                .map(|(role, certificate)| (*role, certificate.fingerprint.short(), certificate.not_after)),
+        );
         let named: Vec<(&str, &Certificate)> = all
             .into_iter()
             .map(|(role, certificate)| match role {

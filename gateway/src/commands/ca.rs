@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use attest::UnixTime;
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage, WITHIN_DAYS};
@@ -121,12 +123,6 @@ pub(super) fn common_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("a CA's name has 1 to {NAME_LIMIT_CHARACTERS} printable characters"))
 }
 
-impl Name {
-    fn or_default(&self) -> String {
-        self.name.clone().unwrap_or_else(|| issue::authority_name(Clock::System.now()))
-    }
-}
-
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create { out, key_out, name, kind } => create(out, key_out, name, kind)?,
@@ -155,7 +151,9 @@ fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Resul
     }
     let wanted = kind.wanted(None);
     let key = issue::SigningKey::generate(wanted.algorithm)?;
-    let made = issue::authority(&name.or_default(), key, wanted.days, Clock::System.now())?;
+    let now = Clock::System.now();
+    let name = name.name.clone().unwrap_or_else(|| issue::authority_name(now));
+    let made = issue::authority(&name, key, wanted.days, now)?;
     // The key first: without it, the certificate is of no use.
     files::create(key_out, files::PRIVATE, &made.key.pem())?;
     files::create(out, files::PUBLIC, &made.certificate.pem())?;
@@ -226,10 +224,16 @@ fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, 
         }
         None => {
             let wanted = kind.wanted(Some(&today.authority));
-            let name = name.or_default();
-            if today.authority.subject == format!("CN={name}") {
-                bail!("{name} is what the CA in use is called: two CAs of one gateway must differ in it");
-            }
+            let taken = |name: &str| today.authority.subject == format!("CN={name}");
+            let name = match &name.name {
+                Some(name) if taken(name) => bail!("{name} is what the CA in use is called: two CAs of one gateway must differ in it"),
+                Some(name) => name.clone(),
+                // One that was made in this second.
+                None if taken(&issue::authority_name(now)) => {
+                    issue::authority_name(UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs() + 1)))
+                }
+                None => issue::authority_name(now),
+            };
             let (ca, key) = installation.introduce(&name, &wanted, key_out, now)?;
             (ca, Some(key))
         }
@@ -264,14 +268,7 @@ fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>,
     let newest = today.authorities.last().context("there is no CA")?;
     let now = Clock::System.now();
     let made = match brought {
-        Some((certificate, key)) => {
-            let chain = source::certificates(certificate)?;
-            let signed = chain.last().is_some_and(|last| last.issuer == newest.subject);
-            if !signed {
-                bail!("{} is not signed by the newest CA {}", certificate.display(), newest.subject);
-            }
-            installation.bring(certificate, key, now)?
-        }
+        Some((certificate, key)) => installation.bring(newest, certificate, key, now)?,
         None => installation.renew(
             newest,
             ca_key,

@@ -28,8 +28,16 @@ pub struct FileError {
 pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     named(path, || {
         let temporary = Temporary::write(path, mode, text, None)?;
-        // Unlike a rename, a link does not take the place of anything.
-        fs::hard_link(&temporary.0, path)?;
+        // Unlike a rename, a link does not take the place of anything. Some file systems, such as those of memory sticks, have none.
+        match fs::hard_link(&temporary.0, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                if fs::symlink_metadata(path).is_ok() {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+                fs::rename(&temporary.0, path)?;
+            }
+            linked => linked?,
+        }
         drop(temporary);
         sync_folder(path)
     })

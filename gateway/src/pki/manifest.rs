@@ -38,6 +38,11 @@ pub(super) fn is_pem(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("-----BEGIN"))
 }
 
+/// Whether a text is a manifest that may hold certificates or keys.
+pub(super) fn is_manifest(text: &str) -> bool {
+    !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
+}
+
 /// The value of the first of `keys` that a manifest has.
 ///
 /// # Errors

@@ -204,7 +204,9 @@ fn accepts(authority: &Certificate, chain: &[Certificate], provider: &Arc<Crypto
     let (leaf, intermediates) = chain.split_first().ok_or("there is no certificate")?;
     let intermediates: Vec<CertificateDer<'_>> = intermediates.iter().map(|certificate| certificate.der.clone()).collect();
     for name in &leaf.names {
-        let server = ServerName::try_from(name.as_str()).map_err(|error| format!("{name}: {error}"))?;
+        // A wildcard is no name of a server, but stands for some.
+        let server = name.strip_prefix("*.").map_or_else(|| name.clone(), |rest| format!("any.{rest}"));
+        let server = ServerName::try_from(server.as_str()).map_err(|error| format!("{name}: {error}"))?;
         verifier
             .verify_server_cert(&leaf.der, &intermediates, &server, &[], now)
             .map_err(|error| format!("{name}: {error}"))?;

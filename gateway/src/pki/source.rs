@@ -112,7 +112,7 @@ pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
 /// # Errors
 /// [`SourceError`], if it cannot be read.
 pub fn is_manifest(path: &Path) -> Result<bool, SourceError> {
-    Ok(!manifest::is_pem(&read(path)?))
+    Ok(manifest::is_manifest(&read(path)?))
 }
 
 /// What these files hold, in one digest: whether anything has changed. A file that cannot be read counts as one that is empty.
@@ -166,4 +166,88 @@ fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
     let mut text = Zeroizing::new(String::new());
     file.take(FILE_LIMIT_BYTES).read_to_string(&mut text).map_err(io)?;
     Ok(text)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use attest::UnixTime;
+    use data_encoding::BASE64;
+
+    use super::super::issue::{self, Algorithm, SigningKey};
+    use super::*;
+
+    fn ca(name: &str) -> Certificate {
+        let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+        issue::authority(name, key, 10, now).unwrap().certificate
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_secret_with_a_ca_beside_its_certificate_is_both() {
+        let (one, two) = (ca("one"), ca("two"));
+        let secret = |keys: &[(&str, &Certificate)]| {
+            let data: Vec<String> = keys
+                .iter()
+                .map(|(key, certificate)| format!("  {key}: {}", BASE64.encode(certificate.pem().as_bytes())))
+                .collect();
+            file(&format!("apiVersion: v1\nkind: Secret\ndata:\n{}\n", data.join("\n")))
+        };
+        let both = secret(&[("tls.crt", &one), ("ca.crt", &two)]);
+        assert_eq!(certificates(both.path()).unwrap(), [one.clone()]);
+        assert_eq!(authorities(both.path()).unwrap(), [two.clone()]);
+        let single = secret(&[("tls.crt", &one)]);
+        assert_eq!(authorities(single.path()).unwrap(), [one.clone()]);
+        let config_map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca-bundle.crt": one.pem() + &two.pem()}});
+        assert_eq!(authorities(file(&config_map.to_string()).path()).unwrap(), [one, two]);
+        assert!(is_manifest(both.path()).unwrap());
+    }
+
+    #[test]
+    fn keys_are_read_in_every_form_that_openssl_writes() {
+        let check = |text: &str, expected: &str| match keys(file(text).path()) {
+            Ok(keys) => assert_eq!(expected, format!("{} key", keys.len())),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains(expected) && !error.contains("c2VjcmV0"), "{error}");
+            }
+        };
+        let pem = |label: &str| format!("-----BEGIN {label}-----\nc2VjcmV0\n-----END {label}-----\n");
+        check(&pem("PRIVATE KEY"), "1 key");
+        check(&pem("EC PRIVATE KEY"), "1 key");
+        check(&pem("RSA PRIVATE KEY"), "1 key");
+        check(&(pem("PRIVATE KEY") + &pem("EC PRIVATE KEY")), "2 key");
+        check(&pem("ENCRYPTED PRIVATE KEY"), "passphrase");
+        check(&pem("CERTIFICATE"), "no private key");
+        check("-----BEGIN PRIVATE KEY-----\nc2VjcmV0", "no proper PEM");
+        check("", "is empty");
+        check("c2VjcmV0", "neither PEM nor a manifest");
+        check("apiVersion: v1\nkind: Secret\ndata: {tls.crt: c2VjcmV0}\n", "no tls.key");
+        check("apiVersion: v1\nkind: Secret\ndata: {tls.key: c2VjcmV0}\n", "no private key");
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_which_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = folder.path().join("none.crt");
+        for path in [none.as_path(), folder.path()] {
+            let error = certificates(path).unwrap_err().to_string();
+            assert!(error.starts_with(&path.display().to_string()), "{error}");
+        }
+        let large = file(&"x".repeat(2 << 20));
+        assert!(matches!(certificates(large.path()), Err(SourceError::TooLarge { .. })));
+        let broken = file("-----BEGIN CERTIFICATE-----\nc2VjcmV0\n-----END CERTIFICATE-----\n");
+        assert!(
+            certificates(broken.path())
+                .unwrap_err()
+                .to_string()
+                .contains("no X.509 certificate")
+        );
+    }
 }

@@ -9,7 +9,7 @@ use tokio::signal::unix::Signal;
 
 use super::expiry::{Expiry, Notice, look_again};
 use super::live::{LiveTls, Reloaded};
-use super::{Certificate, source};
+use super::{Certificate, Serving, source};
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
@@ -129,21 +129,7 @@ impl Said {
             }
             Ok(Reloaded::Changed { old, new }) => {
                 self.problem = None;
-                let (old, new) = (&old.serving, &new.serving);
-                let same = old.chain() == new.chain() && old.authorities() == new.authorities();
-                if let (Some(before), Some(leaf), false) = (old.certificate(), new.certificate(), same) {
-                    tracing::info!(
-                        "the MCS certificate is now {}, until {}, signed by {} ({}); it was {}, signed by {}; pointers carry {} CA{}",
-                        leaf.fingerprint.short(),
-                        rfc3339(leaf.not_after),
-                        new.authority().subject,
-                        new.signed_by().short(),
-                        before.fingerprint.short(),
-                        old.signed_by().short(),
-                        new.authorities().len(),
-                        if new.authorities().len() == 1 { "" } else { "s" },
-                    );
-                }
+                changed(&old.serving, &new.serving);
             }
             Err(error) => {
                 let problem = error.to_string();
@@ -188,6 +174,36 @@ impl Said {
             }
         }
         Instant::now() + Duration::from_secs(look_again(&named, now))
+    }
+}
+
+/// One line of what has changed.
+fn changed(old: &Serving, new: &Serving) {
+    let (Some(before), Some(leaf)) = (old.certificate(), new.certificate()) else {
+        return;
+    };
+    let authorities: Vec<String> = new.authorities().iter().map(|ca| ca.fingerprint.short()).collect();
+    let authorities = authorities.join(", ");
+    if old.chain() != new.chain() || old.signed_by() != new.signed_by() {
+        tracing::info!(
+            "the MCS certificate is now {}, until {}, signed by {} ({}); it was {}, signed by {}; CAs of new pointers: {authorities}",
+            leaf.fingerprint.short(),
+            rfc3339(leaf.not_after),
+            new.authority().subject,
+            new.signed_by().short(),
+            before.fingerprint.short(),
+            old.signed_by().short(),
+        );
+    } else if old.authorities() != new.authorities() {
+        tracing::info!(
+            "CAs of new pointers are now {authorities}; the MCS certificate is still {}",
+            leaf.fingerprint.short()
+        );
+    } else {
+        tracing::info!(
+            "the certificates' files have changed; the MCS certificate is still {}",
+            leaf.fingerprint.short()
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use attest::UnixTime;
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage, WITHIN_DAYS};
-use attest_gateway::pki::{Installation, Names, files, issue, source};
+use attest_gateway::pki::{Installation, Names, authority_keys, files, issue, source};
 use attest_gateway::settings::Settings;
 use attest_gateway::sightings::{self, Sighting};
 
@@ -292,8 +292,8 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
         Stage::Switched => {}
         // What an interrupted command has left.
         Stage::Settled
-            if install::kept_key(&settings.tls, &today.authority)
-                .is_some_and(|path| path == install::next_authority_key(&settings.tls)) => {}
+            if authority_keys::kept_key(&settings.tls, &today.authority)
+                .is_some_and(|path| path == authority_keys::next_authority_key(&settings.tls)) => {}
         Stage::Settled => bail!(
             "{} holds one CA, and it is in use: there is none to retire",
             settings.tls.ca.display()
@@ -376,7 +376,7 @@ fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
                 ca.fingerprint.short(),
                 ca.subject.clone(),
                 rfc3339(ca.not_after),
-                install::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
+                authority_keys::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
                 if signs { "signs the certificate" } else { "" }.to_owned(),
             ]
         })

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
-use attest_gateway::pki::{Certificate, Names, files, install, source};
+use attest_gateway::pki::{Certificate, Names, authority_keys, files, install, source};
 use attest_gateway::settings::{self, Settings, TlsSettings};
 use attest_gateway::{pools, store};
 
@@ -123,7 +123,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     let name = arguments.ca_name.clone().unwrap_or_else(|| issue::authority_name(now));
     let ca = issue::authority(&name, SigningKey::generate(wanted.algorithm)?, wanted.days, now)?;
     let made = issue::serving(&ca.certificate, &ca.key, &names, &wanted, now)?;
-    let key_out = arguments.ca_key_out.clone().unwrap_or_else(|| install::authority_key(files));
+    let key_out = arguments.ca_key_out.clone().unwrap_or_else(|| authority_keys::authority_key(files));
     let folder = files::folder(&files.ca);
     store::make_private_folder(folder).with_context(|| folder.display().to_string())?;
     // The CA's key first: if it cannot be written, there must be no CA without one.
@@ -149,7 +149,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
 fn brought(authorities: &[Certificate], key: &Path, files: &TlsSettings) -> anyhow::Result<(Certificate, SigningKey)> {
     let mut refused = None;
     for ca in authorities.iter().rev() {
-        match install::find_authority_key(files, ca, Some(key)) {
+        match authority_keys::find_authority_key(files, ca, Some(key)) {
             Ok(key) => return Ok((ca.clone(), key)),
             Err(error) => refused = Some(error),
         }

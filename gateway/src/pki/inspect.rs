@@ -6,7 +6,7 @@ use attest::UnixTime;
 
 use super::expiry::EXPIRY_WARNING_SECONDS;
 use super::rotation::{self, Stage};
-use super::{Certificate, Serving, install, source};
+use super::{Certificate, Serving, authority_keys, source};
 use crate::clock::rfc3339;
 use crate::settings::TlsSettings;
 
@@ -25,7 +25,11 @@ pub enum Finding {
 #[must_use]
 pub fn inspect(files: &TlsSettings, now: UnixTime) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for path in [files.key.clone(), install::authority_key(files), install::next_authority_key(files)] {
+    for path in [
+        files.key.clone(),
+        authority_keys::authority_key(files),
+        authority_keys::next_authority_key(files),
+    ] {
         if let Some(mode) = source::mode_too_open(&path) {
             findings.push(Finding::Error(format!(
                 "{} has mode {mode:04o}: only its owner may read it (chmod 0600)",
@@ -72,7 +76,7 @@ fn look(files: &TlsSettings, serving: &Serving, now: UnixTime, findings: &mut Ve
             serving.authorities().len()
         )));
     }
-    findings.push(Finding::Good(match install::kept_key(files, signer) {
+    findings.push(Finding::Good(match authority_keys::kept_key(files, signer) {
         Some(path) => format!("the CA's private key is in {}: this machine can sign certificates", path.display()),
         None => "the CA's private key is kept elsewhere: to renew the certificate it must be brought".to_owned(),
     }));

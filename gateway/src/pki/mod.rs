@@ -1,6 +1,7 @@
 //! The MCS CA and the MCS certificate: how they are made, read and checked, how one takes the place of another, and what is shown to nodes
 //! at the moment.
 
+pub mod authority_keys;
 mod certificate;
 mod expiry;
 pub mod files;
@@ -34,6 +35,6 @@ pub fn create(files: &TlsSettings, names: &Names, now: UnixTime) -> Result<(), I
     let ca = issue::authority(&issue::authority_name(now), key, issue::VALIDITY_DAYS, now)?;
     let made = issue::serving(&ca.certificate, &ca.key, names, &Wanted::default(), now)?;
     install::first(files, &[ca.certificate], &[made.certificate], &made.key.pem(), now)?;
-    files::create(&install::authority_key(files), files::PRIVATE, &ca.key.pem())?;
+    files::create(&authority_keys::authority_key(files), files::PRIVATE, &ca.key.pem())?;
     Ok(())
 }

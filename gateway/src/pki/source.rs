@@ -200,10 +200,10 @@ mod tests {
             file(&format!("apiVersion: v1\nkind: Secret\ndata:\n{}\n", data.join("\n")))
         };
         let both = secret(&[("tls.crt", &one), ("ca.crt", &two)]);
-        assert_eq!(certificates(both.path()).unwrap(), [one.clone()]);
-        assert_eq!(authorities(both.path()).unwrap(), [two.clone()]);
+        assert_eq!(certificates(both.path()).unwrap(), std::slice::from_ref(&one));
+        assert_eq!(authorities(both.path()).unwrap(), std::slice::from_ref(&two));
         let single = secret(&[("tls.crt", &one)]);
-        assert_eq!(authorities(single.path()).unwrap(), [one.clone()]);
+        assert_eq!(authorities(single.path()).unwrap(), std::slice::from_ref(&one));
         let config_map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca-bundle.crt": one.pem() + &two.pem()}});
         assert_eq!(authorities(file(&config_map.to_string()).path()).unwrap(), [one, two]);
         assert!(is_manifest(both.path()).unwrap());

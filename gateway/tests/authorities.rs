@@ -18,10 +18,8 @@ use attest_gateway::store::{Embedded, Entry, Kind, Store};
 use support::{Gateway, now, program};
 
 fn openssl(arguments: &[&str]) -> String {
-    let output = Command::new("openssl")
-        .args(arguments)
-        .output()
-        .expect("openssl, the command line tool, is needed (.ci/debian-packages)");
+    let output = Command::new("openssl").args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("openssl, the command line tool (.ci/debian-packages): {error}"));
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "openssl {arguments:?}: {said}");
     said
@@ -299,20 +297,26 @@ fn init_takes_what_is_brought_along() {
     );
 
     // The key of elsewhere renews, others do not.
-    let renew = |arguments: &[&str]| {
+    let renew_in = |folder: &Path, arguments: &[&str]| {
         let output = program()
             .arg("--config")
-            .arg(elsewhere.join("gateway.toml"))
+            .arg(folder.join("gateway.toml"))
             .args(["certificate", "renew"])
             .args(arguments)
             .output()
             .unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
+    let renew = |arguments: &[&str]| renew_in(&elsewhere, arguments);
     let (success, said) = renew(&[]);
     assert!(!success && said.contains("--ca-key FILE") && said.contains("mcs-ca.key"), "{said}");
     assert!(!renew(&["--ca-key", ca_key]).0);
     assert!(renew(&["--ca-key", out]).0);
+    let (success, said) = renew(&["--certificate", certificate, "--key", key]);
+    assert!(!success && said.contains("nodes that trust"), "{said}");
+    assert!(renew_in(&by_key, &["--ca-key", ca_key]).0);
+    assert!(renew_in(&brought, &["--certificate", certificate, "--key", key]).0);
+    assert_eq!(fs::read(certificate).unwrap(), fs::read(brought.join("tls/mcs.crt")).unwrap());
 
     check("key-exists", &["--host", "localhost", "--ca-key-out", out], Err("exists"));
     check("no-key", &["--ca", ca], Err("--ca needs"));

@@ -190,12 +190,12 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
         ),
         (
             "unreadable key",
-            &|gateway| fs::set_permissions(gateway.path(key), fs::Permissions::from_mode(0)).unwrap(),
+            &|gateway| fs::set_permissions(gateway.path(key), fs::Permissions::from_mode(0o000)).unwrap(),
             "mcs.key",
         ),
     ];
     let probe = Gateway::init();
-    fs::set_permissions(probe.path(key), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(probe.path(key), fs::Permissions::from_mode(0o000)).unwrap();
     // Nothing is unreadable to root.
     let root = fs::read(probe.path(key)).is_ok();
     let gateway = start(&ca, &first);
@@ -284,7 +284,8 @@ async fn a_problem_is_said_once_and_measured() {
         assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
     }
     // What was there before.
-    write(&gateway, &first);
+    fs::write(gateway.path("tls/new"), first.key.pem().as_bytes()).unwrap();
+    fs::rename(gateway.path("tls/new"), gateway.path("tls/mcs.key")).unwrap();
     gateway.line(|line| line.contains("the certificates are what they were before"));
     assert_eq!(
         gateway.output().matches("the certificates stay as they were").count(),
@@ -303,7 +304,8 @@ async fn a_problem_is_said_once_and_measured() {
     }
     gateway.line(|line| line.contains("127.0.0.1") && line.contains("refuses the MCS certificate"));
     serves(&gateway, &ca, &first).await;
-    assert!(measured().await.contains("attest_gateway_tls_refused_by_client_total 3"));
+    let counted = async || while !measured().await.contains("attest_gateway_tls_refused_by_client_total 3") {};
+    tokio::time::timeout(LIMIT, counted()).await.unwrap();
     assert_eq!(gateway.output().matches("refuses the MCS certificate").count(), 1);
     // A certificate that takes the place of another is measured in its stead.
     let second = signed(&ca, -1);

@@ -24,6 +24,12 @@ pub enum Command {
         /// An address that nodes use for this gateway (repeatable).
         #[arg(long, value_name = "ADDRESS")]
         ip: Vec<IpAddr>,
+        /// A certificate that the same CA has signed elsewhere [default: one is made here].
+        #[arg(long, value_name = "FILE", requires = "key", conflicts_with_all = ["ca_key", "host", "ip", "algorithm"])]
+        certificate: Option<PathBuf>,
+        /// Its private key.
+        #[arg(long, value_name = "FILE", requires = "certificate")]
+        key: Option<PathBuf>,
         #[command(flatten)]
         kind: Kind,
     },
@@ -52,7 +58,14 @@ impl Kind {
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
-    let Command::Renew { ca_key, host, ip, kind } = command;
+    let Command::Renew {
+        ca_key,
+        host,
+        ip,
+        certificate,
+        key,
+        kind,
+    } = command;
     let settings = Settings::load(config)?;
     let now = Clock::System.now();
     let files = Installation::open(&settings.tls)?;
@@ -62,13 +75,16 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         addresses: ip.clone(),
     };
     let names = if given.is_empty() { Names::of(&before.certificate) } else { given };
-    let made = files.renew(
-        &before.authority,
-        ca_key.as_deref(),
-        &names,
-        &kind.wanted(Some(&before.certificate)),
-        now,
-    )?;
+    let made = match (certificate, key) {
+        (Some(certificate), Some(key)) => files.bring(&before.authority, certificate, key, now)?,
+        _ => files.renew(
+            &before.authority,
+            ca_key.as_deref(),
+            &names,
+            &kind.wanted(Some(&before.certificate)),
+            now,
+        )?,
+    };
     println!("{}", made_line(&made, &before.authority));
     println!("A gateway that serves takes it within a second. Pointers stay as they are.");
     Ok(ExitCode::SUCCESS)

@@ -100,7 +100,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
         install::first(files, &authorities, &chain, &text, now)?;
         let signer = install::today(files)?.authority;
         return Ok(format!(
-            "{}\nCA and certificate are yours: this machine can sign none. To renew the certificate, replace tls/mcs.crt and tls/mcs.key.\n",
+            "{}\nCA and certificate are yours: this machine can sign none. To renew the certificate, bring another\n(certificate renew --certificate FILE --key FILE).\n",
             made_line(leaf, &signer)
         ));
     }

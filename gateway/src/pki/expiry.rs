@@ -39,7 +39,7 @@ impl Expiry {
             let until = rfc3339(certificate.not_after);
             if now > certificate.not_after {
                 if self.over.insert(certificate.fingerprint) {
-                    notices.push(Notice::Over(format!("{text} has expired at {until}: nodes refuse it")));
+                    notices.push(Notice::Over(format!("{text} expired at {until}: nodes refuse it")));
                 }
             } else if now.saturating_add(EXPIRY_WARNING_SECONDS) > certificate.not_after {
                 soon = true;

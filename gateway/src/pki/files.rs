@@ -44,11 +44,14 @@ pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
 }
 
 /// Puts a file in the place of the one that is there, which a link may lead to. Owner and mode stay what they were: a gateway that runs as
-/// its own user must be able to read what root has put there.
+/// its own user must be able to read what root has put there. A file that was lost is written anew, with `mode`.
 ///
 /// # Errors
 /// [`FileError`].
-pub fn replace(path: &Path, text: &str) -> Result<(), FileError> {
+pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return create(path, mode, text);
+    }
     named(path, || {
         let path = fs::canonicalize(path)?;
         let old = fs::metadata(&path)?;
@@ -172,11 +175,15 @@ mod tests {
         symlink("file", &link).unwrap();
         // What a crash has left behind is in nobody's way.
         fs::write(folder.path().join(".file.part"), "half").unwrap();
-        replace(&link, "2").unwrap();
+        replace(&link, PUBLIC, "2").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"2");
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(names(folder.path()), ["file", "link"]);
-        assert!(replace(&folder.path().join("none"), "3").is_err());
+        symlink("nowhere", folder.path().join("dangling")).unwrap();
+        assert!(replace(&folder.path().join("dangling"), PUBLIC, "3").is_err());
+        let lost = folder.path().join("lost");
+        replace(&lost, PRIVATE, "3").unwrap();
+        assert_eq!(fs::metadata(&lost).unwrap().mode() & 0o777, 0o600);
     }
 }

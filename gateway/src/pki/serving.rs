@@ -111,13 +111,43 @@ impl Serving {
         if leaf.names.is_empty() {
             return Err(ServingError::NoName(files.certificate.clone()));
         }
-        let authority = signer(files, &authorities, &chain, &provider, now)?;
+        let authority = Self::signer(files, &authorities, &chain, now)?;
         Ok(Self {
             chain,
             key: Arc::new(key),
             authorities,
             authority,
         })
+    }
+
+    /// The CA that nodes accept the chain by: the newest that they do, as two may have the same key.
+    ///
+    /// # Errors
+    /// [`ServingError`].
+    pub(super) fn signer(
+        files: &TlsSettings,
+        authorities: &[Certificate],
+        chain: &[Certificate],
+        now: UnixTime,
+    ) -> Result<Certificate, ServingError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let untrusted = |problem: String| ServingError::Untrusted {
+            ca: files.ca.clone(),
+            certificate: files.certificate.clone(),
+            problem,
+        };
+        let mut refused = None;
+        for authority in authorities.iter().rev() {
+            let leaf = chain.first().is_some_and(|leaf| leaf.fingerprint == authority.fingerprint);
+            match accepts(authority, chain, &provider, now) {
+                // Whoever verifies with Go, as Ignition does, looks at more of the CA than its key: its dates, and whether it is one.
+                Ok(()) if !authority.is_current(now) => refused = Some(not_current(&files.ca, authority, now)),
+                Ok(()) if !authority.is_authority && !leaf => refused = Some(untrusted(format!("{} is no CA", authority.subject))),
+                Ok(()) => return Ok(authority.clone()),
+                Err(error) => refused = refused.or_else(|| Some(untrusted(error))),
+            }
+        }
+        Err(refused.unwrap_or_else(|| untrusted("it is not signed by any of them".to_owned())))
     }
 
     /// The certificate that nodes see.
@@ -155,33 +185,6 @@ impl Serving {
     pub fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key)
     }
-}
-
-/// The CA that nodes accept the chain by: the newest that they do, as two may have the same key.
-fn signer(
-    files: &TlsSettings,
-    authorities: &[Certificate],
-    chain: &[Certificate],
-    provider: &Arc<CryptoProvider>,
-    now: UnixTime,
-) -> Result<Certificate, ServingError> {
-    let untrusted = |problem: String| ServingError::Untrusted {
-        ca: files.ca.clone(),
-        certificate: files.certificate.clone(),
-        problem,
-    };
-    let mut refused = None;
-    for authority in authorities.iter().rev() {
-        let leaf = chain.first().is_some_and(|leaf| leaf.fingerprint == authority.fingerprint);
-        match accepts(authority, chain, provider, now) {
-            // Whoever verifies with Go, as Ignition does, looks at more of the CA than its key: its dates, and whether it is one.
-            Ok(()) if !authority.is_current(now) => refused = Some(not_current(&files.ca, authority, now)),
-            Ok(()) if !authority.is_authority && !leaf => refused = Some(untrusted(format!("{} is no CA", authority.subject))),
-            Ok(()) => return Ok(authority.clone()),
-            Err(error) => refused = refused.or_else(|| Some(untrusted(error))),
-        }
-    }
-    Err(refused.unwrap_or_else(|| untrusted("it is not signed by any of them".to_owned())))
 }
 
 fn not_current(path: &std::path::Path, certificate: &Certificate, now: UnixTime) -> ServingError {

@@ -20,15 +20,16 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// Most links that are followed, as in the kernel.
 const LINK_LIMIT: usize = 40;
 
-/// The folders in which a change may mean another certificate: those of the files, and of every link on the way to them.
+/// The folders in which a change may mean another certificate: those of the files, and of every link on the way to them. In the place of a
+/// folder that is not there, the one that it would come to be in.
 fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
     let paths = [&files.ca, &files.certificate, &files.key].into_iter().chain(&files.client_ca);
     let mut folders = BTreeSet::new();
     for path in paths {
         follow(path, &mut folders);
     }
-    folders.retain(|folder| folder.is_dir());
-    folders
+    let there = |folder: &PathBuf| folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
+    folders.iter().filter_map(there).collect()
 }
 
 /// The folder of a file, and the folders of all links that lead to it. Kubernetes changes a volume by pointing its link `..data` elsewhere.
@@ -121,7 +122,9 @@ struct Said {
 
 impl Said {
     fn reload(&mut self, tls: &LiveTls, metrics: &Metrics) {
-        match tls.reload() {
+        let found = tls.reload();
+        metrics.certificates_broken(found.is_err());
+        match found {
             Ok(Reloaded::Unchanged) => {
                 if self.problem.take().is_some() {
                     tracing::info!("the certificates are what they were before");
@@ -139,7 +142,6 @@ impl Said {
                 }
             }
         }
-        metrics.certificates_broken(self.problem.is_some());
     }
 
     /// Measures what is in use, says what ends, and when to look again.

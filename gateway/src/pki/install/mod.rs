@@ -109,7 +109,7 @@ impl<'a> Installation<'a> {
     /// [`InstallError`].
     pub fn open(files: &'a TlsSettings) -> Result<Self, InstallError> {
         for path in [&files.ca, &files.certificate, &files.key] {
-            if source::is_manifest(path)? {
+            if (path != &files.key || path.exists()) && source::is_manifest(path)? {
                 return Err(InstallError::Manifest(path.clone()));
             }
         }
@@ -175,7 +175,7 @@ impl<'a> Installation<'a> {
 
     fn replace(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<(), InstallError> {
         for step in self.steps(chain, key, now)? {
-            files::replace(&step.path, &step.text)?;
+            files::replace(&step.path, step.mode, &step.text)?;
         }
         Ok(())
     }
@@ -193,14 +193,15 @@ impl<'a> Installation<'a> {
         let mut both = Zeroizing::new(String::with_capacity(key.len() + old.len()));
         both.push_str(key);
         both.push_str(&old);
-        let step = |path: &Path, text: Zeroizing<String>| Step {
+        let step = |path: &Path, mode, text: Zeroizing<String>| Step {
             path: path.to_owned(),
+            mode,
             text,
         };
         Ok(vec![
-            step(&self.files.key, both),
-            step(&self.files.certificate, Zeroizing::new(pem(chain))),
-            step(&self.files.key, Zeroizing::new(key.to_owned())),
+            step(&self.files.key, PRIVATE, both),
+            step(&self.files.certificate, PUBLIC, Zeroizing::new(pem(chain))),
+            step(&self.files.key, PRIVATE, Zeroizing::new(key.to_owned())),
         ])
     }
 
@@ -266,7 +267,7 @@ impl<'a> Installation<'a> {
             });
         }
         authorities.push(ca.clone());
-        Ok(files::replace(&self.files.ca, &pem(&authorities))?)
+        Ok(files::replace(&self.files.ca, PUBLIC, &pem(&authorities))?)
     }
 
     /// Drops every CA but the one in use from the bundle, and puts the keys beside it in order. Keys move before the bundle changes: until
@@ -306,7 +307,7 @@ impl<'a> Installation<'a> {
         }
         // A bundle that names its CA twice is tidied as well.
         let kept: Vec<Certificate> = kept.into_iter().take(1).collect();
-        files::replace(&self.files.ca, &pem(&kept))?;
+        files::replace(&self.files.ca, PUBLIC, &pem(&kept))?;
         if discard_key && let Some(old) = retired.old_key.take() {
             files::remove(&old)?;
         }
@@ -316,6 +317,8 @@ impl<'a> Installation<'a> {
 
 struct Step {
     path: PathBuf,
+    /// If the file was lost.
+    mode: u32,
     text: Zeroizing<String>,
 }
 
@@ -379,7 +382,7 @@ pub struct Today {
     pub authorities: Vec<Certificate>,
 }
 
-/// Reads what is there. That a certificate has expired is no reason against its renewal.
+/// Reads what is there. That a certificate has expired, or that its key is lost, is no reason against its renewal.
 ///
 /// # Errors
 /// [`InstallError`].
@@ -392,15 +395,15 @@ pub fn today(files: &TlsSettings) -> Result<Today, InstallError> {
     let mut found = Err(ServingError::NoName(files.certificate.clone()));
     // If it was ever good, it was so when one of them ended.
     for end in ends.into_iter().rev() {
-        found = Serving::load(files, UnixTime::since_unix_epoch(Duration::from_secs(end)));
+        let then = UnixTime::since_unix_epoch(Duration::from_secs(end));
+        found = Serving::signer(files, &authorities, &chain, then);
         if found.is_ok() {
             break;
         }
     }
-    let serving = found?;
     Ok(Today {
         certificate: leaf.clone(),
-        authority: serving.authority().clone(),
+        authority: found?,
         authorities,
     })
 }

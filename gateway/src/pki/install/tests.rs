@@ -91,7 +91,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
     let expected = [(&before.certificate, 2), (&made.certificate, 2), (&made.certificate, 1)];
     assert_eq!(steps.len(), expected.len());
     for (step, (certificate, keys)) in steps.iter().zip(expected) {
-        files::replace(&step.path, &step.text).unwrap();
+        files::replace(&step.path, step.mode, &step.text).unwrap();
         served(certificate, keys);
         // Whoever is interrupted here may begin anew.
         let again = folder_with(&folder);
@@ -201,6 +201,24 @@ fn what_has_expired_can_be_renewed() {
 }
 
 #[test]
+fn a_key_that_is_lost_or_another_is_replaced() {
+    let check = |change: &dyn Fn(&Path)| {
+        let folder = folder();
+        change(&folder.files.key);
+        assert!(Serving::load(&folder.files, at(NOW)).is_err());
+        folder.switch();
+        Serving::load(&folder.files, at(NOW)).unwrap();
+        assert_eq!(source::mode_too_open(&folder.files.key), None);
+    };
+    check(&|key| fs::remove_file(key).unwrap());
+    check(&|key| fs::write(key, "garbage").unwrap());
+    check(&|key| {
+        let other = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+        fs::write(key, other.pem().as_bytes()).unwrap();
+    });
+}
+
+#[test]
 fn files_of_others_are_left_alone() {
     let refused = |change: &dyn Fn(&mut Folder), expected: &str| {
         let mut folder = folder();
@@ -218,7 +236,7 @@ fn files_of_others_are_left_alone() {
         &|folder| folder.files.key.clone_from(&folder.files.certificate),
         "holds certificate and key",
     );
-    refused(&|folder| fs::remove_file(&folder.files.key).unwrap(), "mcs.key");
+    refused(&|folder| fs::remove_file(&folder.files.certificate).unwrap(), "mcs.crt");
     let folder = folder();
     let _one = Installation::open(&folder.files).unwrap();
     assert!(matches!(Installation::open(&folder.files), Err(InstallError::Busy(_))));

@@ -269,7 +269,11 @@ async fn a_problem_is_said_once_and_measured() {
             certificate.not_after
         )
     };
-    fs::write(gateway.path("tls/mcs.key"), "garbage").unwrap();
+    let key = |text: &str| {
+        fs::write(gateway.path("tls/new"), text).unwrap();
+        fs::rename(gateway.path("tls/new"), gateway.path("tls/mcs.key")).unwrap();
+    };
+    key("garbage");
     gateway.line(|line| line.contains("the certificates stay as they were"));
     // The same again.
     gateway.hang_up();
@@ -284,8 +288,7 @@ async fn a_problem_is_said_once_and_measured() {
         assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
     }
     // What was there before.
-    fs::write(gateway.path("tls/new"), first.key.pem().as_bytes()).unwrap();
-    fs::rename(gateway.path("tls/new"), gateway.path("tls/mcs.key")).unwrap();
+    key(&first.key.pem());
     gateway.line(|line| line.contains("the certificates are what they were before"));
     assert_eq!(
         gateway.output().matches("the certificates stay as they were").count(),

@@ -80,7 +80,7 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, mut hangup: S
     };
     let mut said = Said::default();
     // What changed between the first reading and now.
-    let mut settled = Some(Instant::now());
+    let mut settled = Some(Instant::now() + SETTLE);
     let mut limit = None;
     let mut due = said.look(tls, clock, metrics);
     loop {

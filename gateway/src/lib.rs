@@ -43,3 +43,4 @@ pub mod sightings;
 pub mod store;
 pub mod tickets;
 pub mod tokens;
+pub mod watch;

@@ -33,6 +33,12 @@ enum Command {
     Render(commands::render::Arguments),
     /// What a node of a pool gets only after it is approved.
     Diff(commands::diff::Arguments),
+    /// The MCS CA: make one, see where its rotation stands, take the next step.
+    #[command(subcommand)]
+    Ca(commands::ca::Command),
+    /// The MCS certificate.
+    #[command(subcommand)]
+    Certificate(commands::certificate::Command),
     /// Provisioning tokens, for machines that cannot attest.
     #[command(subcommand)]
     Token(commands::token::Command),
@@ -59,6 +65,8 @@ fn main() -> ExitCode {
         Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
         Command::Render(arguments) => commands::render::run(&config, &arguments),
         Command::Diff(arguments) => commands::diff::run(&config, &arguments),
+        Command::Ca(command) => commands::ca::run(&config, &command),
+        Command::Certificate(command) => commands::certificate::run(&config, &command),
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),

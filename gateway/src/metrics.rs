@@ -18,6 +18,9 @@ pub struct Metrics {
     pool_broken: Family<PoolLabels, Gauge>,
     pool_reloads: Family<ReloadLabels, Counter>,
     guesses_ignored: Counter,
+    certificates_broken: Gauge,
+    certificate_expiry: Family<CertificateLabels, Gauge>,
+    tls_refused_by_client: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,6 +33,12 @@ struct DecisionLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PoolLabels {
     pool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    certificate: &'static str,
+    fingerprint: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,12 +74,33 @@ impl Default for Metrics {
             "Tokens and tickets that were not looked at, because too many wrong ones came from the same source",
             guesses_ignored.clone(),
         );
+        let certificates_broken = Gauge::default();
+        registry.register(
+            "certificates_broken",
+            "1 while the certificates' files cannot be used: what was good last is shown to nodes",
+            certificates_broken.clone(),
+        );
+        let certificate_expiry = Family::default();
+        registry.register(
+            "certificate_expiry_seconds",
+            "When a certificate in use ends, in seconds since 1970",
+            certificate_expiry.clone(),
+        );
+        let tls_refused_by_client = Counter::default();
+        registry.register(
+            "tls_refused_by_client",
+            "Handshakes in which the client refused the MCS certificate",
+            tls_refused_by_client.clone(),
+        );
         Self {
             registry,
             decisions,
             pool_broken,
             pool_reloads,
             guesses_ignored,
+            certificates_broken,
+            certificate_expiry,
+            tls_refused_by_client,
         }
     }
 }
@@ -116,6 +146,26 @@ impl Metrics {
         self.pool_broken.remove(&labels(pool));
     }
 
+    /// Says whether the certificates' files can be used.
+    pub fn certificates_broken(&self, broken: bool) {
+        self.certificates_broken.set(i64::from(broken));
+    }
+
+    /// Says which certificates are in use: what each is for, its fingerprint, its last second.
+    pub fn certificates(&self, all: impl Iterator<Item = (&'static str, String, u64)>) {
+        self.certificate_expiry.clear();
+        for (certificate, fingerprint, not_after) in all {
+            let labels = CertificateLabels { certificate, fingerprint };
+            let not_after = i64::try_from(not_after).unwrap_or(i64::MAX);
+            self.certificate_expiry.get_or_create(&labels).set(not_after);
+        }
+    }
+
+    /// Counts a handshake in which the client refused the certificate.
+    pub fn tls_refused_by_client(&self) {
+        self.tls_refused_by_client.inc();
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -158,6 +208,10 @@ mod tests {
         metrics.pool_broken("infra", false);
         metrics.pool_reloaded("worker", false);
         metrics.guess_ignored();
+        metrics.certificates([("mcs", "a".to_owned(), 6)].into_iter());
+        metrics.certificates([("mcs", "b".to_owned(), 7)].into_iter());
+        metrics.certificates_broken(true);
+        metrics.tls_refused_by_client();
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -166,9 +220,13 @@ mod tests {
             r#"attest_gateway_pool_source_broken{pool="infra"} 0"#,
             r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,
             "attest_gateway_guesses_ignored_total 1",
+            r#"attest_gateway_certificate_expiry_seconds{certificate="mcs",fingerprint="b"} 7"#,
+            "attest_gateway_certificates_broken 1",
+            "attest_gateway_tls_refused_by_client_total 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
+        assert!(!text.contains("fingerprint=\"a\""), "{text}");
         metrics.pool_gone("worker");
         assert!(!metrics.text().unwrap().contains("pool_source_broken{pool=\"worker\"}"));
     }

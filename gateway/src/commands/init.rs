@@ -7,9 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::clock::Clock;
-use attest_gateway::pki::{self, Names};
-use attest_gateway::settings::{self, Settings};
+use attest_gateway::pki::issue::{self, SigningKey};
+use attest_gateway::pki::{Certificate, Names, authority_keys, files, install, source};
+use attest_gateway::settings::{self, Settings, TlsSettings};
 use attest_gateway::{pools, store};
+
+use super::ca::common_name;
+use super::certificate::{Kind, made_line};
 
 /// The first configs of the sample pool: each writes a file that says which one it was.
 const SAMPLE_CONFIGS: [(&str, &str); 2] = [
@@ -22,7 +26,7 @@ const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, 
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway init /etc/attestation-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\n\nNothing that exists is overwritten. The CA's private key (tls/mcs-ca.key) is needed only to sign further certificates: keep it elsewhere if you can."
+    after_help = "Example:\n  attest-gateway init /etc/attestation-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\nWith a CA of yours:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\nWith a certificate of yours:\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nNothing that exists is overwritten. The CA's private key is needed only to sign further certificates: keep it elsewhere if you can (--ca-key-out)."
 )]
 pub struct Arguments {
     /// The folder to make.
@@ -33,25 +37,37 @@ pub struct Arguments {
     /// An address that nodes use for this gateway (repeatable).
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
+    #[command(flatten)]
+    kind: Kind,
+    /// What the CA is called [default: machine-config-server-ca@ and the time].
+    #[arg(long, value_name = "NAME", value_parser = common_name, conflicts_with = "ca")]
+    ca_name: Option<String>,
+    /// Where the CA's private key goes [default: tls/mcs-ca.key in the gateway's folder].
+    #[arg(long, value_name = "FILE", conflicts_with = "ca")]
+    ca_key_out: Option<PathBuf>,
+    /// A CA of yours, instead of a new one: its certificate, PEM or the manifest of a ConfigMap or Secret.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Its private key, to sign the certificate with. It is read once, and not copied.
+    #[arg(long, value_name = "FILE", requires = "ca", conflicts_with = "certificate")]
+    ca_key: Option<PathBuf>,
+    /// A certificate that your CA has signed.
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"], conflicts_with_all = ["host", "ip", "algorithm"])]
+    certificate: Option<PathBuf>,
+    /// Its private key.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { dir, host, ip } = arguments;
+    let dir = &arguments.dir;
     let file = dir.join("gateway.toml");
     if file.exists() {
         bail!("{} exists: this folder is a gateway's already", file.display());
     }
-    let mut names = Names {
-        hosts: host.clone(),
-        addresses: ip.clone(),
-    };
-    if names.hosts.is_empty() && names.addresses.is_empty() {
-        names.hosts.push("localhost".to_owned());
-        eprintln!("no --host and no --ip: the certificate is for localhost only, which no node can use");
-    }
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let settings = Settings::defaults(dir)?;
-    pki::create(&settings.tls, &names, Clock::System.now())?;
+    let said = certificates(arguments, &settings.tls)?;
     let pool = settings.pools.join("worker");
     for (set, config) in SAMPLE_CONFIGS {
         write(&pool.join(set).join("config.ign"), config)?;
@@ -63,22 +79,94 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     write(&file, settings::SAMPLE)?;
     println!("{} is a gateway's folder now:", dir.display());
     println!("  gateway.toml               settings, all at their defaults");
-    println!("  tls/mcs-ca.crt, .key       the MCS CA: the certificate goes into pointer configs, keep the key safe");
-    println!(
-        "  tls/mcs.crt, .key          the MCS certificate, for {}",
-        names
-            .hosts
-            .iter()
-            .cloned()
-            .chain(names.addresses.iter().map(ToString::to_string))
-            .collect::<Vec<_>>()
-            .join(", ")
-    );
+    println!("  tls/mcs-ca.crt             the MCS CA: it goes into pointer configs");
+    println!("  tls/mcs.crt, .key          the MCS certificate");
     println!("  ek-roots/                  put the certificates of your TPMs' makers here");
     println!("  pools/worker/              pool.toml, full/config.ign, pre-approved/config.ign: replace the samples");
     println!("  state/                     the store, the seal's key, the attestation log");
+    print!("{said}");
     println!("Next: attest-gateway --config {} check; then serve", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes CA, certificate and key; says what was chosen, and what that means.
+fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<String> {
+    let now = Clock::System.now();
+    if let (Some(ca), Some(certificate), Some(key)) = (&arguments.ca, &arguments.certificate, &arguments.key) {
+        let authorities = source::authorities(ca)?;
+        let chain = source::certificates(certificate)?;
+        let leaf = chain.first().with_context(|| certificate.display().to_string())?;
+        let text = install::fitting_key(key, leaf)?;
+        install::first(files, &authorities, &chain, &text, now)?;
+        let signer = install::today(files)?.authority;
+        return Ok(format!(
+            "{}\nCA and certificate are yours: this machine can sign none. To renew the certificate, bring another\n(certificate renew --certificate FILE --key FILE).\n",
+            made_line(leaf, &signer)
+        ));
+    }
+    let wanted = arguments.kind.wanted(None);
+    let names = names(arguments);
+    if let Some(path) = &arguments.ca {
+        let authorities = source::authorities(path)?;
+        let Some(key_path) = &arguments.ca_key else {
+            bail!("--ca needs the CA's private key (--ca-key), or a certificate that it has signed (--certificate and --key)");
+        };
+        let (ca, key) = brought(&authorities, key_path, files)?;
+        let made = issue::serving(&ca, &key, &names, &wanted, now)?;
+        install::first(files, &authorities, std::slice::from_ref(&made.certificate), &made.key.pem(), now)?;
+        return Ok(format!(
+            "{}\nThe CA is yours, and its private key was not copied: to renew the certificate, bring it again (certificate renew --ca-key {}).\n",
+            made_line(&made.certificate, &ca),
+            key_path.display()
+        ));
+    }
+    let name = arguments.ca_name.clone().unwrap_or_else(|| issue::authority_name(now));
+    let ca = issue::authority(&name, SigningKey::generate(wanted.algorithm)?, wanted.days, now)?;
+    let made = issue::serving(&ca.certificate, &ca.key, &names, &wanted, now)?;
+    let key_out = arguments.ca_key_out.clone().unwrap_or_else(|| authority_keys::authority_key(files));
+    let folder = files::folder(&files.ca);
+    store::make_private_folder(folder).with_context(|| folder.display().to_string())?;
+    // The CA's key first: if it cannot be written, there must be no CA without one.
+    files::create(&key_out, files::PRIVATE, &ca.key.pem())?;
+    let certificates = [ca.certificate.clone()];
+    install::first(files, &certificates, std::slice::from_ref(&made.certificate), &made.key.pem(), now)?;
+    let kept = match arguments.ca_key_out {
+        Some(_) => format!(
+            "The CA's private key is in {}, not in the gateway's folder: this machine cannot sign certificates without it. To renew the\n\
+             certificate, bring it (--ca-key); if it is lost, a new CA takes the place of this one (ca introduce).\n",
+            key_out.display()
+        ),
+        None => format!(
+            "The CA's private key is in {}: this machine can sign certificates, and so can whoever breaks into it. Keep it elsewhere\n\
+             if you can, and bring it when the certificate is renewed (--ca-key).\n",
+            key_out.display()
+        ),
+    };
+    Ok(format!("{}\n{kept}", made_line(&made.certificate, &ca.certificate)))
+}
+
+/// The CA of these that the key belongs to, the newest last.
+fn brought(authorities: &[Certificate], key: &Path, files: &TlsSettings) -> anyhow::Result<(Certificate, SigningKey)> {
+    let mut refused = None;
+    for ca in authorities.iter().rev() {
+        match authority_keys::find_authority_key(files, ca, Some(key)) {
+            Ok(key) => return Ok((ca.clone(), key)),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.map_or_else(|| anyhow::anyhow!("there is no CA"), anyhow::Error::new))
+}
+
+fn names(arguments: &Arguments) -> Names {
+    let mut names = Names {
+        hosts: arguments.host.clone(),
+        addresses: arguments.ip.clone(),
+    };
+    if names.is_empty() {
+        names.hosts.push("localhost".to_owned());
+        eprintln!("no --host and no --ip: the certificate is for localhost only, which no node can use");
+    }
+    names
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

@@ -1,6 +1,8 @@
 //! What the administrator can ask for; each command is one file.
 
 pub mod audit;
+pub mod ca;
+pub mod certificate;
 pub mod certificates;
 pub mod check;
 pub mod diff;

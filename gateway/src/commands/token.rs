@@ -115,7 +115,7 @@ enum Output {
 }
 
 /// A duration such as `90m`, in seconds.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     match seconds_or_none(text)? {
         0 => Err(format!("between 1s and {}", lasting(LONGEST_SECONDS))),
         seconds => Ok(seconds),

@@ -10,6 +10,8 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
+use crate::ignition::pointer;
+
 /// SHA-256 of a certificate's DER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint([u8; 32]);
@@ -58,6 +60,8 @@ pub struct Certificate {
     pub issuer: String,
     /// DNS names and addresses.
     pub names: Vec<String>,
+    /// Whether it may sign certificates: basic constraints say CA, and the key usage, if there is one, does not say otherwise.
+    pub is_authority: bool,
     /// The first second at which it is valid, since 1970.
     pub not_before: u64,
     /// The last second at which it is valid, since 1970.
@@ -77,7 +81,7 @@ impl Certificate {
         let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
         let key = SpkiSha256::of_certificate(&der).ok_or("its public key cannot be read")?;
         let (subject, issuer) = (parsed.subject().to_string(), parsed.issuer().to_string());
-        let (key_kind, names) = (key_kind(&parsed), names(&parsed));
+        let (key_kind, names, is_authority) = (key_kind(&parsed), names(&parsed), is_authority(&parsed));
         let (not_before, not_after) = (seconds(parsed.validity().not_before), seconds(parsed.validity().not_after));
         Ok(Self {
             fingerprint: Fingerprint::of(&der),
@@ -86,10 +90,17 @@ impl Certificate {
             subject,
             issuer,
             names,
+            is_authority,
             not_before,
             not_after,
             der,
         })
+    }
+
+    /// As PEM.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        pointer::pem(&self.der)
     }
 
     /// Whether it is valid at that time, by its dates alone.
@@ -105,6 +116,16 @@ fn key_kind(certificate: &X509Certificate<'_>) -> String {
         Ok(PublicKey::EC(point)) => format!("ECDSA P-{}", point.key_size()),
         _ => "another".to_owned(),
     }
+}
+
+fn is_authority(certificate: &X509Certificate<'_>) -> bool {
+    let constraints = matches!(certificate.basic_constraints(), Ok(Some(constraints)) if constraints.value.ca);
+    let usage = match certificate.key_usage() {
+        Ok(Some(usage)) => usage.value.key_cert_sign(),
+        Ok(None) => true,
+        Err(_) => false,
+    };
+    constraints && usage
 }
 
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {

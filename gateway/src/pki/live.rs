@@ -1,5 +1,6 @@
 //! What is shown to nodes at the moment. It changes as a whole or not at all, and connections that are open go on as they are.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -9,12 +10,14 @@ use rustls::crypto::aws_lc_rs;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
 
-use super::{Serving, ServingError};
+use super::{Serving, ServingError, source};
 use crate::clock::Clock;
 use crate::settings::TlsSettings;
 
 /// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.
 const RETIRED_KEY_SECONDS: u64 = 900;
+/// Most of these keys: who rotates more often than that in a quarter of an hour is trying something out.
+const RETIRED_LIMIT_KEYS: usize = 16;
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +47,22 @@ pub struct Current {
     pub serving: Serving,
     /// TLS by it.
     pub config: Arc<ServerConfig>,
+    /// Digest of all that was read for it.
+    read: [u8; 32],
+}
+
+/// What a reload found.
+#[derive(Debug)]
+pub enum Reloaded {
+    /// The files are what they were.
+    Unchanged,
+    /// Something else is used from now on.
+    Changed {
+        /// What was used before.
+        old: Arc<Current>,
+        /// What is used now.
+        new: Arc<Current>,
+    },
 }
 
 impl LiveTls {
@@ -71,37 +90,62 @@ impl LiveTls {
     #[must_use]
     pub fn server_keys(&self) -> Vec<SpkiSha256> {
         let now = self.clock.now().as_secs();
+        // Held while what is current is read: a key is one or the other.
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        let retired = retired.iter().filter(|(_, until)| now <= *until).map(|(key, _)| *key);
         let current = self.current.load();
         let current = current.serving.certificate().map(|certificate| certificate.key);
-        current
-            .into_iter()
-            .chain(retired)
-            .chain(self.files.previous_keys.iter().copied())
-            .collect()
+        let retired = retired.iter().filter(|(_, until)| now <= *until).map(|(key, _)| *key);
+        let mut keys = Vec::new();
+        for key in current.into_iter().chain(retired).chain(self.files.previous_keys.iter().copied()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
+    /// The files that it is made of.
+    #[must_use]
+    pub const fn files(&self) -> &TlsSettings {
+        &self.files
     }
 
     /// Reads the files again. What they hold is used for new connections if it is good; otherwise all stays as it was.
     ///
     /// # Errors
     /// [`TlsError`], with the old state kept.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let new = Current::load(&self.files, self.clock)?;
-        let old = self.current.swap(Arc::new(new));
-        let until = self.clock.now().as_secs().saturating_add(RETIRED_KEY_SECONDS);
+    pub fn reload(&self) -> Result<Reloaded, TlsError> {
+        if Current::digest(&self.files) == self.current.load().read {
+            return Ok(Reloaded::Unchanged);
+        }
+        let new = Arc::new(Current::load(&self.files, self.clock)?);
+        let now = self.clock.now().as_secs();
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.retain(|(_, until)| self.clock.now().as_secs() <= *until);
-        retired.extend(old.serving.certificate().map(|certificate| (certificate.key, until)));
-        Ok(())
+        let old = self.current.swap(Arc::clone(&new));
+        let key = |current: &Current| current.serving.certificate().map(|certificate| certificate.key);
+        if let Some(old) = key(&old).filter(|old| Some(*old) != key(&new)) {
+            retired.retain(|(key, until)| *key != old && now <= *until);
+            retired.push((old, now.saturating_add(RETIRED_KEY_SECONDS)));
+            let surplus = retired.len().saturating_sub(RETIRED_LIMIT_KEYS);
+            retired.drain(..surplus);
+        }
+        drop(retired);
+        Ok(Reloaded::Changed { old, new })
     }
 }
 
 impl Current {
     fn load(files: &TlsSettings, clock: Clock) -> Result<Self, TlsError> {
+        // Before anything is read: what changes meanwhile is then found to be a change.
+        let read = Self::digest(files);
         let serving = Serving::load(files, clock.now())?;
         let config = server_config(&serving)?;
-        Ok(Self { serving, config })
+        Ok(Self { serving, config, read })
+    }
+
+    fn digest(files: &TlsSettings) -> [u8; 32] {
+        let paths = [&files.ca, &files.certificate, &files.key].into_iter().chain(&files.client_ca);
+        source::digest(paths.map(PathBuf::as_path))
     }
 }
 

@@ -1,14 +1,40 @@
-//! The MCS CA and the MCS certificate: how they are made, read and checked, and what is shown to nodes at the moment.
+//! The MCS CA and the MCS certificate: how they are made, read and checked, how one takes the place of another, and what is shown to nodes
+//! at the moment.
 
+pub mod authority_keys;
 mod certificate;
-mod create;
+mod expiry;
+pub mod files;
 mod inspect;
+pub mod install;
+pub mod issue;
 pub mod live;
+mod manifest;
+pub mod rotation;
 mod serving;
 pub mod source;
+pub mod watch;
 
+use attest::UnixTime;
 pub use certificate::{Certificate, Fingerprint};
-pub use create::{CreateError, Names, create};
+pub use expiry::EXPIRY_WARNING_SECONDS;
 pub use inspect::{Finding, inspect};
+pub use install::{InstallError, Installation};
+pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{LiveTls, TlsError};
 pub use serving::{Serving, ServingError};
+
+use crate::settings::TlsSettings;
+
+/// Makes a CA and a certificate for `names` with every default, and writes the four files. Nothing is overwritten.
+///
+/// # Errors
+/// [`InstallError`].
+pub fn create(files: &TlsSettings, names: &Names, now: UnixTime) -> Result<(), InstallError> {
+    let key = issue::SigningKey::generate(Algorithm::default())?;
+    let ca = issue::authority(&issue::authority_name(now), key, issue::VALIDITY_DAYS, now)?;
+    let made = issue::serving(&ca.certificate, &ca.key, names, &Wanted::default(), now)?;
+    install::first(files, &[ca.certificate], &[made.certificate], &made.key.pem(), now)?;
+    files::create(&authority_keys::authority_key(files), files::PRIVATE, &ca.key.pem())?;
+    Ok(())
+}

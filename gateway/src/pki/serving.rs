@@ -9,7 +9,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use super::source::{self, SourceError};
 use super::{Certificate, Fingerprint};
@@ -65,7 +65,7 @@ pub struct Serving {
     chain: Vec<Certificate>,
     key: Arc<CertifiedKey>,
     authorities: Vec<Certificate>,
-    signed_by: Fingerprint,
+    authority: Certificate,
 }
 
 impl Serving {
@@ -74,9 +74,23 @@ impl Serving {
     /// # Errors
     /// [`ServingError`].
     pub fn load(files: &TlsSettings, now: UnixTime) -> Result<Self, ServingError> {
-        let authorities = source::certificates(&files.ca)?;
+        let authorities = source::authorities(&files.ca)?;
         let chain = source::certificates(&files.certificate)?;
         let keys = source::keys(&files.key)?;
+        Self::of(files, authorities, chain, keys, now)
+    }
+
+    /// As [`Serving::load`], of what would be in the files.
+    ///
+    /// # Errors
+    /// [`ServingError`].
+    pub fn of(
+        files: &TlsSettings,
+        authorities: Vec<Certificate>,
+        chain: Vec<Certificate>,
+        keys: Vec<PrivateKeyDer<'static>>,
+        now: UnixTime,
+    ) -> Result<Self, ServingError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let ders: Vec<CertificateDer<'static>> = chain.iter().map(|certificate| certificate.der.clone()).collect();
         let key = keys.into_iter().find_map(|key| {
@@ -97,32 +111,43 @@ impl Serving {
         if leaf.names.is_empty() {
             return Err(ServingError::NoName(files.certificate.clone()));
         }
-        let mut problem = "it is not signed by any of them".to_owned();
-        let mut signed_by = None;
-        for authority in &authorities {
-            match accepts(authority, &chain, &provider, now) {
-                // Whoever verifies with Go, as Ignition does, looks at the CA's dates too.
-                Ok(()) if !authority.is_current(now) => return Err(not_current(&files.ca, authority, now)),
-                Ok(()) => {
-                    signed_by = Some(authority.fingerprint);
-                    break;
-                }
-                Err(error) => problem = error,
-            }
-        }
-        let Some(signed_by) = signed_by else {
-            return Err(ServingError::Untrusted {
-                ca: files.ca.clone(),
-                certificate: files.certificate.clone(),
-                problem,
-            });
-        };
+        let authority = Self::signer(files, &authorities, &chain, now)?;
         Ok(Self {
             chain,
             key: Arc::new(key),
             authorities,
-            signed_by,
+            authority,
         })
+    }
+
+    /// The CA that nodes accept the chain by: the newest that they do, as two may have the same key.
+    ///
+    /// # Errors
+    /// [`ServingError`].
+    pub(super) fn signer(
+        files: &TlsSettings,
+        authorities: &[Certificate],
+        chain: &[Certificate],
+        now: UnixTime,
+    ) -> Result<Certificate, ServingError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let untrusted = |problem: String| ServingError::Untrusted {
+            ca: files.ca.clone(),
+            certificate: files.certificate.clone(),
+            problem,
+        };
+        let mut refused = None;
+        for authority in authorities.iter().rev() {
+            let leaf = chain.first().is_some_and(|leaf| leaf.fingerprint == authority.fingerprint);
+            match accepts(authority, chain, &provider, now) {
+                // Whoever verifies with Go, as Ignition does, looks at more of the CA than its key: its dates, and whether it is one.
+                Ok(()) if !authority.is_current(now) => refused = Some(not_current(&files.ca, authority, now)),
+                Ok(()) if !authority.is_authority && !leaf => refused = Some(untrusted(format!("{} is no CA", authority.subject))),
+                Ok(()) => return Ok(authority.clone()),
+                Err(error) => refused = refused.or_else(|| Some(untrusted(error))),
+            }
+        }
+        Err(refused.unwrap_or_else(|| untrusted("it is not signed by any of them".to_owned())))
     }
 
     /// The certificate that nodes see.
@@ -146,7 +171,13 @@ impl Serving {
     /// The one of them that the chain ends at.
     #[must_use]
     pub const fn signed_by(&self) -> Fingerprint {
-        self.signed_by
+        self.authority.fingerprint
+    }
+
+    /// That CA.
+    #[must_use]
+    pub const fn authority(&self) -> &Certificate {
+        &self.authority
     }
 
     /// For TLS.
@@ -176,7 +207,9 @@ fn accepts(authority: &Certificate, chain: &[Certificate], provider: &Arc<Crypto
     let (leaf, intermediates) = chain.split_first().ok_or("there is no certificate")?;
     let intermediates: Vec<CertificateDer<'_>> = intermediates.iter().map(|certificate| certificate.der.clone()).collect();
     for name in &leaf.names {
-        let server = ServerName::try_from(name.as_str()).map_err(|error| format!("{name}: {error}"))?;
+        // A wildcard is no name of a server, but stands for some.
+        let server = name.strip_prefix("*.").map_or_else(|| name.clone(), |rest| format!("any.{rest}"));
+        let server = ServerName::try_from(server.as_str()).map_err(|error| format!("{name}: {error}"))?;
         verifier
             .verify_server_cert(&leaf.der, &intermediates, &server, &[], now)
             .map_err(|error| format!("{name}: {error}"))?;

@@ -1,14 +1,16 @@
-//! Where certificates and keys come from: PEM files.
+//! Where certificates and keys come from: files with PEM, or with the manifest of a Secret or ConfigMap that holds PEM.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::Certificate;
+use super::{Certificate, manifest};
 
 /// Largest file that is read: a bundle of a few dozen certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -42,12 +44,31 @@ pub enum SourceError {
     },
 }
 
-/// All certificates of a file, in its order; at least one.
+/// Where a manifest has a serving certificate; a CA on its own may be there too.
+const CERTIFICATE_KEYS: [&str; 3] = ["tls.crt", "ca.crt", "ca-bundle.crt"];
+/// Where a manifest has a CA: `ca.crt` first, as a Secret with a certificate may have its CA beside it.
+const AUTHORITY_KEYS: [&str; 3] = ["ca.crt", "ca-bundle.crt", "tls.crt"];
+/// Where a manifest has a private key.
+const PRIVATE_KEY_KEYS: [&str; 1] = ["tls.key"];
+
+/// A serving certificate with its chain: all certificates of a file, in its order; at least one.
 ///
 /// # Errors
 /// [`SourceError`].
 pub fn certificates(path: &Path) -> Result<Vec<Certificate>, SourceError> {
-    let text = read(path)?;
+    parse(path, &CERTIFICATE_KEYS)
+}
+
+/// CAs: all certificates of a file, in its order; at least one.
+///
+/// # Errors
+/// [`SourceError`].
+pub fn authorities(path: &Path) -> Result<Vec<Certificate>, SourceError> {
+    parse(path, &AUTHORITY_KEYS)
+}
+
+fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, SourceError> {
+    let text = pem(path, keys)?;
     let problem = |problem: String| SourceError::Content {
         path: path.to_owned(),
         problem,
@@ -69,17 +90,45 @@ pub fn certificates(path: &Path) -> Result<Vec<Certificate>, SourceError> {
 /// # Errors
 /// [`SourceError`].
 pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
-    let text = read(path)?;
+    let text = pem(path, &PRIVATE_KEY_KEYS)?;
     let problem = |problem: String| SourceError::Content {
         path: path.to_owned(),
         problem,
     };
     let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(text.as_bytes()).collect();
     match all {
+        Ok(all) if all.is_empty() && text.contains("ENCRYPTED") => Err(problem(
+            "the private key is encrypted with a passphrase: nobody is there to type it".to_owned(),
+        )),
         Ok(all) if all.is_empty() => Err(problem("holds no private key".to_owned())),
         Ok(all) => Ok(all),
-        Err(error) => Err(problem(error.to_string())),
+        // What the parser says may quote the text.
+        Err(_) => Err(problem("is no proper PEM".to_owned())),
     }
+}
+
+/// Whether a file is a manifest: then whoever wrote it there replaces what is in it.
+///
+/// # Errors
+/// [`SourceError`], if it cannot be read.
+pub fn is_manifest(path: &Path) -> Result<bool, SourceError> {
+    Ok(manifest::is_manifest(&read(path)?))
+}
+
+/// What these files hold, in one digest: whether anything has changed. A file that cannot be read counts as one that is empty.
+#[must_use]
+pub fn digest<'p>(paths: impl IntoIterator<Item = &'p Path>) -> [u8; 32] {
+    let mut all = Context::new(&SHA256);
+    for path in paths {
+        let text = read(path).unwrap_or_default();
+        all.update(&u64::try_from(text.len()).unwrap_or(0).to_be_bytes());
+        all.update(text.as_bytes());
+    }
+    let mut bytes = [0; 32];
+    for (to, from) in bytes.iter_mut().zip(all.finish().as_ref()) {
+        *to = *from;
+    }
+    bytes
 }
 
 /// The mode of a key's file, if others than its owner may read it.
@@ -89,17 +138,116 @@ pub fn mode_too_open(path: &Path) -> Option<u32> {
     (mode & 0o077 != 0).then_some(mode)
 }
 
+/// A file's PEM, whatever it is wrapped in.
+fn pem(path: &Path, keys: &[&str]) -> Result<Zeroizing<String>, SourceError> {
+    let text = read(path)?;
+    if manifest::is_pem(&text) {
+        return Ok(text);
+    }
+    manifest::value(&text, keys).map_err(|problem| SourceError::Content {
+        path: path.to_owned(),
+        problem,
+    })
+}
+
 fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
     let io = |source| SourceError::Io {
         path: path.to_owned(),
         source,
     };
-    let found = fs::metadata(path).map_err(io)?.len();
+    let file = fs::File::open(path).map_err(io)?;
+    let found = file.metadata().map_err(io)?.len();
     if found > FILE_LIMIT_BYTES {
         return Err(SourceError::TooLarge {
             path: path.to_owned(),
             found,
         });
     }
-    fs::read_to_string(path).map(Zeroizing::new).map_err(io)
+    let mut text = Zeroizing::new(String::new());
+    file.take(FILE_LIMIT_BYTES).read_to_string(&mut text).map_err(io)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use attest::UnixTime;
+    use data_encoding::BASE64;
+
+    use super::super::issue::{self, Algorithm, SigningKey};
+    use super::*;
+
+    fn ca(name: &str) -> Certificate {
+        let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+        issue::authority(name, key, 10, now).unwrap().certificate
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_secret_with_a_ca_beside_its_certificate_is_both() {
+        let (one, two) = (ca("one"), ca("two"));
+        let secret = |keys: &[(&str, &Certificate)]| {
+            let data: Vec<String> = keys
+                .iter()
+                .map(|(key, certificate)| format!("  {key}: {}", BASE64.encode(certificate.pem().as_bytes())))
+                .collect();
+            file(&format!("apiVersion: v1\nkind: Secret\ndata:\n{}\n", data.join("\n")))
+        };
+        let both = secret(&[("tls.crt", &one), ("ca.crt", &two)]);
+        assert_eq!(certificates(both.path()).unwrap(), std::slice::from_ref(&one));
+        assert_eq!(authorities(both.path()).unwrap(), std::slice::from_ref(&two));
+        let single = secret(&[("tls.crt", &one)]);
+        assert_eq!(authorities(single.path()).unwrap(), std::slice::from_ref(&one));
+        let config_map = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca-bundle.crt": one.pem() + &two.pem()}});
+        assert_eq!(authorities(file(&config_map.to_string()).path()).unwrap(), [one, two]);
+        assert!(is_manifest(both.path()).unwrap());
+    }
+
+    #[test]
+    fn keys_are_read_in_every_form_that_openssl_writes() {
+        let check = |text: &str, expected: &str| match keys(file(text).path()) {
+            Ok(keys) => assert_eq!(expected, format!("{} key", keys.len())),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains(expected) && !error.contains("c2VjcmV0"), "{error}");
+            }
+        };
+        let pem = |label: &str| format!("-----BEGIN {label}-----\nc2VjcmV0\n-----END {label}-----\n");
+        check(&pem("PRIVATE KEY"), "1 key");
+        check(&pem("EC PRIVATE KEY"), "1 key");
+        check(&pem("RSA PRIVATE KEY"), "1 key");
+        check(&(pem("PRIVATE KEY") + &pem("EC PRIVATE KEY")), "2 key");
+        check(&pem("ENCRYPTED PRIVATE KEY"), "passphrase");
+        check(&pem("CERTIFICATE"), "no private key");
+        check("-----BEGIN PRIVATE KEY-----\nc2VjcmV0", "no proper PEM");
+        check("", "is empty");
+        check("c2VjcmV0", "neither PEM nor a manifest");
+        check("apiVersion: v1\nkind: Secret\ndata: {tls.crt: c2VjcmV0}\n", "no tls.key");
+        check("apiVersion: v1\nkind: Secret\ndata: {tls.key: c2VjcmV0}\n", "no private key");
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_which_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = folder.path().join("none.crt");
+        for path in [none.as_path(), folder.path()] {
+            let error = certificates(path).unwrap_err().to_string();
+            assert!(error.starts_with(&path.display().to_string()), "{error}");
+        }
+        let large = file(&"x".repeat(2 << 20));
+        assert!(matches!(certificates(large.path()), Err(SourceError::TooLarge { .. })));
+        let broken = file("-----BEGIN CERTIFICATE-----\nc2VjcmV0\n-----END CERTIFICATE-----\n");
+        assert!(
+            certificates(broken.path())
+                .unwrap_err()
+                .to_string()
+                .contains("no X.509 certificate")
+        );
+    }
 }

@@ -10,10 +10,10 @@ use tokio::sync::Mutex;
 
 use super::folder::{Folder, Reader};
 use super::upstream::{Fetched, Upstream, UpstreamSettings};
-use super::watch::Quiet;
 use super::{Pool, PoolError, folders};
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
+use crate::watch::Quiet;
 
 /// How soon a server that did not answer is asked again.
 const UPSTREAM_RETRY: Duration = Duration::from_secs(10);

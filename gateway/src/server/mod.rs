@@ -1,5 +1,7 @@
 //! The server: from a listening socket to requests, within limits, until told to stop.
 
+mod refused;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
 use crate::guesses::Guesses;
 use crate::metrics::Metrics;
-use crate::pki::{LiveTls, TlsError};
+use crate::pki::{self, LiveTls, TlsError};
 use crate::pools::PoolError;
 use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
@@ -34,6 +36,7 @@ use crate::settings::Settings;
 use crate::sightings::Sightings;
 use crate::store::{Embedded, Store, StoreError};
 use crate::tokens;
+use refused::Refused;
 
 /// Largest request head: a ticket, and whatever proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;
@@ -101,7 +104,13 @@ pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
     metrics: Option<TcpListener>,
-    hangup: Signal,
+    hangup: Hangup,
+}
+
+/// The administrator's signal, for each who listens to it.
+struct Hangup {
+    pools: Signal,
+    certificates: Signal,
 }
 
 impl Server {
@@ -124,7 +133,10 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
         let tls = LiveTls::open(&settings.tls, clock)?;
-        let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
+        let hangup = Hangup {
+            pools: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
+            certificates: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
+        };
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
         let ek_roots = ek_roots::load(&settings.ek_roots)?;
@@ -217,7 +229,14 @@ impl Server {
         background.spawn(rotate_tokens(Arc::clone(&gateway)));
         background.spawn(write_sightings(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
-        background.spawn(async move { watch(&watched.pools, hangup).await });
+        background.spawn(async move { watch(&watched.pools, hangup.pools).await });
+        let watched = Arc::clone(&gateway);
+        background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
+        let handshakes = Arc::new(Handshakes {
+            limit: limits.handshake,
+            refused: Refused::default(),
+            gateway: Arc::clone(&gateway),
+        });
         if let Some(metrics) = metrics {
             background.spawn(serve_metrics(metrics, Arc::clone(&gateway)));
         }
@@ -243,9 +262,9 @@ impl Server {
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
             // Whatever changes from now on, this connection goes on with what it began with.
             let tls = TlsAcceptor::from(Arc::clone(&gateway.tls.current().config));
-            let (router, watcher) = (router.clone(), graceful.watcher());
+            let (router, watcher, handshakes) = (router.clone(), graceful.watcher(), Arc::clone(&handshakes));
             tokio::spawn(async move {
-                connection(stream, peer, &tls, router, watcher, limits.handshake, limits.header).await;
+                connection(stream, peer, &tls, router, watcher, &handshakes, limits.header).await;
                 drop(permit);
             });
         }
@@ -278,6 +297,27 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
+/// What handshakes have in common.
+struct Handshakes {
+    limit: Duration,
+    refused: Refused,
+    gateway: Arc<Gateway>,
+}
+
+impl Handshakes {
+    fn failed(&self, peer: SocketAddr, error: &std::io::Error) {
+        let Some(alert) = refused::alert(error) else {
+            return tracing::debug!(%peer, %error, "TLS handshake failed");
+        };
+        self.gateway.metrics.tls_refused_by_client();
+        if self.refused.is_worth_saying(peer.ip(), self.gateway.clock.now().as_secs()) {
+            tracing::warn!(
+                "{peer} refuses the MCS certificate ({alert:?}): its pointer lacks the CA that signed it, or names the gateway otherwise than                  the certificate does; give it a new pointer (`attest-gateway pointer`, `ca status`)"
+            );
+        }
+    }
+}
+
 /// One connection: the handshake, then its requests.
 async fn connection(
     stream: TcpStream,
@@ -285,14 +325,14 @@ async fn connection(
     tls: &TlsAcceptor,
     router: Router,
     watcher: Watcher,
-    handshake: Duration,
+    handshakes: &Handshakes,
     header: Duration,
 ) {
     // Latency is all that this costs, and a whole config is written at once.
     drop(stream.set_nodelay(true));
-    let stream = match tokio::time::timeout(handshake, tls.accept(stream)).await {
+    let stream = match tokio::time::timeout(handshakes.limit, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Ok(Err(error)) => return handshakes.failed(peer, &error),
         Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
     };
     // Not a layer of the router, which would wrap every route anew for each connection.

@@ -1,0 +1,147 @@
+//! `attest-gateway ca status`, and what it says to those who would go on regardless.
+
+use std::path::Path;
+
+use anyhow::bail;
+use attest_gateway::clock::rfc3339;
+use attest_gateway::pki::install::{self, Today};
+use attest_gateway::pki::rotation::{self, Safety, Stage};
+use attest_gateway::pki::{authority_keys, source};
+use attest_gateway::settings::Settings;
+use attest_gateway::sightings::{self, Sighting};
+
+use super::{Caution, Within};
+use crate::commands::certificate::made_line;
+use crate::commands::token::seconds;
+use crate::commands::{now, table, with_store};
+
+pub(super) fn stage(today: &Today) -> Stage {
+    rotation::stage(&today.authorities, today.authority.fingerprint)
+}
+
+pub(super) fn foreign(settings: &Settings, today: &Today) -> String {
+    format!(
+        "{} holds {} CAs, which these commands have not made: take out those that nobody needs, or use --force",
+        settings.tls.ca.display(),
+        today.authorities.len()
+    )
+}
+
+/// What is known of pointers, and whether the next step is safe.
+fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec<Sighting>, Safety)> {
+    let all = with_store(config, |store| async move { Ok(sightings::list(&store).await?) })?;
+    let newest = newest(today);
+    let within = seconds(&within.within).map_err(anyhow::Error::msg)?;
+    let safety = rotation::safety(stage(today), &newest, &all, now(), within);
+    Ok((all, safety))
+}
+
+/// The CA that the rotation leads to.
+fn newest(today: &Today) -> String {
+    today.authorities.last().map_or_else(String::new, |ca| ca.fingerprint.short())
+}
+
+pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
+    if caution.force {
+        eprintln!("--force: pointers that were seen are not asked about");
+        return Ok(());
+    }
+    let (_, safety) = sighted(config, today, &caution.within)?;
+    let within = &caution.within.within;
+    if !safety.is_safe() {
+        bail!(
+            "not safe: pointers without the CA {}, seen within {within}:\n{}Give their machines new pointers, or use --force (or a shorter --within).",
+            newest(today),
+            sightings_table(&safety.in_the_way)
+        );
+    }
+    if !safety.known {
+        eprintln!("no pointer was seen within {within}: nothing speaks against it, and nothing is known");
+    }
+    Ok(())
+}
+
+pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
+    let settings = Settings::load(config)?;
+    let today = install::today(&settings.tls)?;
+    let stage = stage(&today);
+    println!("stage: {stage} ({})", meaning(stage));
+    let rows: Vec<[String; 5]> = today
+        .authorities
+        .iter()
+        .map(|ca| {
+            let signs = ca.fingerprint == today.authority.fingerprint;
+            [
+                ca.fingerprint.short(),
+                ca.subject.clone(),
+                rfc3339(ca.not_after),
+                authority_keys::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
+                if signs { "signs the certificate" } else { "" }.to_owned(),
+            ]
+        })
+        .collect();
+    print!("\n{}", table(["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", ""], &rows));
+    println!("\n{}", made_line(&today.certificate, &today.authority));
+    let (all, safety) = sighted(config, &today, within)?;
+    if all.is_empty() {
+        println!("\npointers: none was seen yet");
+    } else {
+        print!("\n{}", sightings_table(&all));
+    }
+    if source::is_manifest(&settings.tls.ca)? {
+        println!("\nnext: {} is a manifest: who put it there rotates it", settings.tls.ca.display());
+        return Ok(());
+    }
+    let within = &within.within;
+    match (stage.next(), safety.is_safe(), safety.known) {
+        (None, ..) => println!("\nnext: {}", foreign(&settings, &today)),
+        (Some(next), ..) if stage == Stage::Settled => println!("\nnext: `{next}`, whenever you like: nothing stops working by it"),
+        (Some(next), true, true) => println!("\nnext: `{next}`, safe: no pointer seen within {within} is in the way"),
+        (Some(next), true, false) => {
+            println!("\nnext: `{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known");
+        }
+        (Some(next), false, _) => print!(
+            "\nnext: `{next}`, NOT SAFE: pointers without the CA {}, seen within {within}:\n{}",
+            newest(&today),
+            sightings_table(&safety.in_the_way)
+        ),
+    }
+    if stage == Stage::Switched {
+        println!(
+            "Machines that refuse the certificate do not get as far as to be seen: look for \"refuses the MCS certificate\" in the log,"
+        );
+        println!("and at attest_gateway_tls_refused_by_client_total.");
+    }
+    Ok(())
+}
+
+const fn meaning(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Settled => "one CA, and it signs the certificate",
+        Stage::Introduced => "new pointers carry a second CA; the older one signs still",
+        Stage::Switched => "the newer CA signs; new pointers carry both",
+        Stage::Foreign => "more than two CAs",
+    }
+}
+
+fn sightings_table(sightings: &[Sighting]) -> String {
+    let rows: Vec<[String; 6]> = sightings
+        .iter()
+        .map(|sighting| {
+            let says = match sighting.authorities.as_deref() {
+                None => "says nothing".to_owned(),
+                Some([]) => "none that is known".to_owned(),
+                Some(all) => all.join(" "),
+            };
+            [
+                sighting.pool.clone(),
+                says,
+                sighting.accepted.clone(),
+                rfc3339(sighting.first),
+                rfc3339(sighting.last),
+                sighting.peer.clone(),
+            ]
+        })
+        .collect();
+    table(["POOL", "POINTER CARRIES", "ACCEPTED", "FIRST SEEN", "LAST SEEN", "FROM"], &rows)
+}

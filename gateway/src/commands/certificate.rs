@@ -1,0 +1,109 @@
+//! `attest-gateway certificate`.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use attest_gateway::clock::{Clock, rfc3339};
+use attest_gateway::pki::{Algorithm, Certificate, Installation, Names, Wanted, install, issue};
+use attest_gateway::settings::Settings;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Replace the MCS certificate and its key by new ones of the same CA.
+    #[command(
+        after_help = "Example: the same names, another ten years, by a CA key that is kept elsewhere\n  attest-gateway certificate renew --ca-key /media/safe/mcs-ca.key\n\nA gateway that serves takes the new certificate within a second, and drops no connection. Pointers stay as they are."
+    )]
+    Renew {
+        /// The CA's private key [default: the one beside tls.ca].
+        #[arg(long, value_name = "FILE")]
+        ca_key: Option<PathBuf>,
+        /// A DNS name that nodes use for this gateway (repeatable) [default: today's names and addresses].
+        #[arg(long, value_name = "NAME")]
+        host: Vec<String>,
+        /// An address that nodes use for this gateway (repeatable).
+        #[arg(long, value_name = "ADDRESS")]
+        ip: Vec<IpAddr>,
+        /// A certificate that the same CA has signed elsewhere [default: one is made here].
+        #[arg(long, value_name = "FILE", requires = "key", conflicts_with_all = ["ca_key", "host", "ip", "algorithm"])]
+        certificate: Option<PathBuf>,
+        /// Its private key.
+        #[arg(long, value_name = "FILE", requires = "certificate")]
+        key: Option<PathBuf>,
+        #[command(flatten)]
+        kind: Kind,
+    },
+}
+
+/// What kind of certificate, for every command that makes one.
+#[derive(Debug, clap::Args)]
+pub struct Kind {
+    /// Its key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: as before; at first ecdsa-p256].
+    #[arg(long, value_name = "KIND")]
+    pub algorithm: Option<Algorithm>,
+    /// How many days it is valid.
+    #[arg(long, value_name = "DAYS", default_value_t = issue::VALIDITY_DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(issue::VALIDITY_LIMIT_DAYS)))]
+    pub days: u32,
+}
+
+impl Kind {
+    /// What that means where there was nothing before, or something else.
+    pub fn wanted(&self, before: Option<&Certificate>) -> Wanted {
+        let before = before.and_then(install::algorithm_of);
+        Wanted {
+            algorithm: self.algorithm.or(before).unwrap_or_default(),
+            days: self.days,
+        }
+    }
+}
+
+pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    let Command::Renew {
+        ca_key,
+        host,
+        ip,
+        certificate,
+        key,
+        kind,
+    } = command;
+    let settings = Settings::load(config)?;
+    let now = Clock::System.now();
+    let files = Installation::open(&settings.tls)?;
+    let before = install::today(&settings.tls)?;
+    let given = Names {
+        hosts: host.clone(),
+        addresses: ip.clone(),
+    };
+    let names = if given.is_empty() { Names::of(&before.certificate) } else { given };
+    let made = match (certificate, key) {
+        (Some(certificate), Some(key)) => files.bring(&before.authority, certificate, key, now)?,
+        _ => files.renew(
+            &before.authority,
+            ca_key.as_deref(),
+            &names,
+            &kind.wanted(Some(&before.certificate)),
+            now,
+        )?,
+    };
+    println!("{}", made_line(&made, &before.authority));
+    println!("A gateway that serves takes it within a second. Pointers stay as they are.");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What there is to say of a serving certificate that was made.
+pub(super) fn made_line(made: &Certificate, authority: &Certificate) -> String {
+    let shortened = if made.not_after == authority.not_after {
+        ", when its CA ends"
+    } else {
+        ""
+    };
+    format!(
+        "MCS certificate {} ({}) for {}, until {}{shortened}, signed by {} ({})",
+        made.fingerprint.short(),
+        made.key_kind,
+        made.names.join(", "),
+        rfc3339(made.not_after),
+        authority.subject,
+        authority.fingerprint.short(),
+    )
+}

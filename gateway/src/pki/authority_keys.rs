@@ -1,0 +1,76 @@
+//! Where the private keys of CAs are kept: beside the CA's certificate, if they are on this machine.
+
+use std::path::{Path, PathBuf};
+
+use attest::SpkiSha256;
+
+use super::Certificate;
+use super::install::InstallError;
+use super::issue::SigningKey;
+use super::source::{self, SourceError};
+use crate::settings::TlsSettings;
+
+/// Where the key of the CA in use is kept, unless it is kept elsewhere: beside the CA.
+#[must_use]
+pub fn authority_key(files: &TlsSettings) -> PathBuf {
+    files.ca.with_extension("key")
+}
+
+/// Where the key of the next CA is kept until the old one is retired.
+#[must_use]
+pub fn next_authority_key(files: &TlsSettings) -> PathBuf {
+    beside(files, "next")
+}
+
+/// Where the key of a CA is kept that was retired.
+pub(super) fn old_authority_key(files: &TlsSettings) -> PathBuf {
+    beside(files, "old")
+}
+
+pub(super) fn beside(files: &TlsSettings, word: &str) -> PathBuf {
+    let stem = files.ca.file_stem().unwrap_or_default().to_string_lossy();
+    files.ca.with_file_name(format!("{stem}-{word}.key"))
+}
+
+/// The file beside the CA that holds its key, if there is one.
+#[must_use]
+pub fn kept_key(files: &TlsSettings, ca: &Certificate) -> Option<PathBuf> {
+    [authority_key(files), next_authority_key(files), old_authority_key(files)]
+        .into_iter()
+        .find(|path| holds(path, ca.key))
+}
+
+pub(super) fn holds(path: &Path, key: SpkiSha256) -> bool {
+    signing_keys(path).is_ok_and(|keys| keys.iter().any(|found| found.public() == key))
+}
+
+pub(super) fn signing_keys(path: &Path) -> Result<Vec<SigningKey>, SourceError> {
+    let keys = source::keys(path)?;
+    Ok(keys.iter().filter_map(|key| SigningKey::parse(key).ok()).collect())
+}
+
+/// The first of these files' keys that is the CA's.
+///
+/// # Errors
+/// [`InstallError::NoAuthorityKey`], or what is wrong with the one file that was given.
+pub fn find_authority_key(files: &TlsSettings, ca: &Certificate, given: Option<&Path>) -> Result<SigningKey, InstallError> {
+    let looked = match given {
+        Some(path) => vec![path.to_owned()],
+        None => vec![authority_key(files), next_authority_key(files), old_authority_key(files)],
+    };
+    for path in &looked {
+        match signing_keys(path) {
+            Ok(keys) => {
+                if let Some(key) = keys.into_iter().find(|key| key.public() == ca.key) {
+                    return Ok(key);
+                }
+            }
+            Err(error) if given.is_some() => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    Err(InstallError::NoAuthorityKey {
+        subject: ca.subject.clone(),
+        looked,
+    })
+}

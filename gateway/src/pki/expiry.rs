@@ -1,0 +1,124 @@
+//! When certificates end, said in time.
+
+use std::collections::BTreeSet;
+
+use super::{Certificate, Fingerprint};
+use crate::clock::rfc3339;
+
+/// How long before its end a certificate is worth a warning, in seconds: two months.
+pub const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
+/// How often that is said, in seconds: once a day.
+const WARN_EVERY_SECONDS: u64 = 24 * 3600;
+/// How long to wait at most before looking again, in seconds: the clock may be set.
+const LOOK_EVERY_SECONDS: u64 = 3600;
+
+/// Something to be logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// It ends before long.
+    Soon(String),
+    /// It is over.
+    Over(String),
+}
+
+/// What was said already.
+#[derive(Debug, Default)]
+pub(super) struct Expiry {
+    warned: Option<u64>,
+    over: BTreeSet<Fingerprint>,
+}
+
+impl Expiry {
+    /// What is to be said at `now` of certificates, each by what it is for: what is over once, what ends soon once a day.
+    pub(super) fn notices(&mut self, certificates: &[(&str, &Certificate)], now: u64) -> Vec<Notice> {
+        let due = self.warned.is_none_or(|warned| now >= warned.saturating_add(WARN_EVERY_SECONDS));
+        let mut notices = Vec::new();
+        let mut soon = false;
+        for (role, certificate) in certificates {
+            let text = format!("the {role} {} ({})", certificate.subject, certificate.fingerprint.short());
+            let until = rfc3339(certificate.not_after);
+            if now > certificate.not_after {
+                if self.over.insert(certificate.fingerprint) {
+                    notices.push(Notice::Over(format!("{text} expired at {until}: nodes refuse it")));
+                }
+            } else if now.saturating_add(EXPIRY_WARNING_SECONDS) > certificate.not_after {
+                soon = true;
+                if due {
+                    notices.push(Notice::Soon(format!("{text} expires at {until}")));
+                }
+            }
+        }
+        if soon && due {
+            self.warned = Some(now);
+        }
+        // What is not in use any longer need not be remembered.
+        self.over
+            .retain(|known| certificates.iter().any(|(_, certificate)| certificate.fingerprint == *known));
+        notices
+    }
+}
+
+/// How many seconds after `now` to look again: when the next of these ends, and within the hour.
+pub(super) fn look_again(certificates: &[(&str, &Certificate)], now: u64) -> u64 {
+    certificates
+        .iter()
+        .map(|(_, certificate)| certificate.not_after.saturating_add(1))
+        .filter(|end| *end > now)
+        .map(|end| end - now)
+        .chain([LOOK_EVERY_SECONDS])
+        .min()
+        .unwrap_or(LOOK_EVERY_SECONDS)
+        .min(LOOK_EVERY_SECONDS)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use attest::UnixTime;
+
+    use super::super::issue::{self, Algorithm, SigningKey};
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const DAY: u64 = 86_400;
+
+    fn ca(name: &str, days: u32) -> Certificate {
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
+        let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+        issue::authority(name, key, days, now).unwrap().certificate
+    }
+
+    #[test]
+    fn an_end_is_said_daily_before_and_once_after() {
+        let (short, long) = (ca("short", 70), ca("long", 1000));
+        let all = [("MCS certificate", &short), ("MCS CA", &long)];
+        let mut expiry = Expiry::default();
+        let mut check = |after: u64, soon: usize, over: usize| {
+            let notices = expiry.notices(&all, NOW + after);
+            let found = notices.iter().filter(|notice| matches!(notice, Notice::Soon(_))).count();
+            assert_eq!((found, notices.len() - found), (soon, over), "after {after} s: {notices:?}");
+        };
+        check(0, 0, 0);
+        check(10 * DAY, 0, 0);
+        check(10 * DAY + 1, 1, 0);
+        check(10 * DAY + 2, 0, 0);
+        check(11 * DAY, 0, 0);
+        check(11 * DAY + 1, 1, 0);
+        check(70 * DAY, 1, 0);
+        check(70 * DAY + 1, 0, 1);
+        check(70 * DAY + 2, 0, 0);
+        check(90 * DAY, 0, 0);
+        check(1000 * DAY + 1, 0, 1);
+    }
+
+    #[test]
+    fn the_next_look_is_at_the_next_end_and_within_the_hour() {
+        let ca = ca("short", 1);
+        let check = |after: u64, expected: u64| assert_eq!(look_again(&[("MCS CA", &ca)], NOW + after), expected);
+        check(0, 3600);
+        check(DAY - 10, 11);
+        check(DAY, 1);
+        check(DAY + 1, 3600);
+        assert_eq!(look_again(&[], NOW), 3600);
+    }
+}

@@ -1,0 +1,189 @@
+//! Files that are there as a whole or not at all, whenever the power fails.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Mode of what everybody may read.
+pub const PUBLIC: u32 = 0o644;
+/// Mode of what its owner only may read.
+pub const PRIVATE: u32 = 0o600;
+
+/// A file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}")]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What happened.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Writes a file that must not be there yet.
+///
+/// # Errors
+/// [`FileError`], of kind `AlreadyExists` if it is there.
+pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+    named(path, || {
+        let temporary = Temporary::write(path, mode, text, None)?;
+        // Unlike a rename, a link does not take the place of anything. Some file systems, such as those of memory sticks, have none.
+        match fs::hard_link(&temporary.0, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                if fs::symlink_metadata(path).is_ok() {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+                fs::rename(&temporary.0, path)?;
+            }
+            linked => linked?,
+        }
+        drop(temporary);
+        sync_folder(path)
+    })
+}
+
+/// Puts a file in the place of the one that is there, which a link may lead to. Owner and mode stay what they were: a gateway that runs as
+/// its own user must be able to read what root has put there. A file that was lost is written anew, with `mode`.
+///
+/// # Errors
+/// [`FileError`].
+pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return create(path, mode, text);
+    }
+    named(path, || {
+        let path = fs::canonicalize(path)?;
+        let old = fs::metadata(&path)?;
+        let temporary = Temporary::write(&path, old.permissions().mode() & 0o7777, text, Some((old.uid(), old.gid())))?;
+        fs::rename(&temporary.0, &path)?;
+        sync_folder(&path)
+    })
+}
+
+/// Gives a file another name, which must be free.
+///
+/// # Errors
+/// [`FileError`].
+pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    named(to, || {
+        if fs::symlink_metadata(to).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        fs::rename(from, to)?;
+        sync_folder(to)
+    })
+}
+
+/// Removes a file.
+///
+/// # Errors
+/// [`FileError`].
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    named(path, || fs::remove_file(path).and_then(|()| sync_folder(path)))
+}
+
+fn named(path: &Path, work: impl FnOnce() -> io::Result<()>) -> Result<(), FileError> {
+    work().map_err(|source| FileError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The folder of a file.
+pub fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(folder(path))?.sync_all()
+}
+
+/// A file with a name that nobody reads; gone when dropped, unless it was renamed.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn write(path: &Path, mode: u32, text: &str, owner: Option<(u32, u32)>) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+        let temporary = folder(path).join(format!(".{name}.part"));
+        // What a crash has left behind.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&temporary)?;
+        let temporary = Self(temporary);
+        if let Some((uid, gid)) = owner {
+            let now = file.metadata()?;
+            if (now.uid(), now.gid()) != (uid, gid) {
+                fchown(&file, Some(uid), Some(gid))?;
+            }
+        }
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        Ok(temporary)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn nothing_takes_the_place_of_a_file_unless_it_should() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+        create(&one, PRIVATE, "1").unwrap();
+        assert_eq!(fs::metadata(&one).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(create(&one, PUBLIC, "2").unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
+        create(&two, PUBLIC, "2").unwrap();
+        assert_eq!(rename(&one, &two).unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((fs::read(&one).unwrap(), fs::read(&two).unwrap()), (b"1".to_vec(), b"2".to_vec()));
+        assert_eq!(names(folder.path()), ["one", "two"]);
+        remove(&two).unwrap();
+        rename(&one, &two).unwrap();
+        assert_eq!(names(folder.path()), ["two"]);
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode_and_its_place_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        create(&file, 0o640, "1").unwrap();
+        symlink("file", &link).unwrap();
+        // What a crash has left behind is in nobody's way.
+        fs::write(folder.path().join(".file.part"), "half").unwrap();
+        replace(&link, PUBLIC, "2").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"2");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(names(folder.path()), ["file", "link"]);
+        symlink("nowhere", folder.path().join("dangling")).unwrap();
+        assert!(replace(&folder.path().join("dangling"), PUBLIC, "3").is_err());
+        let lost = folder.path().join("lost");
+        replace(&lost, PRIVATE, "3").unwrap();
+        assert_eq!(fs::metadata(&lost).unwrap().mode() & 0o777, 0o600);
+    }
+}

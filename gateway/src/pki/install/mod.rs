@@ -1,0 +1,412 @@
+//! Changes of the files that the gateway serves by: a certificate is renewed, a CA comes and goes. Each step leaves files that load, so
+//! that neither a crash nor a reload in between does any harm, and a command that was interrupted can be given again.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use attest::{SpkiSha256, UnixTime};
+use data_encoding::BASE64;
+use rustls_pki_types::PrivateKeyDer;
+use zeroize::Zeroizing;
+
+use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
+use super::files::{self, FileError, PRIVATE, PUBLIC};
+use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
+use super::source::{self, SourceError};
+use super::{Certificate, Serving, ServingError};
+use crate::settings::TlsSettings;
+use crate::store::make_private_folder;
+
+/// Why the files stay as they are.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A certificate cannot be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// What would be there could not be served.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// Somebody else writes the file.
+    #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
+    Manifest(PathBuf),
+    /// Certificate and key are in one file.
+    #[error("{0} holds certificate and key: they are replaced one after the other, which needs two files")]
+    OneFile(PathBuf),
+    /// The key that is needed is not here.
+    #[error("the private key of the CA {subject} is in none of {}: bring it (--ca-key FILE), or a certificate that was signed elsewhere", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    NoAuthorityKey {
+        /// The CA.
+        subject: String,
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// There is nothing where a CA or a certificate should be.
+    #[error("{path}: {problem}")]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Another command is changing the files.
+    #[error("another command is changing the files in {0}")]
+    Busy(PathBuf),
+}
+
+/// The files, for one command at a time.
+#[derive(Debug)]
+pub struct Installation<'a> {
+    files: &'a TlsSettings,
+    _lock: File,
+}
+
+/// What [`Installation::retire`] did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// The CAs that are gone from the bundle.
+    pub dropped: Vec<Certificate>,
+    /// Where the old CA's key is now.
+    pub old_key: Option<PathBuf>,
+    /// Where the key of the CA in use is now, if it was moved.
+    pub key: Option<PathBuf>,
+}
+
+/// Writes the first files of a gateway: a CA, and a certificate and key. Nothing is overwritten.
+///
+/// # Errors
+/// [`InstallError`]; what would be there is checked before anything is written.
+pub fn first(
+    files: &TlsSettings,
+    authorities: &[Certificate],
+    chain: &[Certificate],
+    key: &str,
+    now: UnixTime,
+) -> Result<(), InstallError> {
+    let keys = pem_keys(key);
+    Serving::of(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
+    let folder = files::folder(&files.certificate);
+    make_private_folder(folder).map_err(|source| FileError {
+        path: folder.to_owned(),
+        source,
+    })?;
+    files::create(&files.ca, PUBLIC, &pem(authorities))?;
+    files::create(&files.key, PRIVATE, key)?;
+    files::create(&files.certificate, PUBLIC, &pem(chain))?;
+    Ok(())
+}
+
+impl<'a> Installation<'a> {
+    /// Takes the files, if they may be changed here and nobody else is at it.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn open(files: &'a TlsSettings) -> Result<Self, InstallError> {
+        for path in [&files.ca, &files.certificate, &files.key] {
+            if (path != &files.key || path.exists()) && source::is_manifest(path)? {
+                return Err(InstallError::Manifest(path.clone()));
+            }
+        }
+        if files.certificate == files.key || files.ca == files.key {
+            return Err(InstallError::OneFile(files.key.clone()));
+        }
+        let folder = files::folder(&files.ca);
+        let io = |source| FileError {
+            path: folder.to_owned(),
+            source,
+        };
+        let lock = File::open(folder).map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { files, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(InstallError::Busy(folder.to_owned())),
+            Err(TryLockError::Error(source)) => Err(io(source).into()),
+        }
+    }
+
+    /// What is there.
+    ///
+    /// # Errors
+    /// [`InstallError::Serving`].
+    pub fn serving(&self, now: UnixTime) -> Result<Serving, InstallError> {
+        Ok(Serving::load(self.files, now)?)
+    }
+
+    /// Makes a new serving certificate by `ca`, and puts it in the place of today's.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn renew(
+        &self,
+        ca: &Certificate,
+        ca_key: Option<&Path>,
+        names: &Names,
+        wanted: &Wanted,
+        now: UnixTime,
+    ) -> Result<Certificate, InstallError> {
+        let ca_key = find_authority_key(self.files, ca, ca_key)?;
+        let Made { certificate, key } = issue::serving(ca, &ca_key, names, wanted, now)?;
+        self.replace(std::slice::from_ref(&certificate), &key.pem(), now)?;
+        Ok(certificate)
+    }
+
+    /// Puts a certificate that `ca` has signed elsewhere in the place of today's.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn bring(&self, ca: &Certificate, certificate: &Path, key: &Path, now: UnixTime) -> Result<Certificate, InstallError> {
+        let chain = source::certificates(certificate)?;
+        let leaf = chain.first().cloned().ok_or_else(|| ServingError::NoName(certificate.to_owned()))?;
+        let key = fitting_key(key, &leaf)?;
+        // As errors name them, these are the files.
+        let files = TlsSettings {
+            certificate: certificate.to_owned(),
+            ..self.files.clone()
+        };
+        Serving::of(&files, vec![ca.clone()], chain.clone(), pem_keys(&key), now)?;
+        self.replace(&chain, &key, now)?;
+        Ok(leaf)
+    }
+
+    fn replace(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<(), InstallError> {
+        for step in self.steps(chain, key, now)? {
+            files::replace(&step.path, step.mode, &step.text)?;
+        }
+        Ok(())
+    }
+
+    /// The writes that lead from today's pair to another: both keys, the certificate, its key alone. After each of them there is a pair.
+    fn steps(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<Vec<Step>, InstallError> {
+        let authorities = source::authorities(&self.files.ca)?;
+        Serving::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
+        // Where today's pair is broken already there is nothing to keep up.
+        let leaf = source::certificates(&self.files.certificate)
+            .ok()
+            .and_then(|chain| chain.first().cloned());
+        let old = leaf.zip(source::keys(&self.files.key).ok());
+        let old = old.and_then(|(leaf, keys)| fitting(&keys, leaf.key)).unwrap_or_default();
+        let mut both = Zeroizing::new(String::with_capacity(key.len() + old.len()));
+        both.push_str(key);
+        both.push_str(&old);
+        let step = |path: &Path, mode, text: Zeroizing<String>| Step {
+            path: path.to_owned(),
+            mode,
+            text,
+        };
+        Ok(vec![
+            step(&self.files.key, PRIVATE, both),
+            step(&self.files.certificate, PUBLIC, Zeroizing::new(pem(chain))),
+            step(&self.files.key, PRIVATE, Zeroizing::new(key.to_owned())),
+        ])
+    }
+
+    /// Makes a CA beside the one in use and adds it to the bundle. Its key goes to `key_out`, or beside the CA. A key that is there
+    /// already and no CA's is what an interrupted command has left: it is used.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn introduce(
+        &self,
+        name: &str,
+        wanted: &Wanted,
+        key_out: Option<&Path>,
+        now: UnixTime,
+    ) -> Result<(Certificate, PathBuf), InstallError> {
+        let authorities = source::authorities(&self.files.ca)?;
+        let next = next_authority_key(self.files);
+        let unfit = |problem: &str| InstallError::Unfit {
+            path: next.clone(),
+            problem: problem.to_owned(),
+        };
+        let (path, key) = match key_out {
+            None if next.exists() => {
+                let key = signing_keys(&next)?.into_iter().next().ok_or(CreateError::Key)?;
+                if authorities.iter().any(|authority| authority.key == key.public()) {
+                    return Err(unfit("is the key of a CA in use; it is not overwritten"));
+                }
+                (next.clone(), key)
+            }
+            out => {
+                let path = out.map_or_else(|| next.clone(), Path::to_owned);
+                let key = SigningKey::generate(wanted.algorithm)?;
+                files::create(&path, PRIVATE, &key.pem())?;
+                (path, key)
+            }
+        };
+        let Made { certificate, .. } = issue::authority(name, key, wanted.days, now)?;
+        if certificate.key_kind != wanted.algorithm.key_kind() {
+            return Err(unfit(
+                "was left behind by another command, and is of another kind; remove it if it is nobody's",
+            ));
+        }
+        self.add(&certificate)?;
+        Ok((certificate, path))
+    }
+
+    /// Adds a CA to the bundle.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn add(&self, ca: &Certificate) -> Result<(), InstallError> {
+        if !ca.is_authority {
+            return Err(CreateError::NoAuthority {
+                subject: ca.subject.clone(),
+            }
+            .into());
+        }
+        let mut authorities = source::authorities(&self.files.ca)?;
+        if authorities.iter().any(|other| other.fingerprint == ca.fingerprint) {
+            return Err(InstallError::Unfit {
+                path: self.files.ca.clone(),
+                problem: format!("{} is in it already", ca.subject),
+            });
+        }
+        authorities.push(ca.clone());
+        Ok(files::replace(&self.files.ca, PUBLIC, &pem(&authorities))?)
+    }
+
+    /// Drops every CA but the one in use from the bundle, and puts the keys beside it in order. Keys move before the bundle changes: until
+    /// that is done, the command can be given again.
+    ///
+    /// # Errors
+    /// [`InstallError`].
+    pub fn retire(&self, discard_key: bool, now: UnixTime) -> Result<Retired, InstallError> {
+        let serving = self.serving(now)?;
+        let (kept, dropped): (Vec<Certificate>, Vec<Certificate>) = serving
+            .authorities()
+            .iter()
+            .cloned()
+            .partition(|authority| authority.fingerprint == serving.signed_by());
+        let in_use = serving.authority();
+        let (path, next) = (authority_key(self.files), next_authority_key(self.files));
+        let mut retired = Retired {
+            dropped,
+            ..Retired::default()
+        };
+        if path.exists() && !holds(&path, in_use.key) {
+            let mut old = old_authority_key(self.files);
+            if old.exists() {
+                // That of the rotation before.
+                old = beside(self.files, &format!("old-{}", now.as_secs()));
+            }
+            files::rename(&path, &old)?;
+            retired.old_key = Some(old);
+        }
+        if holds(&next, in_use.key) {
+            if path.exists() {
+                files::remove(&next)?;
+            } else {
+                files::rename(&next, &path)?;
+            }
+            retired.key = Some(path);
+        }
+        // A bundle that names its CA twice is tidied as well.
+        let kept: Vec<Certificate> = kept.into_iter().take(1).collect();
+        files::replace(&self.files.ca, PUBLIC, &pem(&kept))?;
+        if discard_key && let Some(old) = retired.old_key.take() {
+            files::remove(&old)?;
+        }
+        Ok(retired)
+    }
+}
+
+struct Step {
+    path: PathBuf,
+    /// If the file was lost.
+    mode: u32,
+    text: Zeroizing<String>,
+}
+
+/// Certificates as PEM, one after the other.
+#[must_use]
+pub fn pem(certificates: &[Certificate]) -> String {
+    certificates.iter().map(Certificate::pem).collect()
+}
+
+fn pem_keys(text: &str) -> Vec<PrivateKeyDer<'static>> {
+    use rustls_pki_types::pem::PemObject;
+    PrivateKeyDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect()
+}
+
+/// The key of a file that is the certificate's, as PEM.
+///
+/// # Errors
+/// [`InstallError::Unfit`], if there is none.
+pub fn fitting_key(path: &Path, certificate: &Certificate) -> Result<Zeroizing<String>, InstallError> {
+    fitting(&source::keys(path)?, certificate.key).ok_or_else(|| InstallError::Unfit {
+        path: path.to_owned(),
+        problem: format!("no key in it is that of {}", certificate.subject),
+    })
+}
+
+/// The key of these that has this public half, as PEM.
+fn fitting(keys: &[PrivateKeyDer<'static>], public: SpkiSha256) -> Option<Zeroizing<String>> {
+    keys.iter()
+        .filter_map(|key| Some((key, SigningKey::parse(key).ok()?)))
+        .find(|(_, parsed)| parsed.public() == public)
+        .map(|(key, _)| key_pem(key))
+}
+
+/// A key as it was read, as PEM.
+fn key_pem(key: &PrivateKeyDer<'_>) -> Zeroizing<String> {
+    let label = match key {
+        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+        _ => "PRIVATE KEY",
+    };
+    let text = Zeroizing::new(BASE64.encode(key.secret_der()));
+    Zeroizing::new(format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", *text))
+}
+
+/// The kind of key that an installation's certificate has, if it is one that can be made here.
+#[must_use]
+pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
+    Algorithm::ALL
+        .into_iter()
+        .find(|algorithm| algorithm.key_kind() == certificate.key_kind)
+}
+
+/// Today's serving certificate, whatever its dates are, and the CA that has signed it.
+#[derive(Debug)]
+pub struct Today {
+    /// The certificate.
+    pub certificate: Certificate,
+    /// The CA.
+    pub authority: Certificate,
+    /// All CAs of the bundle.
+    pub authorities: Vec<Certificate>,
+}
+
+/// Reads what is there. That a certificate has expired, or that its key is lost, is no reason against its renewal.
+///
+/// # Errors
+/// [`InstallError`].
+pub fn today(files: &TlsSettings) -> Result<Today, InstallError> {
+    let authorities = source::authorities(&files.ca)?;
+    let chain = source::certificates(&files.certificate)?;
+    let leaf = chain.first().ok_or_else(|| ServingError::NoName(files.certificate.clone()))?;
+    let mut ends: Vec<u64> = chain.iter().chain(&authorities).map(|certificate| certificate.not_after).collect();
+    ends.sort_unstable();
+    let mut found = Err(ServingError::NoName(files.certificate.clone()));
+    // If it was ever good, it was so when one of them ended.
+    for end in ends.into_iter().rev() {
+        let then = UnixTime::since_unix_epoch(Duration::from_secs(end));
+        found = Serving::signer(files, &authorities, &chain, then);
+        if found.is_ok() {
+            break;
+        }
+    }
+    Ok(Today {
+        certificate: leaf.clone(),
+        authority: found?,
+        authorities,
+    })
+}
+
+#[cfg(test)]
+mod tests;

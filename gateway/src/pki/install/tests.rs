@@ -1,0 +1,243 @@
+//! Each step leaves files that load, and each command can be given again.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::fs;
+
+use super::*;
+use crate::pki::authority_keys::kept_key;
+use crate::pki::issue::Algorithm;
+
+const NOW: u64 = 1_800_000_000;
+const DAY: u64 = 86_400;
+
+fn at(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+struct Folder {
+    _folder: tempfile::TempDir,
+    files: TlsSettings,
+}
+
+fn folder() -> Folder {
+    let folder = tempfile::tempdir().unwrap();
+    let files = TlsSettings {
+        ca: folder.path().join("mcs-ca.crt"),
+        certificate: folder.path().join("mcs.crt"),
+        key: folder.path().join("mcs.key"),
+        previous_keys: Vec::new(),
+        client_ca: None,
+    };
+    let names = Names {
+        hosts: vec!["localhost".to_owned()],
+        addresses: Vec::new(),
+    };
+    crate::pki::create(&files, &names, at(NOW)).unwrap();
+    Folder { _folder: folder, files }
+}
+
+impl Folder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.files.ca.with_file_name(name)
+    }
+
+    fn today(&self) -> Today {
+        today(&self.files).unwrap()
+    }
+
+    fn introduce(&self) -> Certificate {
+        let installation = Installation::open(&self.files).unwrap();
+        installation.introduce("next", &Wanted::default(), None, at(NOW)).unwrap().0
+    }
+
+    fn switch(&self) {
+        let today = self.today();
+        let newest = today.authorities.last().unwrap();
+        let names = Names::of(&today.certificate);
+        let installation = Installation::open(&self.files).unwrap();
+        installation.renew(newest, None, &names, &Wanted::default(), at(NOW)).unwrap();
+    }
+}
+
+fn copy(from: &Folder, to: &Folder) {
+    for entry in fs::read_dir(from.files.ca.parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.path(entry.file_name().to_str().unwrap())).unwrap();
+    }
+}
+
+#[test]
+fn after_each_step_of_a_renewal_there_is_a_pair() {
+    let folder = folder();
+    let before = folder.today();
+    let key = find_authority_key(&folder.files, &before.authority, None).unwrap();
+    let made = issue::serving(
+        &before.authority,
+        &key,
+        &Names::of(&before.certificate),
+        &Wanted::default(),
+        at(NOW),
+    )
+    .unwrap();
+    let installation = Installation::open(&folder.files).unwrap();
+    let chain = [made.certificate.clone()];
+    let steps = installation.steps(&chain, &made.key.pem(), at(NOW)).unwrap();
+    let served = |expected: &Certificate, keys: usize| {
+        let serving = Serving::load(&folder.files, at(NOW)).unwrap();
+        assert_eq!(serving.certificate(), Some(expected));
+        assert_eq!(source::keys(&folder.files.key).unwrap().len(), keys);
+    };
+    let expected = [(&before.certificate, 2), (&made.certificate, 2), (&made.certificate, 1)];
+    assert_eq!(steps.len(), expected.len());
+    for (step, (certificate, keys)) in steps.iter().zip(expected) {
+        files::replace(&step.path, step.mode, &step.text).unwrap();
+        served(certificate, keys);
+        // Whoever is interrupted here may begin anew.
+        let again = folder_with(&folder);
+        let today = again.today();
+        let installation = Installation::open(&again.files).unwrap();
+        let names = Names::of(&today.certificate);
+        installation
+            .renew(&today.authority, None, &names, &Wanted::default(), at(NOW))
+            .unwrap();
+        assert_eq!(source::keys(&again.files.key).unwrap().len(), 1);
+        Serving::load(&again.files, at(NOW)).unwrap();
+    }
+}
+
+fn folder_with(other: &Folder) -> Folder {
+    let new = folder();
+    copy(other, &new);
+    new
+}
+
+#[test]
+fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
+    let folder = folder();
+    let old = folder.today().authority;
+    let new = folder.introduce();
+    assert_eq!(folder.today().authorities, [old.clone(), new.clone()]);
+    assert_eq!(folder.today().authority, old);
+    assert_eq!(kept_key(&folder.files, &new), Some(folder.path("mcs-ca-next.key")));
+    folder.switch();
+    assert_eq!(folder.today().authority, new);
+    assert_eq!(folder.today().authorities.len(), 2);
+    // A crash before the last step: the keys have moved, the bundle has not.
+    let bundle = fs::read(&folder.files.ca).unwrap();
+    let retire = |discard: bool| Installation::open(&folder.files).unwrap().retire(discard, at(NOW)).unwrap();
+    let retired = retire(false);
+    assert_eq!(retired.dropped, std::slice::from_ref(&old));
+    assert_eq!(retired.old_key, Some(folder.path("mcs-ca-old.key")));
+    fs::write(&folder.files.ca, bundle).unwrap();
+    let retired = retire(false);
+    assert_eq!((retired.dropped, retired.old_key, retired.key), (vec![old.clone()], None, None));
+    // A crash between the keys.
+    fs::rename(folder.path("mcs-ca.key"), folder.path("mcs-ca-next.key")).unwrap();
+    assert_eq!(retire(false).key, Some(folder.path("mcs-ca.key")));
+    assert_eq!(folder.today().authorities, std::slice::from_ref(&new));
+    assert_eq!(kept_key(&folder.files, &new), Some(folder.path("mcs-ca.key")));
+    assert_eq!(kept_key(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
+    // The next rotation does not overwrite the key of the one before.
+    folder.introduce();
+    folder.switch();
+    let retired = retire(false);
+    assert_eq!(retired.old_key, Some(folder.path(&format!("mcs-ca-old-{NOW}.key"))));
+    assert_eq!(kept_key(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
+    folder.introduce();
+    folder.switch();
+    let discarded = Installation::open(&folder.files).unwrap().retire(true, at(NOW + 1)).unwrap();
+    assert_eq!((discarded.dropped.len(), discarded.old_key), (1, None));
+    assert!(!folder.path(&format!("mcs-ca-old-{}.key", NOW + 1)).exists());
+    assert!(!folder.path("mcs-ca-next.key").exists());
+    Serving::load(&folder.files, at(NOW)).unwrap();
+}
+
+#[test]
+fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
+    let folder = folder();
+    let left = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+    files::create(&folder.path("mcs-ca-next.key"), PRIVATE, &left.pem()).unwrap();
+    let introduce = |wanted: &Wanted, out: Option<&Path>| {
+        let installation = Installation::open(&folder.files).unwrap();
+        installation.introduce("next", wanted, out, at(NOW))
+    };
+    let rsa = Wanted {
+        algorithm: Algorithm::Rsa2048,
+        ..Wanted::default()
+    };
+    assert!(introduce(&rsa, None).unwrap_err().to_string().contains("left behind"));
+    let taken = folder.path("mcs-ca.key");
+    assert!(
+        introduce(&Wanted::default(), Some(&taken))
+            .unwrap_err()
+            .to_string()
+            .contains("exists")
+    );
+    let (ca, _) = introduce(&Wanted::default(), None).unwrap();
+    assert_eq!(ca.key, left.public());
+    assert!(
+        introduce(&Wanted::default(), None)
+            .unwrap_err()
+            .to_string()
+            .contains("not overwritten")
+    );
+}
+
+#[test]
+fn what_has_expired_can_be_renewed() {
+    let folder = folder();
+    let later = at(NOW + 3651 * DAY);
+    assert!(Serving::load(&folder.files, later).is_err());
+    let today = folder.today();
+    let installation = Installation::open(&folder.files).unwrap();
+    let names = Names::of(&today.certificate);
+    // Not by a CA that has ended with it.
+    let refused = installation.renew(&today.authority, None, &names, &Wanted::default(), later);
+    assert!(refused.unwrap_err().to_string().contains("is valid from"));
+    let (new, _) = installation.introduce("next", &Wanted::default(), None, later).unwrap();
+    installation.renew(&new, None, &names, &Wanted::default(), later).unwrap();
+    assert_eq!(Serving::load(&folder.files, later).unwrap().authority(), &new);
+}
+
+#[test]
+fn a_key_that_is_lost_or_another_is_replaced() {
+    let check = |change: &dyn Fn(&Path)| {
+        let folder = folder();
+        change(&folder.files.key);
+        assert!(Serving::load(&folder.files, at(NOW)).is_err());
+        folder.switch();
+        Serving::load(&folder.files, at(NOW)).unwrap();
+        assert_eq!(source::mode_too_open(&folder.files.key), None);
+    };
+    check(&|key| fs::remove_file(key).unwrap());
+    check(&|key| fs::write(key, "garbage").unwrap());
+    check(&|key| {
+        let other = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+        fs::write(key, other.pem().as_bytes()).unwrap();
+    });
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let refused = |change: &dyn Fn(&mut Folder), expected: &str| {
+        let mut folder = folder();
+        change(&mut folder);
+        let error = Installation::open(&folder.files).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let manifest = "apiVersion: v1\nkind: ConfigMap\ndata: {}\n";
+    refused(&|folder| fs::write(&folder.files.ca, manifest).unwrap(), "mcs-ca.crt is a manifest");
+    refused(
+        &|folder| fs::write(&folder.files.certificate, manifest).unwrap(),
+        "mcs.crt is a manifest",
+    );
+    refused(
+        &|folder| folder.files.key.clone_from(&folder.files.certificate),
+        "holds certificate and key",
+    );
+    refused(&|folder| fs::remove_file(&folder.files.certificate).unwrap(), "mcs.crt");
+    let folder = folder();
+    let _one = Installation::open(&folder.files).unwrap();
+    assert!(matches!(Installation::open(&folder.files), Err(InstallError::Busy(_))));
+}

@@ -1,0 +1,171 @@
+//! Certificates and keys as a cluster keeps them: the manifest of one Secret or one ConfigMap, YAML or JSON.
+
+use std::collections::BTreeMap;
+
+use data_encoding::BASE64;
+use serde::Deserialize;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Most nodes of a manifest: it has some ten keys and what an API server adds.
+const YAML_NODE_LIMIT: usize = 10_000;
+/// Most aliases: nobody needs one here.
+const YAML_ALIAS_LIMIT: usize = 16;
+
+/// What is read of an object.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    data: Option<BTreeMap<String, Option<String>>>,
+    #[serde(default)]
+    string_data: Option<BTreeMap<String, Option<String>>>,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        for values in [&mut self.data, &mut self.string_data].into_iter().flatten() {
+            values.values_mut().flatten().for_each(Zeroize::zeroize);
+        }
+    }
+}
+
+/// Whether a text is PEM. In a manifest PEM is indented, encoded, or inside a string.
+pub(super) fn is_pem(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("-----BEGIN"))
+}
+
+/// Whether a text is a manifest that may hold certificates or keys.
+pub(super) fn is_manifest(text: &str) -> bool {
+    !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
+}
+
+/// The value of the first of `keys` that a manifest has.
+///
+/// # Errors
+/// What is wrong with it, or which key is missing; never anything of its values.
+pub(super) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
+    if text.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    let object = read(text)?;
+    let secret = match (object.api_version.as_str(), object.kind.as_str()) {
+        ("v1", "Secret") => true,
+        ("v1", "ConfigMap") => false,
+        _ => return Err("is neither PEM nor the manifest of a Secret or a ConfigMap (apiVersion v1)".to_owned()),
+    };
+    for key in keys {
+        let get = |values: &Option<BTreeMap<String, Option<String>>>| values.as_ref()?.get(*key)?.clone().map(Zeroizing::new);
+        // As the API server does it: stringData goes over data.
+        if let Some(plain) = get(&object.string_data).filter(|_| secret) {
+            return Ok(plain);
+        }
+        let Some(found) = get(&object.data) else { continue };
+        return if secret { decode(key, &found) } else { Ok(found) };
+    }
+    Err(format!("the {} has no {}", object.kind, keys.join(" and no ")))
+}
+
+fn read(text: &str) -> Result<Object, String> {
+    // What a parser says of a place may hold the text there.
+    let place = |line: Option<u64>| line.map_or_else(String::new, |line| format!(", line {line}"));
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text)
+            .map_err(|error| format!("is no manifest: no JSON of one object{}", place(u64::try_from(error.line()).ok())));
+    }
+    let mut options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: YAML_NODE_LIMIT, max_aliases: YAML_ALIAS_LIMIT },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: YAML_NODE_LIMIT, max_alias_expansions_per_anchor: YAML_ALIAS_LIMIT },
+    };
+    options.with_snippet = false;
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let line = error.location().map(|location| location.line());
+        format!("is neither PEM nor a manifest: no YAML of one object{}", place(line))
+    })
+}
+
+fn decode(key: &str, value: &str) -> Result<Zeroizing<String>, String> {
+    let text: Zeroizing<String> = Zeroizing::new(value.chars().filter(|character| !character.is_ascii_whitespace()).collect());
+    let bytes = BASE64.decode(text.as_bytes()).map_err(|_| format!("{key} is no Base64"))?;
+    String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
+        drop(Zeroizing::new(error.into_bytes()));
+        format!("{key} is no text")
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: machine-config-server-tls\ntype: kubernetes.io/tls\ndata:\n  tls.crt: Y2Vy\n    dA==\n  tls.key: a2V5\n";
+
+    #[test]
+    fn the_first_key_that_is_there_counts() {
+        let check = |text: &str, keys: &[&str], expected: &str| assert_eq!(*value(text, keys).unwrap(), expected, "{text}");
+        check(SECRET, &["tls.crt"], "cert");
+        check(SECRET, &["tls.key"], "key");
+        check(SECRET, &["ca.crt", "tls.crt"], "cert");
+        check(
+            r#"{"apiVersion":"v1","kind":"Secret","data":{"tls.key":"a2V5"}}"#,
+            &["tls.key"],
+            "key",
+        );
+        check(
+            "apiVersion: v1\nkind: Secret\nstringData:\n  tls.key: |\n    plain\n",
+            &["tls.key"],
+            "plain\n",
+        );
+        check(
+            "apiVersion: v1\nkind: Secret\ndata: {tls.key: a2V5}\nstringData: {tls.key: over}\n",
+            &["tls.key"],
+            "over",
+        );
+        check(
+            "---\napiVersion: v1\nkind: ConfigMap\ndata:\n  ca-bundle.crt: plain\n",
+            &["ca.crt", "ca-bundle.crt"],
+            "plain",
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_nothing_is_quoted() {
+        let check = |text: &str, expected: &str| {
+            let error = value(text, &["tls.crt", "ca.crt"]).unwrap_err();
+            assert!(error.contains(expected), "{error:?} has no {expected:?}");
+            assert!(!error.contains("hunter2"), "{error}");
+        };
+        check("", "empty");
+        check(" \n", "empty");
+        check("hunter2", "neither PEM nor a manifest");
+        check("hunter2: [", "neither PEM nor a manifest");
+        check("{\"hunter2\"", "no JSON");
+        check("kind: hunter2\napiVersion: v1\n", "Secret or a ConfigMap");
+        check("kind: Secret\napiVersion: v2\n", "Secret or a ConfigMap");
+        check("kind: Secret\napiVersion: v1\n", "the Secret has no tls.crt and no ca.crt");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: hunter2}\n", "tls.crt is no Base64");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: /w==}\n", "tls.crt is no text");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: [hunter2]}\n", "no YAML");
+        check(
+            "kind: ConfigMap\napiVersion: v1\nstringData: {tls.crt: hunter2}\n",
+            "the ConfigMap has no",
+        );
+        check(&format!("{SECRET}---\n{SECRET}"), "no YAML of one object");
+        let aliases: String = (0..40).map(|_| "  - *a\n").collect();
+        check(&format!("a: &a hunter2\nb:\n{aliases}kind: Secret\n"), "no YAML");
+    }
+
+    #[test]
+    fn pem_is_told_from_a_manifest() {
+        let pem = "-----BEGIN CERTIFICATE-----";
+        let check = |text: &str, expected: bool| assert_eq!(is_pem(text), expected, "{text}");
+        check(pem, true);
+        check(&format!("subject=CN=a\n{pem}\n"), true);
+        check(&format!("kind: ConfigMap\ndata:\n  ca.crt: |\n    {pem}\n"), false);
+        check(&format!(r#"{{"kind":"ConfigMap","data":{{"ca.crt":"{pem}"}}}}"#), false);
+        check("", false);
+    }
+}

@@ -298,7 +298,7 @@ impl Shape {
             bail!("a pointer is for one pool: use --for-pool with one of {}", pools.join(", "));
         };
         let url = self.url.as_ref().or(rotation.map(|rotation| &rotation.url));
-        let authorities = source::certificates(&settings.tls.ca)?;
+        let authorities = source::authorities(&settings.tls.ca)?;
         let pointer = Pointer {
             base: &super::pointer::base_url(settings, url)?,
             pool,

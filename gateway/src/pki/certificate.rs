@@ -5,12 +5,10 @@ use std::net::IpAddr;
 
 use attest::{SpkiSha256, UnixTime};
 use aws_lc_rs::digest;
-use data_encoding::HEXLOWER;
+use data_encoding::{BASE64, HEXLOWER};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::public_key::PublicKey;
-
-use crate::ignition::pointer;
 
 /// SHA-256 of a certificate's DER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +16,8 @@ pub struct Fingerprint([u8; 32]);
 
 /// Hexadecimal digits of a fingerprint that are enough to tell an installation's few certificates apart.
 const SHORT_DIGITS: usize = 16;
+/// Length of a line in PEM (RFC 7468, section 2).
+const PEM_LINE_CHARACTERS: usize = 64;
 
 impl Fingerprint {
     /// Of a certificate.
@@ -100,7 +100,17 @@ impl Certificate {
     /// As PEM.
     #[must_use]
     pub fn pem(&self) -> String {
-        pointer::pem(&self.der)
+        let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+        let encoded = BASE64.encode(&self.der);
+        let mut rest = encoded.as_str();
+        while !rest.is_empty() {
+            let (line, after) = rest.split_at_checked(PEM_LINE_CHARACTERS).unwrap_or((rest, ""));
+            text.push_str(line);
+            text.push('\n');
+            rest = after;
+        }
+        text.push_str("-----END CERTIFICATE-----\n");
+        text
     }
 
     /// Whether it is valid at that time, by its dates alone.

@@ -171,7 +171,7 @@ pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca:
 
 /// What is in the files, in the order of [`files`].
 fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<Vec<(String, Secret)>, PublishError> {
-    let authorities = source::certificates(ca)?;
+    let authorities = source::authorities(ca)?;
     let mut texts = vec![auth_secret(text)];
     for pool in &record.pools {
         let pointer = Pointer {

@@ -99,17 +99,32 @@ fn rotated(superseded: Option<u64>) -> String {
     superseded.map_or_else(String::new, |at| format!("; it was rotated at {at}, its pointer is stale"))
 }
 
+/// The token with this text, and how often it was used. It is looked at only, and no use is spent.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn look_up(store: &dyn Store, text: &str) -> Result<Option<(TokenRecord, u32)>, StoreError> {
+    let Some((id, record)) = find(store, text).await? else {
+        return Ok(None);
+    };
+    Ok(Some((record, store.uses(Kind::TokenUse, &id).await?)))
+}
+
+/// The token with this text, and the hash that the store has it under.
+async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenRecord)>, StoreError> {
+    let Some(id) = secret::hash_of_text(text) else { return Ok(None) };
+    match store.get(Kind::Token, &id).await? {
+        Some(entry) if secret::is_same(&entry.id, &id) => Ok(Some((id, TokenRecord::read(&entry)?))),
+        _ => Ok(None),
+    }
+}
+
 /// Uses a token once, for the config of `pool`, from `peer`. A token that is refused is not used up by that.
 ///
 /// # Errors
 /// [`TokenError`].
 pub async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
-    let id = secret::hash_of_text(text).ok_or(TokenError::Invalid)?;
-    let entry = store.get(Kind::Token, &id).await?.ok_or(TokenError::Invalid)?;
-    if !secret::is_same(&entry.id, &id) {
-        return Err(TokenError::Invalid);
-    }
-    let record = TokenRecord::read(&entry)?;
+    let (id, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
     check(&record, pool, peer, now)?;
     let TokenRecord {
         name,

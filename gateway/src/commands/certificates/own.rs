@@ -21,7 +21,7 @@ const KEY_PURPOSE: &str = "signs new MCS certificates; the gateway serves withou
 /// All of them, in the order of trust.
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let serving = Serving::load(&settings.tls, now);
-    let authorities = source::certificates(&settings.tls.ca);
+    let authorities = source::authorities(&settings.tls.ca);
     let signed_by = serving.as_ref().ok().map(Serving::signed_by);
     let keys = authority_keys(&settings.tls.ca);
     let mut items = Vec::new();

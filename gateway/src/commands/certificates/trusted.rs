@@ -24,7 +24,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
 
 /// The certificates of a file that somebody else made; one broken item if they cannot be read.
 fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
-    match source::certificates(path) {
+    match source::authorities(path) {
         Ok(certificates) => certificates.iter().map(|certificate| with(item(), certificate, now)).collect(),
         Err(error) => vec![item().problem(error)],
     }

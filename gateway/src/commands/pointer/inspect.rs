@@ -291,7 +291,7 @@ impl Judgement {
                         "it has a token, and pool {pool} takes none (grants.token in its pool.toml)"
                     ));
                 }
-                let (text, pool, now) = (text.clone(), pool.to_owned(), super::super::now());
+                let (text, pool, now) = (text.clone(), pool.to_owned(), Clock::System.now());
                 match with_store(config, |store| async move { Ok(token::describe(&store, &text, &pool, now).await?) })? {
                     Worth::Good(text) => self.remarks.push(text),
                     Worth::Bad(text) => self.reasons.push(text),

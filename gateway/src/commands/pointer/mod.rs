@@ -98,7 +98,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = arguments.pool.as_deref().context("--pool is missing")?;
     super::pool_folder(&settings, pool)?;
     let base = base_url(&settings, arguments.url.as_ref())?;
-    let authorities = source::certificates(&settings.tls.ca)?;
+    let authorities = source::authorities(&settings.tls.ca)?;
     let token = match (&arguments.token, &arguments.token_file) {
         (Some(token), _) => Some(Zeroizing::new(token.clone())),
         (None, Some(file)) => Some(token_of(file)?),

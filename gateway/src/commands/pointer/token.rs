@@ -1,12 +1,9 @@
 //! What the store says of a token that a pointer carries. It is looked up by its hash, and never spent.
 
+use attest::UnixTime;
 use attest_gateway::clock::rfc3339;
-use attest_gateway::store::{Kind, Store, StoreError};
-use aws_lc_rs::digest;
-use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use zeroize::Zeroizing;
+use attest_gateway::store::{Store, StoreError};
+use attest_gateway::tokens::{self, State};
 
 /// What a token is worth, in words without the token.
 pub(super) enum Worth {
@@ -16,61 +13,42 @@ pub(super) enum Worth {
     Bad(String),
 }
 
-/// As much of a stored token as is needed here.
-#[derive(Deserialize)]
-struct Stored {
-    name: String,
-    #[serde(default)]
-    pool: Option<String>,
-    #[serde(default)]
-    pools: Vec<String>,
-    expires: u64,
-    #[serde(default)]
-    uses: Option<u32>,
-    #[serde(default)]
-    superseded: Option<IgnoredAny>,
-}
-
 /// Describes a token that was shown for `pool`.
 ///
 /// # Errors
 /// [`StoreError`].
-pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: u64) -> Result<Worth, StoreError> {
-    let unknown = || Worth::Bad("the token is unknown here".to_owned());
-    let Ok(bytes) = BASE64URL_NOPAD.decode(text.as_bytes()).map(Zeroizing::new) else {
-        return Ok(unknown());
+pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: UnixTime) -> Result<Worth, StoreError> {
+    let Some((token, used)) = tokens::look_up(store, text).await? else {
+        return Ok(Worth::Bad("the token is unknown here".to_owned()));
     };
-    let id = HEXLOWER.encode(digest::digest(&digest::SHA256, &bytes).as_ref());
-    let Some(entry) = store.get(Kind::Token, &id).await? else {
-        return Ok(unknown());
-    };
-    let stored: Stored = serde_json::from_str(&entry.value).map_err(|source| StoreError::Entry {
-        kind: Kind::Token.as_str(),
-        id: entry.id,
-        source,
-    })?;
-    let (name, until) = (&stored.name, rfc3339(stored.expires));
-    let used = store.uses(Kind::TokenUse, &id).await?;
-    if now > stored.expires {
-        return Ok(Worth::Bad(format!("token {name:?} expired at {until}")));
-    }
-    if let Some(limit) = stored.uses.filter(|limit| used >= *limit) {
-        return Ok(Worth::Bad(format!("the {limit} uses of token {name:?} are spent")));
-    }
-    if stored.pool.iter().chain(&stored.pools).all(|own| own != pool) {
+    let (name, until) = (&token.name, rfc3339(token.expires));
+    if !token.pools.contains(pool) {
         return Ok(Worth::Bad(format!("token {name:?} is not for pool {pool}")));
     }
-    Ok(Worth::Good(if stored.superseded.is_some() {
-        format!("token {name:?} was rotated: this is the previous one, good until {until}")
+    let networks: Vec<String> = token.networks.iter().map(ToString::to_string).collect();
+    let from = if networks.is_empty() {
+        String::new()
     } else {
-        format!("token {name:?} is current, until {until}")
-    }))
+        format!(", from {} only", networks.join(", "))
+    };
+    Ok(match token.state(used, now) {
+        State::Current => Worth::Good(format!("token {name:?} is current, until {until}{from}")),
+        State::Previous => Worth::Good(format!(
+            "token {name:?} was rotated: this is the previous one, good until {until}{from}"
+        )),
+        State::Expired => Worth::Bad(format!("token {name:?} expired at {until}")),
+        State::Spent => Worth::Bad(format!("token {name:?} was used {used} times, which is as often as it may be")),
+    })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
-    use attest_gateway::store::{Embedded, Entry, Spendable};
+    use std::time::Duration;
+
+    use attest_gateway::store::{Embedded, Entry, Kind, Spendable};
+    use aws_lc_rs::digest;
+    use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 
     use super::*;
 
@@ -83,7 +61,10 @@ mod tests {
         let check = async |value: &str, text: &str, expected: &str| {
             let (id, value) = (id.clone(), value.to_owned());
             store.put(Kind::Token, Entry { id: id.clone(), value }).await.unwrap();
-            let (good, found) = match describe(&store, text, "worker", 100).await.unwrap() {
+            let (good, found) = match describe(&store, text, "worker", UnixTime::since_unix_epoch(Duration::from_secs(100)))
+                .await
+                .unwrap()
+            {
                 Worth::Good(found) => ("good: ", found),
                 Worth::Bad(found) => ("bad: ", found),
             };
@@ -97,7 +78,12 @@ mod tests {
         check(one_pool, "not base64", "bad: the token is unknown here").await;
         check(one_pool, &BASE64URL_NOPAD.encode(&[8; 32]), "bad: the token is unknown here").await;
         let pools = r#"{"name":"a","pools":["infra","worker"],"created":1,"expires":100,"networks":["192.0.2.0/24"]}"#;
-        check(pools, &text, &format!("good: token \"a\" is current, until {until}")).await;
+        check(
+            pools,
+            &text,
+            &format!("good: token \"a\" is current, until {until}, from 192.0.2.0/24 only"),
+        )
+        .await;
         let previous = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"superseded":{"at":50,"by":"x"}}"#;
         let said = format!("good: token \"a\" was rotated: this is the previous one, good until {until}");
         check(previous, &text, &said).await;
@@ -109,7 +95,7 @@ mod tests {
         for (used, expected) in [
             (0, format!("good: token \"a\" is current, until {until}")),
             (1, format!("good: token \"a\" is current, until {until}")),
-            (2, "bad: the 2 uses of token \"a\" are spent".to_owned()),
+            (2, "bad: token \"a\" was used 2 times, which is as often as it may be".to_owned()),
         ] {
             check(twice, &text, &expected).await;
             assert_eq!(store.uses(Kind::TokenUse, &id).await.unwrap(), used);

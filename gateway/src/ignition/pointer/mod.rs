@@ -6,7 +6,6 @@ mod reading;
 pub use acceptance::{NotAccepted, accepts};
 use data_encoding::BASE64;
 pub use reading::{Authority, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError, Source};
-use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -88,7 +87,7 @@ impl Pointer<'_> {
         let authorities: Vec<Value> = self
             .distinct_authorities()
             .iter()
-            .map(|authority| json!({ "source": format!("data:text/plain;charset=utf-8;base64,{}", BASE64.encode(pem(&authority.der).as_bytes())) }))
+            .map(|authority| json!({ "source": format!("data:text/plain;charset=utf-8;base64,{}", BASE64.encode(authority.pem().as_bytes())) }))
             .collect();
         Ok(json!({
             "ignition": {
@@ -139,25 +138,10 @@ fn is_readable(token: &str) -> bool {
     (1..=TOKEN_LIMIT_BYTES).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// A certificate as PEM.
-#[must_use]
-pub fn pem(der: &CertificateDer<'_>) -> String {
-    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
-    let encoded = BASE64.encode(der);
-    let mut rest = encoded.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at_checked(64).unwrap_or((rest, ""));
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    text.push_str("-----END CERTIFICATE-----\n");
-    text
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 mod tests {
+    use rustls_pki_types::CertificateDer;
     use rustls_pki_types::pem::PemObject;
 
     use super::*;

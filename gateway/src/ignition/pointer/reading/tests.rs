@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::ignition::pointer::{Pointer, pem};
+use crate::ignition::pointer::Pointer;
 use crate::secret_manifest;
 
 fn authority() -> Certificate {
@@ -107,7 +107,7 @@ fn with_authority(entry: &Value) -> Reading {
 #[test]
 fn authorities() {
     let one = authority();
-    let text = pem(&one.der);
+    let text = one.pem();
     let data = |text: &str| format!("data:text/plain;charset=utf-8;base64,{}", BASE64.encode(text.as_bytes()));
     let sum = |function, text: &str| HEXLOWER.encode(digest::digest(function, text.as_bytes()).as_ref());
     let good = |entry: &Value, count: usize| {

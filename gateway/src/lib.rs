@@ -29,6 +29,7 @@ pub mod clock;
 pub mod ek_roots;
 pub mod enrolment;
 pub mod ignition;
+pub mod kubelet;
 pub mod machine_config;
 pub mod metrics;
 pub mod pki;

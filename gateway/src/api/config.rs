@@ -10,19 +10,22 @@ use axum::response::{IntoResponse, Response};
 
 use super::accept;
 use super::credential::Credential;
+use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
+use crate::kubelet::Presented;
 use crate::policy::Grant;
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
-use crate::{tickets, tokens};
+use crate::{enrolment, tickets, tokens};
 
 /// Serves a config. Every answer but "no such pool" and "unavailable" is a decision, and recorded.
 pub(super) async fn get(
     State(gateway): State<Arc<Gateway>>,
     Extension(Peer(peer)): Extension<Peer>,
     Path(pool): Path<String>,
+    presented: Option<Extension<Presented>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -37,7 +40,14 @@ pub(super) async fn get(
     };
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
-    let outcome = match decide(&gateway, &pool, &uri, &headers, now, &mut record).await {
+    let mut kept = Vec::new();
+    let request = Request {
+        uri: &uri,
+        headers: &headers,
+        presented: presented.as_ref().map(|Extension(presented)| presented),
+        now,
+    };
+    let outcome = match decide(&gateway, &pool, &request, &mut record, &mut kept).await {
         Ok(config) => {
             record.verdict = Verdict::Served;
             record.config_sha256 = Some(config.sha256.clone());
@@ -45,6 +55,7 @@ pub(super) async fn get(
             record.reason = match (record.shown, record.use_number) {
                 (Shown::Ticket, Some(number)) => format!("a ticket was shown, use {number}"),
                 (Shown::Token, Some(number)) => format!("a provisioning token was shown, use {number}"),
+                (Shown::Kubelet, _) => record.reason,
                 _ => "nothing was shown".to_owned(),
             };
             serve(config, &headers)
@@ -55,24 +66,37 @@ pub(super) async fn get(
             refusal.into_response()
         }
     };
-    match gateway.journal.record(&record, Vec::new(), outcome).await {
+    match gateway.journal.record(&record, kept, outcome).await {
         Ok(recorded) => recorded.into_inner(),
         Err(_) => problem::empty_503(),
     }
 }
 
+/// What a decision is made from.
+struct Request<'r> {
+    uri: &'r Uri,
+    headers: &'r HeaderMap,
+    presented: Option<&'r Presented>,
+    now: attest::UnixTime,
+}
+
 async fn decide<'p>(
     gateway: &Gateway,
     pool: &'p Pool,
-    uri: &Uri,
-    headers: &HeaderMap,
-    now: attest::UnixTime,
+    request: &Request<'_>,
     record: &mut Record,
+    kept: &mut Kept,
 ) -> Result<&'p RenderedConfig, Refusal> {
+    let Request {
+        uri,
+        headers,
+        presented,
+        now,
+    } = *request;
     record.shown = Shown::Unreadable;
     // First, so that a request that cannot be answered spends nothing.
     let version = accept::spec_version(headers)?;
-    let grant: Grant = match Credential::read(headers, uri)? {
+    let grant: Grant = match Credential::read(headers, uri, presented)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
             let ticket = tickets::redeem(&gateway.seal, &*gateway.store, &text, pool.name(), now).await?;
@@ -80,6 +104,7 @@ async fn decide<'p>(
             record.name = ticket.name().map(str::to_owned);
             record.earned_by = Some(ticket.decision().to_owned());
             record.use_number = Some(ticket.use_number());
+            enrolment::refuse_revoked(&*gateway.store, ticket.name(), Some(ticket.identity())).await?;
             pool.grants
                 .for_ticket(&ticket)
                 .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?
@@ -97,6 +122,7 @@ async fn decide<'p>(
                 .for_token(&token)
                 .ok_or_else(|| Refusal::token_not_accepted(pool.name()))?
         }
+        Credential::Certificate(presented) => kubelet::grant(gateway, pool, &presented, now, record, kept).await?,
         Credential::Nothing => {
             record.shown = Shown::Nothing;
             pool.grants

@@ -22,8 +22,10 @@ use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
+use crate::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, TlsError};
+use crate::policy::Earns;
 use crate::pools::PoolError;
 use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
@@ -119,6 +121,11 @@ impl Server {
         let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
+        if settings.tls.client_ca.is_none() {
+            for pool in pools.all().iter().filter(|pool| pool.grants.kubelet != Earns::Refuse) {
+                tracing::warn!("pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml", pool.name());
+            }
+        }
         let ek_roots = ek_roots::load(&settings.ek_roots)?;
         for warning in pools.all().iter().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
             tracing::warn!("{warning}");
@@ -279,9 +286,13 @@ async fn connection(
         Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
     };
+    let presented = stream.get_ref().1.peer_certificates().map(Presented::new);
     // Not a layer of the router, which would wrap every route anew for each connection.
     let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        if let Some(presented) = &presented {
+            request.extensions_mut().insert(presented.clone());
+        }
         request.map(axum::body::Body::new)
     }));
     let connection = http1::Builder::new()

@@ -77,12 +77,7 @@ impl Cluster {
         self.sign(&PKCS_ECDSA_P256_SHA256, &format!("system:node:{name}"), |_| ())
     }
 
-    fn sign(
-        &self,
-        algorithm: &'static SignatureAlgorithm,
-        common_name: &str,
-        change: impl FnOnce(&mut CertificateParams),
-    ) -> Identity {
+    fn sign(&self, algorithm: &'static SignatureAlgorithm, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let key = KeyPair::generate_for(algorithm).unwrap();
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -120,7 +115,9 @@ fn start(cluster: &Cluster) -> Gateway {
 /// A client of the gateway's CA, which shows `identity` if it is asked.
 fn client(gateway: &Gateway, versions: &[&'static SupportedProtocolVersion], identity: Option<&Identity>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_file(gateway.path("tls/mcs-ca.crt")).unwrap())
+        .unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(versions)
         .unwrap()
@@ -167,7 +164,9 @@ impl Connection {
         for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
             headers.insert(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         }
-        let length = headers.get("content-length").map_or(0, |length| length.to_str().unwrap().parse().unwrap());
+        let length = headers
+            .get("content-length")
+            .map_or(0, |length| length.to_str().unwrap().parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await?;
         Ok(Answer {
@@ -219,7 +218,12 @@ async fn a_kubelet_gets_the_full_config_of_its_pool() {
         assert_eq!(record[field], value, "{record}");
     }
     let reason = record["reason"].as_str().unwrap();
-    for part in ["subject O=system:nodes, CN=system:node:worker-1", "issuer CN=kube-csr-signer", "serial ", "valid until "] {
+    for part in [
+        "subject O=system:nodes, CN=system:node:worker-1",
+        "issuer CN=kube-csr-signer",
+        "serial ",
+        "valid until ",
+    ] {
         assert!(reason.contains(part), "{part:?} is not in {reason:?}");
     }
     assert_eq!(record["basis"]["client_chain"].as_array().unwrap().len(), 1);
@@ -240,7 +244,10 @@ async fn who_shows_no_certificate_notices_nothing() {
     gateway.config(PATH, &[]).await.is_config(&pre_approved);
     assert_eq!(last(&gateway)["shown"], "nothing");
     let ticket = gateway.ticket().await;
-    gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&gateway.rendered(POOL, "full"));
+    gateway
+        .config(PATH, &[&bearer(&ticket)])
+        .await
+        .is_config(&gateway.rendered(POOL, "full"));
     // Elsewhere a certificate is of no interest, whatever it is worth.
     let mut connection = Connection::open(&gateway, Some(&Cluster::new().kubelet("worker-1"))).await;
     for path in ["/healthz", "/readyz", "/v1/attest"] {
@@ -272,14 +279,19 @@ async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing
     for (identity, code) in [
         (Cluster::new().kubelet("worker-1"), "kubelet-certificate-invalid"),
         (
-            cluster.sign(algorithm, node, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
+            cluster.sign(algorithm, node, |params| {
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]
+            }),
             "kubelet-certificate-invalid",
         ),
         (cluster.sign(algorithm, node, past), "kubelet-certificate-expired"),
     ] {
         get(&gateway, &identity, PATH).await.refused(403, code);
         let record = last(&gateway);
-        assert_eq!((&record["verdict"], &record["shown"], &record["code"]), (&"refused".into(), &"kubelet".into(), &code.into()));
+        assert_eq!(
+            (&record["verdict"], &record["shown"], &record["code"]),
+            (&"refused".into(), &"kubelet".into(), &code.into())
+        );
         assert_eq!((record.get("identity"), record.get("name")), (None, None), "{record}");
         assert!(record["basis"]["client_certificate_sha256"].is_string());
         assert_eq!(record["basis"].get("client_chain"), None);
@@ -292,7 +304,11 @@ async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing
     }
     assert!(blobs(&gateway) > before, "what the cluster's CA has signed is");
     let table = gateway.command(&["audit"]);
-    assert_eq!((table.matches(" unread ").count(), table.matches(" same").count()), (3, 7), "{table}");
+    assert_eq!(
+        (table.matches(" unread ").count(), table.matches(" same").count()),
+        (3, 7),
+        "{table}"
+    );
 }
 
 #[tokio::test]
@@ -340,13 +356,24 @@ async fn attack_21_a_node_of_one_pool_gets_nothing_of_another() {
     let mut worker = Connection::open(&gateway, Some(&cluster.kubelet("worker-1"))).await;
     worker.get("/config/infra", &[]).await.refused(403, "kubelet-wrong-pool");
     let record = last(&gateway);
-    assert_eq!((&record["identity"], &record["verdict"]), (&"kubelet:worker-1".into(), &"refused".into()));
+    assert_eq!(
+        (&record["identity"], &record["verdict"]),
+        (&"kubelet:worker-1".into(), &"refused".into())
+    );
     let told = worker.get("/config/infra", &[]).await.problem();
     assert!(!format!("{told:?}").contains("infra-*"), "{told:?}");
-    get(&gateway, &cluster.kubelet("infra-1"), "/config/infra").await.is_config(&gateway.rendered("infra", "full"));
-    get(&gateway, &cluster.kubelet("infra-1"), PATH).await.refused(403, "kubelet-wrong-pool");
+    get(&gateway, &cluster.kubelet("infra-1"), "/config/infra")
+        .await
+        .is_config(&gateway.rendered("infra", "full"));
+    get(&gateway, &cluster.kubelet("infra-1"), PATH)
+        .await
+        .refused(403, "kubelet-wrong-pool");
     let table = gateway.command(&["audit"]);
-    assert_eq!((table.matches(" kubelet-wrong-pool ").count(), table.matches(" same").count()), (6, 4), "{table}");
+    assert_eq!(
+        (table.matches(" kubelet-wrong-pool ").count(), table.matches(" same").count()),
+        (6, 4),
+        "{table}"
+    );
 }
 
 #[tokio::test]
@@ -360,14 +387,20 @@ async fn a_pool_gives_what_it_says_and_by_default_nothing() {
     gateway.edit_pool("infra", on, "\nkubelet = \"pre-approved\"");
     let mut gateway = gateway;
     gateway.run();
-    get(&gateway, &cluster.kubelet("worker-1"), PATH).await.refused(403, "kubelet-not-accepted");
+    get(&gateway, &cluster.kubelet("worker-1"), PATH)
+        .await
+        .refused(403, "kubelet-not-accepted");
     let answer = get(&gateway, &cluster.kubelet("infra-1"), "/config/infra").await;
     answer.is_config(&gateway.rendered("infra", "pre-approved"));
     gateway.kill();
     gateway.edit_pool("infra", "\nkubelet = \"pre-approved\"", off);
     gateway.run();
-    get(&gateway, &cluster.kubelet("infra-1"), "/config/infra").await.refused(403, "kubelet-not-accepted");
-    get(&gateway, &cluster.kubelet("other-1"), "/config/infra").await.refused(403, "kubelet-wrong-pool");
+    get(&gateway, &cluster.kubelet("infra-1"), "/config/infra")
+        .await
+        .refused(403, "kubelet-not-accepted");
+    get(&gateway, &cluster.kubelet("other-1"), "/config/infra")
+        .await
+        .refused(403, "kubelet-wrong-pool");
 }
 
 #[test]
@@ -392,7 +425,10 @@ fn a_bundle_that_is_none_is_refused_at_the_start() {
     let refused = |said: &str| {
         let serve = gateway.try_command(&["serve"]);
         let text = String::from_utf8(serve.stderr).unwrap();
-        assert!(!serve.status.success() && text.contains("tls.client_ca: ") && text.contains(said), "{said:?} is not in {text}");
+        assert!(
+            !serve.status.success() && text.contains("tls.client_ca: ") && text.contains(said),
+            "{said:?} is not in {text}"
+        );
     };
     fs::write(&file, "").unwrap();
     refused("no certificate");
@@ -436,10 +472,16 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
     gateway.command(&["node", "revoke", "worker-1", "--reason", "disk sold"]);
     let answer = connection.get(PATH, &[]).await;
     answer.refused(403, "node-revoked");
-    assert!(!String::from_utf8(answer.body).unwrap().contains("disk sold"), "why is for the administrator");
+    assert!(
+        !String::from_utf8(answer.body).unwrap().contains("disk sold"),
+        "why is for the administrator"
+    );
     let record = last(&gateway);
     assert!(record["reason"].as_str().unwrap().contains(": disk sold; next: "), "{record}");
-    assert_eq!((&record["identity"], &record["name"]), (&"kubelet:worker-1".into(), &"worker-1".into()));
+    assert_eq!(
+        (&record["identity"], &record["name"]),
+        (&"kubelet:worker-1".into(), &"worker-1".into())
+    );
     other.get(PATH, &[]).await.is_config(&full);
     get(&gateway, &cluster.kubelet("worker-1"), PATH).await.refused(403, "node-revoked");
     gateway.command(&["node", "restore", "worker-1"]);
@@ -566,7 +608,10 @@ async fn a_revoked_name_gets_nothing_by_attestation_or_ticket() {
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
     gateway.command(&["node", "revoke", "worker-1"]);
     gateway.config(PATH, &[&ticket]).await.refused(403, "node-revoked");
-    gateway.attest(support::next_boot(&named), Some("worker-1")).await.refused(403, "node-revoked");
+    gateway
+        .attest(support::next_boot(&named), Some("worker-1"))
+        .await
+        .refused(403, "node-revoked");
     // A machine is known by its name, also if it does not say it.
     gateway.attest(support::next_boot(&named), None).await.refused(403, "node-revoked");
     gateway.attest(support::next_boot(&other), None).await.ticket();
@@ -585,10 +630,21 @@ async fn revocations_are_listed() {
     let case = tpm();
     let digest = gateway.endorse(&case, &["--name", "worker-1"]);
     gateway.command(&["node", "revoke", "worker-7", "--reason", "disk sold"]);
-    let rows = |table: String| -> Vec<String> { table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect() };
+    let rows = |table: String| -> Vec<String> {
+        table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect()
+    };
     let table = rows(gateway.command(&["node", "list"]));
-    assert_eq!(table[..2], ["NODE IDENTITY STATE".to_owned(), format!("worker-1 tpm:{digest} known")]);
-    assert!(table[2].starts_with("worker-7 - revoked 20") && table[2].ends_with("Z: disk sold"), "{table:?}");
+    assert_eq!(
+        table[..2],
+        ["NODE IDENTITY STATE".to_owned(), format!("worker-1 tpm:{digest} known")]
+    );
+    assert!(
+        table[2].starts_with("worker-7 - revoked 20") && table[2].ends_with("Z: disk sold"),
+        "{table:?}"
+    );
     gateway.command(&["node", "revoke", "worker-1"]);
     let table = rows(gateway.command(&["node", "list"]));
     assert!(table[1].starts_with(&format!("worker-1 tpm:{digest} revoked 20")), "{table:?}");
@@ -608,7 +664,9 @@ async fn revocations_are_listed() {
 async fn an_auditor_sees_what_was_altered() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);
-    get(&gateway, &cluster.kubelet("worker-1"), PATH).await.is_config(&gateway.rendered(POOL, "full"));
+    get(&gateway, &cluster.kubelet("worker-1"), PATH)
+        .await
+        .is_config(&gateway.rendered(POOL, "full"));
     let record = last(&gateway);
     let log = gateway.path("altered.jsonl");
     let line = record.to_string();

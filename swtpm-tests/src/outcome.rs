@@ -91,7 +91,9 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let outcome = parse("noise\n@@ exit attest-node 1\n@@ begin\n@@ file /etc/a 644 abcd\n@@ link /etc/b ../c\n@@ config 600 ef01\n@@ end").unwrap();
+        let outcome =
+            parse("noise\n@@ exit attest-node 1\n@@ begin\n@@ file /etc/a 644 abcd\n@@ link /etc/b ../c\n@@ config 600 ef01\n@@ end")
+                .unwrap();
         assert_eq!(outcome.exit_codes.get("attest-node"), Some(&1));
         let file = WrittenFile::File {
             mode: 0o644,

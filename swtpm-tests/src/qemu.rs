@@ -195,7 +195,10 @@ impl VmBuilder {
         if let Some(pem) = &self.kubelet {
             let file = folder.join("kubelet-client.pem");
             fs::write(&file, pem).with_context(|| format!("writing {}", file.display()))?;
-            add(&["-fw_cfg", &format!("name=opt/attestation-gateway/kubelet-client,file={}", text(&file)?)]);
+            add(&[
+                "-fw_cfg",
+                &format!("name=opt/attestation-gateway/kubelet-client,file={}", text(&file)?),
+            ]);
         }
         if let Some(socket) = &self.tpm_socket {
             add(&["-chardev", &format!("socket,id=tpm-socket,path={}", text(socket)?)]);

@@ -96,10 +96,22 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
         ("config", "kubelet", "served", Some("full"))
     );
     assert_eq!(served.identity(), Some("kubelet:worker-1"));
-    assert_eq!((served.text("/name"), served.text("/spec_version")), (Some(NODE), Some(IGNITION_SPEC)));
+    assert_eq!(
+        (served.text("/name"), served.text("/spec_version")),
+        (Some(NODE), Some(IGNITION_SPEC))
+    );
     let sha256 = served.text("/config_sha256").unwrap().to_owned();
-    assert_eq!(run.outcome.config, Some(WrittenFile::File { mode: 0o600, sha256: sha256.clone() }));
-    let full = site.gateway().command(&["render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC]).unwrap();
+    assert_eq!(
+        run.outcome.config,
+        Some(WrittenFile::File {
+            mode: 0o600,
+            sha256: sha256.clone()
+        })
+    );
+    let full = site
+        .gateway()
+        .command(&["render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
+        .unwrap();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, full.trim_end().as_bytes());
     assert_eq!(data_encoding::HEXLOWER.encode(digest.as_ref()), sha256);
     let audit = site.gateway().command(&["audit"]).unwrap();
@@ -113,7 +125,10 @@ fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
     let mut site = site(folder.path(), &cluster);
     site.gateway().command(&["node", "revoke", NODE, "--reason", "disk sold"]).unwrap();
     let run = boot(&mut site, &cluster);
-    assert_eq!((run.outcome.exit_codes.get("attest-node-config"), &run.outcome.config), (Some(&1), &None));
+    assert_eq!(
+        (run.outcome.exit_codes.get("attest-node-config"), &run.outcome.config),
+        (Some(&1), &None)
+    );
     let said = run.outcome.node_verdict().unwrap();
     assert!(said.contains("[node-revoked]; next: ") && !said.contains("disk sold"), "{said}");
     let refused = run.records.last().unwrap();

@@ -150,7 +150,10 @@ fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: 
     for part in said {
         assert!(stderr.contains(part), "{part:?} is missing in {stderr:?}");
     }
-    assert!(stderr.starts_with("attest-node: no config: ") && stderr.ends_with("; full.ign is unchanged\n"), "{stderr}");
+    assert!(
+        stderr.starts_with("attest-node: no config: ") && stderr.ends_with("; full.ign is unchanged\n"),
+        "{stderr}"
+    );
     assert!(!stderr.contains("SECRET"), "{stderr}");
     assert!(!folder.path().join("full.ign").exists());
 }
@@ -158,23 +161,47 @@ fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: 
 #[test]
 fn without_a_config_one_line_says_why() {
     let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = rcgen::CertificateParams::new(["node".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     let kubelet = format!("{}{}", certificate.pem(), key.serialize_pem());
     let ca = authority();
     let token = r#"{"source":"https://127.0.0.1:1/config/worker?token=SECRET"}"#;
     let good = pointer("3.2.0", token, &ca);
     check_config(&good, None, &[], &["kubelet.pem cannot be read", "[kubelet-certificate]; next: "]);
     check_config(&good, Some("no PEM"), &[], &["[kubelet-certificate]; next: "]);
-    check_config(&good, Some(&kubelet), &[], &["https://127.0.0.1:1/config/worker ", "[gateway-unreachable]; next: "]);
-    check_config(&pointer("3.2.0", "", &ca), Some(&kubelet), &[], &["names 0 sources", "[config-source]; next: "]);
+    check_config(
+        &good,
+        Some(&kubelet),
+        &[],
+        &["https://127.0.0.1:1/config/worker ", "[gateway-unreachable]; next: "],
+    );
+    check_config(
+        &pointer("3.2.0", "", &ca),
+        Some(&kubelet),
+        &[],
+        &["names 0 sources", "[config-source]; next: "],
+    );
     check_config(&pointer("3.2.0", token, ""), Some(&kubelet), &[], &["[pointer-no-ca]; next: "]);
-    check_config(&good, Some(&kubelet), &["--url", "http://127.0.0.1:1/config/worker"], &["[config-source]"]);
+    check_config(
+        &good,
+        Some(&kubelet),
+        &["--url", "http://127.0.0.1:1/config/worker"],
+        &["[config-source]"],
+    );
     check_config("not JSON", Some(&kubelet), &[], &["[pointer-malformed]"]);
 }
 
 #[test]
 fn a_config_needs_an_output_and_a_version() {
-    let config = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_attest-node")).arg("config").args(arguments).output().unwrap();
+    let config = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_attest-node"))
+            .arg("config")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
     assert_eq!(config(&[]).status.code(), Some(2));
     assert_eq!(config(&["--output", "x", "--spec", "3"]).status.code(), Some(2));
     assert!(config(&["--help"]).status.success());

@@ -118,7 +118,11 @@ mod tests {
     fn attack_09_a_client_certificate_is_the_only_credential_or_none_is_taken() {
         for presented in [Presented::new(&[b"garbage".as_slice().into()]), Presented::new(&[])] {
             let read = |authorization: &[&str], uri| read_with(authorization, uri, Some(&presented));
-            assert_eq!(read(&[], "/config/worker"), Ok("certificate".to_owned()), "unreadable or empty, it is not nothing");
+            assert_eq!(
+                read(&[], "/config/worker"),
+                Ok("certificate".to_owned()),
+                "unreadable or empty, it is not nothing"
+            );
             for (authorization, uri) in [
                 (&["Bearer ticket.abc"][..], "/config/worker"),
                 (&["Bearer abc"], "/config/worker"),

@@ -142,7 +142,10 @@ impl Refusal {
     }
 
     pub(super) fn kubelet_not_accepted(pool: &str) -> Self {
-        Self::new(KUBELET_NOT_ACCEPTED, format!("pool {pool} gives nothing for a kubelet's certificate"))
+        Self::new(
+            KUBELET_NOT_ACCEPTED,
+            format!("pool {pool} gives nothing for a kubelet's certificate"),
+        )
     }
 
     pub(super) fn evidence_required(pool: &str) -> Self {

@@ -86,10 +86,13 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
     }
     let authorities = basis.client_authorities.iter().map(|name| {
         let certificate = Certificate::parse(read(name)?);
-        certificate.map_err(|problem| ReplayError::Authority { name: name.clone(), problem })
+        certificate.map_err(|problem| ReplayError::Authority {
+            name: name.clone(),
+            problem,
+        })
     });
-    let authorities = Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?)
-        .map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
+    let authorities =
+        Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     let verified = kubelet::verify(&Presented::new(&chain), &authorities, now)?;
     if identity.as_deref() != Some(verified.identity().as_str()) {

@@ -74,9 +74,10 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 reason: reason.clone(),
             };
             let wanted = name.clone();
-            with_store(config, |store| async move {
-                Ok(enrolment::revoke(&store, &wanted, &revocation).await?)
-            })?;
+            with_store(
+                config,
+                |store| async move { Ok(enrolment::revoke(&store, &wanted, &revocation).await?) },
+            )?;
             println!("revoked: {name}");
         }
         Command::Restore { name } => {
@@ -105,7 +106,11 @@ fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>)
             [name, identity, state]
         })
         .collect();
-    rows.extend(revoked.into_iter().map(|(name, revocation)| [name, "-".to_owned(), state(revocation)]));
+    rows.extend(
+        revoked
+            .into_iter()
+            .map(|(name, revocation)| [name, "-".to_owned(), state(revocation)]),
+    );
     rows.sort();
     rows
 }

@@ -59,7 +59,11 @@ impl Presented {
             1
         };
         Self {
-            chain: chain.iter().take(kept).map(|certificate| certificate.clone().into_owned()).collect(),
+            chain: chain
+                .iter()
+                .take(kept)
+                .map(|certificate| certificate.clone().into_owned())
+                .collect(),
             found: chain.len(),
             largest_bytes,
         }

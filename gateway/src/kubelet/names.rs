@@ -135,7 +135,20 @@ mod tests {
 
     #[test]
     fn what_no_name_could_match_is_no_pattern() {
-        for wrong in ["", " ", "Worker-*", "worker_*", "worker-[1]", "worker-?", ".worker", "worker-", "-*", "a..b", "a/b", "a\n"] {
+        for wrong in [
+            "",
+            " ",
+            "Worker-*",
+            "worker_*",
+            "worker-[1]",
+            "worker-?",
+            ".worker",
+            "worker-",
+            "-*",
+            "a..b",
+            "a/b",
+            "a\n",
+        ] {
             assert_eq!(
                 NamePatterns::new(vec!["ok".to_owned(), wrong.to_owned()]),
                 Err(PatternError::Pattern(wrong.to_owned()))

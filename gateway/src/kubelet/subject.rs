@@ -30,9 +30,7 @@ pub(super) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> 
         }
     }
     let [common_name] = common_names.as_slice() else {
-        return Err(SubjectError::CommonNames {
-            found: common_names.len(),
-        });
+        return Err(SubjectError::CommonNames { found: common_names.len() });
     };
     let Some(name) = common_name.strip_prefix(NODE_PREFIX) else {
         return Err(SubjectError::Prefix { found: shown(common_name) });

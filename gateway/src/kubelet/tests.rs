@@ -136,7 +136,11 @@ fn a_kubelets_certificate_is_taken() {
     for algorithm in [&PKCS_ECDSA_P256_SHA256, &PKCS_RSA_SHA256] {
         assert_eq!(judge(&Leaf::with(|leaf| leaf.algorithm = algorithm)), Ok("worker-1".to_owned()));
     }
-    assert_eq!(judge(&Leaf::with(|leaf| leaf.subject.reverse())), Ok("worker-1".to_owned()), "CN first");
+    assert_eq!(
+        judge(&Leaf::with(|leaf| leaf.subject.reverse())),
+        Ok("worker-1".to_owned()),
+        "CN first"
+    );
     assert_eq!(
         judge(&Leaf::with(|leaf| leaf.usages.push(ExtendedKeyUsagePurpose::ServerAuth))),
         Ok("worker-1".to_owned())
@@ -205,7 +209,11 @@ fn dates_are_those_of_the_request() {
 
 #[test]
 fn a_certificate_for_another_purpose_is_refused() {
-    for usages in [vec![], vec![ExtendedKeyUsagePurpose::ServerAuth], vec![ExtendedKeyUsagePurpose::Any]] {
+    for usages in [
+        vec![],
+        vec![ExtendedKeyUsagePurpose::ServerAuth],
+        vec![ExtendedKeyUsagePurpose::Any],
+    ] {
         let judged = judge(&Leaf::with(|leaf| leaf.usages = usages));
         assert!(matches!(judged, Err(KubeletError::Usage { .. })), "{judged:?}");
     }
@@ -216,13 +224,36 @@ fn a_certificate_for_another_purpose_is_refused() {
 #[test]
 fn a_subject_is_that_of_a_node_and_of_nothing_else() {
     let prefix = |found: &str| SubjectError::Prefix { found: found.to_owned() };
-    for wrong in ["worker-1", "node:worker-1", "system:nodes:worker-1", "System:node:worker-1", " system:node:worker-1", "system:masters"] {
+    for wrong in [
+        "worker-1",
+        "node:worker-1",
+        "system:nodes:worker-1",
+        "System:node:worker-1",
+        " system:node:worker-1",
+        "system:masters",
+    ] {
         assert_eq!(subject(common_name(wrong)), prefix(wrong));
     }
     let long = "a".repeat(254);
     for wrong in [
-        "", "Worker-1", "worker_1", "worker/1", "../worker-1", "worker-1\n", "worker-1\0", "worker\u{7f}", "wörker", "worker 1", "-worker",
-        "worker-", "worker..1", ".worker", "worker.", "worker-1:x", "*", &long,
+        "",
+        "Worker-1",
+        "worker_1",
+        "worker/1",
+        "../worker-1",
+        "worker-1\n",
+        "worker-1\0",
+        "worker\u{7f}",
+        "wörker",
+        "worker 1",
+        "-worker",
+        "worker-",
+        "worker..1",
+        ".worker",
+        "worker.",
+        "worker-1:x",
+        "*",
+        &long,
     ] {
         assert_eq!(
             subject(common_name(&format!("system:node:{wrong}"))),
@@ -250,7 +281,9 @@ fn a_subject_is_that_of_a_node_and_of_nothing_else() {
     assert_eq!(subject(|subject| drop(subject.remove(1))), SubjectError::CommonNames { found: 0 });
     assert_eq!(
         subject(|subject| subject.push((DnType::OrganizationalUnitName, "x".to_owned()))),
-        SubjectError::Attribute { oid: "2.5.4.11".to_owned() }
+        SubjectError::Attribute {
+            oid: "2.5.4.11".to_owned()
+        }
     );
 }
 
@@ -278,7 +311,10 @@ fn a_chain_may_have_cas_between_and_is_bounded() {
     kubelet.params.is_ca = IsCa::ExplicitNoCa;
     kubelet.der = kubelet.params.signed_by(&kubelet.key, &root.issuer()).unwrap().der().clone();
     let forged = [Leaf::of("worker-1").signed_by(&kubelet), kubelet.der.clone()];
-    assert_eq!(judge_chain(&forged, &root, NOW), Err(KubeletError::Path(webpki::Error::EndEntityUsedAsCa)));
+    assert_eq!(
+        judge_chain(&forged, &root, NOW),
+        Err(KubeletError::Path(webpki::Error::EndEntityUsedAsCa))
+    );
     assert!(Authorities::of(vec![Certificate::parse(kubelet.der).unwrap()]).is_err());
 }
 
@@ -288,7 +324,12 @@ fn what_is_no_certificate_is_refused() {
     let good = Leaf::of("worker-1").signed_by(&ca).to_vec();
     let judge = |bytes: Vec<u8>| judge_chain(&[bytes.into()], &ca, NOW);
     assert_eq!(judge_chain(&[], &ca, NOW), Err(KubeletError::Empty));
-    for garbage in [Vec::new(), b"garbage".to_vec(), good[..good.len() - 1].to_vec(), [&good[..], &[0]].concat()] {
+    for garbage in [
+        Vec::new(),
+        b"garbage".to_vec(),
+        good[..good.len() - 1].to_vec(),
+        [&good[..], &[0]].concat(),
+    ] {
         let judged = judge(garbage);
         assert!(matches!(judged, Err(KubeletError::Malformed { .. })), "{judged:?}");
     }

@@ -123,7 +123,10 @@ impl Server {
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
         if settings.tls.client_ca.is_none() {
             for pool in pools.all().iter().filter(|pool| pool.grants.kubelet != Earns::Refuse) {
-                tracing::warn!("pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml", pool.name());
+                tracing::warn!(
+                    "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
+                    pool.name()
+                );
             }
         }
         let ek_roots = ek_roots::load(&settings.ek_roots)?;

@@ -133,7 +133,10 @@ mod tests {
     #[test]
     fn a_kubelets_file_is_read_and_nothing_else() {
         let pair = |key: KeyPair| {
-            let certificate = rcgen::CertificateParams::new(["node".to_owned()]).unwrap().self_signed(&key).unwrap();
+            let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+                .unwrap()
+                .self_signed(&key)
+                .unwrap();
             (certificate.pem(), key.serialize_pem())
         };
         let (certificate, key) = pair(KeyPair::generate().unwrap());
@@ -146,7 +149,10 @@ mod tests {
         check(&key, Err("there is no certificate"));
         check("", Err("there is no certificate"));
         check(&format!("{rsa_certificate}{key}"), Err("not that of the first certificate"));
-        check(&format!("{rsa_certificate}{certificate}{key}"), Err("not that of the first certificate"));
+        check(
+            &format!("{rsa_certificate}{certificate}{key}"),
+            Err("not that of the first certificate"),
+        );
         check(&"x".repeat(70_000), Err("larger than 65536 bytes"));
         let missing = Identity::read(Path::new("/no/such/file")).unwrap_err();
         assert!(matches!(missing, IdentityError::Unreadable { .. }), "{missing}");
@@ -155,11 +161,17 @@ mod tests {
     #[test]
     fn its_debug_has_nothing_of_the_key() {
         let key = KeyPair::generate().unwrap();
-        let certificate = rcgen::CertificateParams::new(["node".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
         let identity = Identity::parse(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).unwrap();
         let secret = data_encoding::HEXLOWER.encode(&key.serialize_der());
         let shown = format!("{identity:?}");
         let bytes = format!("{:?}", key.serialize_der());
-        assert!(!shown.contains(&secret) && !shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");
+        assert!(
+            !shown.contains(&secret) && !shown.contains(bytes.trim_matches(['[', ']'])),
+            "{shown}"
+        );
     }
 }

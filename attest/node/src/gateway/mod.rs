@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use attest::SpkiSha256;
 use attest::protocol::{
-    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest, EvidenceResponse,
-    Problem, SERVICE, VERSION,
+    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
+    EvidenceResponse, Problem, SERVICE, VERSION,
 };
 use reqwest::header::ACCEPT;
 use reqwest::{Client, RequestBuilder, StatusCode};
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 

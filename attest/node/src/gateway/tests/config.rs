@@ -17,9 +17,14 @@ type Seen = (usize, String);
 /// Serves the answers in turn, one for each connection, and the last for ever. `clients` is whose certificates it asks for.
 fn server(ca: &Ca, clients: Option<&Ca>, answers: Vec<Option<String>>) -> (String, Receiver<Seen>) {
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &ca.issuer).unwrap();
+    let certificate = CertificateParams::new(["127.0.0.1".to_owned()])
+        .unwrap()
+        .signed_by(&key, &ca.issuer)
+        .unwrap();
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let builder = match clients {
         Some(clients) => {
             let mut roots = RootCertStore::empty();
@@ -37,7 +42,11 @@ fn server(ca: &Ca, clients: Option<&Ca>, answers: Vec<Option<String>>) -> (Strin
     thread::spawn(move || {
         let mut answers = answers.into_iter().peekable();
         for connection in listener.incoming() {
-            let answer = if answers.len() > 1 { answers.next() } else { answers.peek().cloned() };
+            let answer = if answers.len() > 1 {
+                answers.next()
+            } else {
+                answers.peek().cloned()
+            };
             serve_and_tell(&config, connection.unwrap(), answer.flatten(), &seen);
         }
     });

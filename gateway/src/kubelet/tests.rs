@@ -97,7 +97,7 @@ impl Leaf {
             params.distinguished_name.push(kind.clone(), value.as_str());
         }
         params.extended_key_usages.clone_from(&self.usages);
-        params.is_ca = self.is_ca.clone();
+        params.is_ca = self.is_ca;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         (params.not_before, params.not_after) = (date(self.dates.0), date(self.dates.1));
         let key = KeyPair::generate_for(self.algorithm).unwrap();
@@ -170,12 +170,12 @@ fn another_clusters_certificate_is_refused() {
     let (ours, other) = (Ca::new("kube-csr-signer", None), Ca::new("other", None));
     let leaf = Leaf::of("worker-1").signed_by(&other);
     let unknown = |issuer: &str| Err(KubeletError::UnknownIssuer { issuer: issuer.to_owned() });
-    assert_eq!(judge_chain(&[leaf.clone()], &ours, NOW), unknown("CN=other"));
+    assert_eq!(judge_chain(std::slice::from_ref(&leaf), &ours, NOW), unknown("CN=other"));
     assert_eq!(judge_chain(&[leaf.clone(), other.der.clone()], &ours, NOW), unknown("CN=other"));
     // The same name, and another key.
     let impostor = Ca::new("kube-csr-signer", None);
     let leaf = Leaf::of("worker-1").signed_by(&impostor);
-    assert_eq!(judge_chain(&[leaf.clone()], &ours, NOW), Err(KubeletError::Signature));
+    assert_eq!(judge_chain(std::slice::from_ref(&leaf), &ours, NOW), Err(KubeletError::Signature));
     let nobody = verify(&Presented::new(&[leaf]), &Authorities::default(), at(NOW));
     assert!(matches!(nobody, Err(KubeletError::UnknownIssuer { .. })), "no CA is configured");
 }

@@ -36,3 +36,33 @@ pub fn rfc3339(seconds: u64) -> String {
         .and_then(|time| time.format(&time::format_description::well_known::Rfc3339).ok())
         .unwrap_or_else(|| format!("{seconds} s after 1970"))
 }
+
+/// A length of time as the command line takes it, in the largest unit that says it exactly: `30d`, `36h`, `90s`.
+#[must_use]
+pub fn lasting(seconds: u64) -> String {
+    let units = [(86_400, 'd'), (3600, 'h'), (60, 'm')];
+    match units.iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit)) {
+        Some((unit, letter)) => format!("{}{letter}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_of_time_is_said_in_its_largest_unit() {
+        for (seconds, said) in [
+            (0, "0s"),
+            (90, "90s"),
+            (120, "2m"),
+            (3600, "1h"),
+            (86_400, "1d"),
+            (129_600, "36h"),
+            (2_592_000, "30d"),
+        ] {
+            assert_eq!(lasting(seconds), said);
+        }
+    }
+}

@@ -28,6 +28,7 @@ pub mod challenges;
 pub mod clock;
 pub mod ek_roots;
 pub mod enrolment;
+pub mod guesses;
 pub mod ignition;
 pub mod kubelet;
 pub mod machine_config;

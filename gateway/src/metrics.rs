@@ -17,6 +17,7 @@ pub struct Metrics {
     decisions: Family<DecisionLabels, Counter>,
     pool_broken: Family<PoolLabels, Gauge>,
     pool_reloads: Family<ReloadLabels, Counter>,
+    guesses_ignored: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,11 +59,18 @@ impl Default for Metrics {
             "Changes of a pool's source, by result: served or broken",
             pool_reloads.clone(),
         );
+        let guesses_ignored = Counter::default();
+        registry.register(
+            "guesses_ignored",
+            "Tokens and tickets that were not looked at, because too many wrong ones came from the same source",
+            guesses_ignored.clone(),
+        );
         Self {
             registry,
             decisions,
             pool_broken,
             pool_reloads,
+            guesses_ignored,
         }
     }
 }
@@ -96,6 +104,11 @@ impl Metrics {
             result: if served { "served" } else { "broken" },
         };
         self.pool_reloads.get_or_create(&labels).inc();
+    }
+
+    /// Counts a credential that was not looked at.
+    pub fn guess_ignored(&self) {
+        self.guesses_ignored.inc();
     }
 
     /// Forgets a pool that is there no longer.
@@ -144,6 +157,7 @@ mod tests {
         metrics.pool_broken("worker", true);
         metrics.pool_broken("infra", false);
         metrics.pool_reloaded("worker", false);
+        metrics.guess_ignored();
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -151,6 +165,7 @@ mod tests {
             r#"attest_gateway_pool_source_broken{pool="worker"} 1"#,
             r#"attest_gateway_pool_source_broken{pool="infra"} 0"#,
             r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,
+            "attest_gateway_guesses_ignored_total 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

@@ -103,6 +103,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/configuration.md",
         "docs/errors.md",
         "docs/pools.md",
+        "docs/tokens.md",
         "docs/evidence/tpm.md",
     ] {
         let folder = root.join(name).parent().unwrap().to_owned();

@@ -312,6 +312,27 @@ async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing
 }
 
 #[tokio::test]
+async fn strangers_certificates_do_not_fill_the_log() {
+    /// More than a source may be wrong at once.
+    const ATTEMPTS: usize = 40;
+    let cluster = Cluster::new();
+    let gateway = start(&cluster);
+    let mut stranger = Connection::open(&gateway, Some(&Cluster::new().kubelet("worker-1"))).await;
+    let mut refused = 0;
+    for _ in 0..ATTEMPTS {
+        let answer = stranger.get(PATH, &[]).await;
+        if answer.status == StatusCode::FORBIDDEN {
+            answer.refused(403, "kubelet-certificate-invalid");
+            refused += 1;
+        } else {
+            answer.try_again();
+        }
+    }
+    assert!(refused < ATTEMPTS, "it was listened to each time");
+    assert_eq!(gateway.records().len(), refused);
+}
+
+#[tokio::test]
 async fn attack_09_a_certificate_without_its_key_opens_no_connection() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);

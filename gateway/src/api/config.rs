@@ -1,5 +1,6 @@
 //! `GET /config/{pool}`: what Ignition asks for.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -14,11 +15,14 @@ use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
+use crate::enrolment;
+use crate::guesses::Standing;
 use crate::kubelet::Presented;
 use crate::policy::Grant;
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
-use crate::{enrolment, tickets, tokens};
+use crate::tickets::{self, TicketError};
+use crate::tokens::{self, TokenError};
 
 /// Serves a config. Every answer but "no such pool" and "unavailable" is a decision, and recorded.
 pub(super) async fn get(
@@ -41,13 +45,14 @@ pub(super) async fn get(
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
     let mut kept = Vec::new();
-    let request = Request {
+    let asked = Asked {
+        peer: peer.ip(),
         uri: &uri,
         headers: &headers,
         presented: presented.as_ref().map(|Extension(presented)| presented),
         now,
     };
-    let outcome = match decide(&gateway, &pool, &request, &mut record, &mut kept).await {
+    let outcome = match decide(&gateway, &pool, &asked, &mut record, &mut kept).await {
         Ok(config) => {
             record.verdict = Verdict::Served;
             record.config_sha256 = Some(config.sha256.clone());
@@ -72,8 +77,9 @@ pub(super) async fn get(
     }
 }
 
-/// What a decision is made from.
-struct Request<'r> {
+/// What is known of a request.
+struct Asked<'r> {
+    peer: IpAddr,
     uri: &'r Uri,
     headers: &'r HeaderMap,
     presented: Option<&'r Presented>,
@@ -83,23 +89,25 @@ struct Request<'r> {
 async fn decide<'p>(
     gateway: &Gateway,
     pool: &'p Pool,
-    request: &Request<'_>,
+    asked: &Asked<'_>,
     record: &mut Record,
     kept: &mut Kept,
 ) -> Result<&'p RenderedConfig, Refusal> {
-    let Request {
-        uri,
-        headers,
-        presented,
-        now,
-    } = *request;
+    let Asked { peer, now, .. } = *asked;
     record.shown = Shown::Unreadable;
     // First, so that a request that cannot be answered spends nothing.
-    let version = accept::spec_version(headers)?;
-    let grant: Grant = match Credential::read(headers, uri, presented)? {
+    let version = accept::spec_version(asked.headers)?;
+    let grant: Grant = match Credential::read(asked.headers, asked.uri, asked.presented)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
-            let ticket = tickets::redeem(&gateway.seal, &*gateway.store, &text, pool.name(), now).await?;
+            listen_to(gateway, peer, now)?;
+            let ticket = tickets::redeem(&gateway.seal, &*gateway.store, &text, pool.name(), now)
+                .await
+                .inspect_err(|error| {
+                    if matches!(error, TicketError::Invalid) {
+                        gateway.guesses.wrong(peer, now);
+                    }
+                })?;
             record.identity = Some(ticket.identity().to_string());
             record.name = ticket.name().map(str::to_owned);
             record.earned_by = Some(ticket.decision().to_owned());
@@ -111,18 +119,30 @@ async fn decide<'p>(
         }
         Credential::Token(text) => {
             record.shown = Shown::Token;
+            listen_to(gateway, peer, now)?;
             // A pool that accepts no tokens must not use one up.
             if pool.grants.token == crate::policy::Earns::Refuse {
                 return Err(Refusal::token_not_accepted(pool.name()));
             }
-            let token = tokens::redeem(&*gateway.store, &text, pool.name(), now).await?;
+            let token = tokens::redeem(&*gateway.store, &text, pool.name(), peer, now)
+                .await
+                .inspect_err(|error| {
+                    if matches!(error, TokenError::Invalid) {
+                        gateway.guesses.wrong(peer, now);
+                    }
+                })?;
             record.name = Some(token.name().to_owned());
             record.use_number = Some(token.use_number());
+            record.alerts.extend(token.stale().map(str::to_owned));
             pool.grants
                 .for_token(&token)
                 .ok_or_else(|| Refusal::token_not_accepted(pool.name()))?
         }
-        Credential::Certificate(presented) => kubelet::grant(gateway, pool, &presented, now, record, kept).await?,
+        Credential::Certificate(presented) => {
+            record.shown = Shown::Kubelet;
+            listen_to(gateway, peer, now)?;
+            kubelet::grant(gateway, pool, &presented, peer, now, record, kept).await?
+        }
         Credential::Nothing => {
             record.shown = Shown::Nothing;
             pool.grants
@@ -133,6 +153,19 @@ async fn decide<'p>(
     record.grant = Some(grant.set());
     let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
     versions.get(version).map_err(Refusal::from)
+}
+
+/// Refuses to look at credentials of a source that has shown too many wrong ones. It is told to come again, so that a good node behind the
+/// same address waits and is not turned away; and nothing is recorded, so that guessing does not fill the disk.
+fn listen_to(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime) -> Result<(), Refusal> {
+    let Standing::Over { tell } = gateway.guesses.standing(peer, now) else {
+        return Ok(());
+    };
+    gateway.metrics.guess_ignored();
+    if tell {
+        tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while none is looked at, the answer is 503");
+    }
+    Err(Refusal::unavailable())
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.

@@ -1,10 +1,12 @@
 //! A kubelet's client certificate, shown for a config.
 
+use std::net::IpAddr;
+
 use attest::UnixTime;
 
 use super::Gateway;
 use super::problem::Refusal;
-use crate::audit::{Basis, Blobs, Record, Shown};
+use crate::audit::{Basis, Blobs, Record};
 use crate::clock::rfc3339;
 use crate::kubelet::{self, Presented};
 use crate::pki::Certificate;
@@ -19,11 +21,11 @@ pub(super) async fn grant(
     gateway: &Gateway,
     pool: &Pool,
     presented: &Presented,
+    peer: IpAddr,
     now: UnixTime,
     record: &mut Record,
     kept: &mut Kept,
 ) -> Result<Grant, Refusal> {
-    record.shown = Shown::Kubelet;
     let tls = gateway.tls.current();
     let basis = record.basis.insert(Basis {
         client_certificate_sha256: presented.leaf_fingerprint().map(|fingerprint| fingerprint.to_string()),
@@ -38,7 +40,12 @@ pub(super) async fn grant(
         let authorities = tls.client_authorities.certificates();
         basis.client_authorities = authorities.map(|Certificate { der, .. }| keep(der, kept)).collect();
     }
-    let verified = verified?;
+    let verified = verified.inspect_err(|error| {
+        // A stranger's: it fills the log as a wrong token does.
+        if error.path().is_empty() {
+            gateway.guesses.wrong(peer, now);
+        }
+    })?;
     record.identity = Some(verified.identity());
     record.name = Some(verified.name().to_owned());
     record.reason = format!(

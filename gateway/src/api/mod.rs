@@ -32,6 +32,7 @@ use crate::audit::{Basis, Journal, JournalError, Record, Recorded, Verdict};
 use crate::clock::Clock;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
+use crate::guesses::Guesses;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::{LivePools, Lookup};
@@ -66,6 +67,8 @@ pub struct Gateway {
     pub metrics: Arc<Metrics>,
     /// What is shown to nodes at the moment.
     pub tls: LiveTls,
+    /// Who has shown wrong tokens and tickets.
+    pub guesses: Guesses,
     /// Whether the gateway is on its way out.
     pub draining: AtomicBool,
 }

@@ -36,9 +36,10 @@ codes! {
     TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
     TICKET_WRONG_POOL = FORBIDDEN, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
     TOKEN_INVALID = FORBIDDEN, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
-    TOKEN_EXPIRED = FORBIDDEN, "token-expired", "The provisioning token is too old", "Make a new one: `attest-gateway token create`.";
+    TOKEN_EXPIRED = FORBIDDEN, "token-expired", "The provisioning token is too old", "Put the token that took its place into the pointer config, or make a new one: `attest-gateway token create`.";
     TOKEN_SPENT = FORBIDDEN, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`.";
     TOKEN_WRONG_POOL = FORBIDDEN, "token-wrong-pool", "The provisioning token is for another pool", "Make one for this pool: `attest-gateway token create --pool`.";
+    TOKEN_WRONG_NETWORK = FORBIDDEN, "token-wrong-network", "The provisioning token is not for use from this address", "Boot the machine in a network that the token is for, or make one for this network: `attest-gateway token create --network`.";
     TOKEN_NOT_ACCEPTED = FORBIDDEN, "token-not-accepted", "The pool accepts no provisioning tokens", "Set grants.token in pool.toml, or let the node attest.";
     ATTESTED_NOT_ACCEPTED = FORBIDDEN, "attested-not-accepted", "The pool gives nothing for an attestation", "Set grants.attested in pool.toml.";
     EVIDENCE_REQUIRED = FORBIDDEN, "evidence-required", "The pool gives nothing to a node that shows nothing", "Put attest-node into the node's initramfs, or a provisioning token into its pointer config.";
@@ -287,6 +288,14 @@ impl From<TokenError> for Refusal {
             TokenError::Expired { .. } => TOKEN_EXPIRED,
             TokenError::WrongPool { .. } => TOKEN_WRONG_POOL,
             TokenError::Spent { .. } => TOKEN_SPENT,
+            TokenError::WrongNetwork { peer, .. } => {
+                // How the networks lie is for the administrator to know.
+                let told = format!("the token is not for use from {peer}");
+                return Self {
+                    told: Some(told.into()),
+                    ..Self::new(TOKEN_WRONG_NETWORK, error)
+                };
+            }
             TokenError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)

@@ -259,6 +259,7 @@ fn show(record: &Record) {
             tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
         }
     }
+    let who = if *shown == Shown::Token { "token".into() } else { who };
     for alert in &record.alerts {
         tracing::warn!(target: "attestation", "ALERT {who}{name} pool={pool} peer={peer}: {alert}");
     }

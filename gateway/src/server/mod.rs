@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -22,6 +23,7 @@ use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
+use crate::guesses::Guesses;
 use crate::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, TlsError};
@@ -32,6 +34,7 @@ use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
 use crate::store::{Embedded, Store, StoreError};
+use crate::tokens;
 
 /// Largest request head: a ticket, and whatever proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;
@@ -42,6 +45,8 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 const FORGET_EVERY: Duration = Duration::from_secs(300);
 /// How far the clock may be set back without anything that was spent becoming good again.
 const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// How often the gateway looks whether a token is to be rotated: often enough that a folder that lost its token is mended soon.
+const ROTATE_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -175,6 +180,7 @@ impl Server {
             pools,
             metrics,
             tls,
+            guesses: Guesses::default(),
             draining,
         });
         Ok(Self {
@@ -213,6 +219,7 @@ impl Server {
         let graceful = GracefulShutdown::new();
         let mut background = JoinSet::new();
         background.spawn(forget(Arc::clone(&gateway)));
+        background.spawn(rotate_tokens(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { watch(&watched.pools, hangup).await });
         if let Some(metrics) = metrics {
@@ -322,6 +329,22 @@ async fn forget(gateway: Arc<Gateway>) {
         every.tick().await;
         if let Err(error) = gateway.store.forget_expired(forgettable(gateway.clock)).await {
             tracing::warn!(%error, "cannot forget what has expired");
+        }
+        if let Err(error) = tokens::forget_expired(&*gateway.store, gateway.clock.now()).await {
+            tracing::warn!(%error, "cannot forget tokens that have expired");
+        }
+    }
+}
+
+/// Rotates the tokens that are due, for as long as the gateway serves.
+async fn rotate_tokens(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(ROTATE_EVERY);
+    // A folder that was slow to write to needs no second look at once.
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        if let Err(error) = tokens::tick(&*gateway.store, &gateway.settings.tls.ca, gateway.clock.now()).await {
+            tracing::error!(%error, "cannot see which tokens are to be rotated");
         }
     }
 }

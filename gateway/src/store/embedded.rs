@@ -145,6 +145,14 @@ fn write(connection: &Connection, jobs: &mpsc::Receiver<Job>) {
     }
 }
 
+fn uses(connection: &Connection, kind: Kind, id: &str) -> Result<u32, rusqlite::Error> {
+    let used: Option<u32> = connection
+        .prepare_cached("SELECT uses FROM uses WHERE kind = ?1 AND id = ?2")?
+        .query_row(params![kind.as_str(), id], |row| row.get(0))
+        .optional()?;
+    Ok(used.unwrap_or(0))
+}
+
 fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 AND id = ?2")?
@@ -174,11 +182,7 @@ impl Store for Embedded {
                 limit,
                 remember_until,
             } = thing;
-            let used: Option<u32> = connection
-                .prepare_cached("SELECT uses FROM uses WHERE kind = ?1 AND id = ?2")?
-                .query_row(params![kind.as_str(), id], |row| row.get(0))
-                .optional()?;
-            let use_number = used.unwrap_or(0).saturating_add(1);
+            let use_number = uses(connection, kind, &id)?.saturating_add(1);
             if use_number > limit {
                 return Ok(Spend::Exhausted);
             }
@@ -193,6 +197,11 @@ impl Store for Embedded {
             Ok(Spend::Granted { use_number })
         })
         .await
+    }
+
+    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
+        let id = id.to_owned();
+        self.transact(move |connection| uses(connection, kind, &id)).await
     }
 
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
@@ -347,7 +356,9 @@ mod tests {
     #[tokio::test]
     async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
         let (folder, store) = open();
+        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
         assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
+        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
         drop(store);
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         store.forget_expired(10).await.unwrap();

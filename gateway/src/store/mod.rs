@@ -121,6 +121,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Uses something once more, atomically: of two that race for the last use, one gets it.
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError>;
 
+    /// How often something was used; 0 also when its uses are forgotten.
+    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError>;
+
     /// Writes an entry if there is none with that id; gives the one there is otherwise.
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 

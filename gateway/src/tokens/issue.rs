@@ -1,0 +1,306 @@
+//! What the administrator does to tokens: create, revoke, list. Rotating is in [`super::rotate`].
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use attest::UnixTime;
+use ipnet::IpNet;
+
+use super::publication::{self, Prepared, PublishError, Secret};
+use super::record::{Rotation, TokenRecord};
+use super::secret;
+use crate::clock::lasting;
+use crate::store::{Entry, Kind, Store, StoreError};
+
+/// Longest name of a token: it stands in lists, in logs and in names of files.
+const NAME_LIMIT_CHARACTERS: usize = 63;
+/// How long an expired token stays in the list, so that it can be seen why a node was refused.
+const KEEP_EXPIRED_SECONDS: u64 = 7 * 86_400;
+/// How often a token may rotate by itself: well above the interval at which the gateway looks.
+const SHORTEST_ROTATION_SECONDS: u64 = 300;
+/// How often revoking looks again for a token that was made of the revoked one meanwhile.
+const REVOKE_ROUNDS: usize = 16;
+/// How many derived names are tried; with three random bytes each, one is free.
+const NAME_TRIES: usize = 16;
+
+/// A token to be made.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// What the administrator calls it.
+    pub name: String,
+    /// The pools it is for; at least one.
+    pub pools: BTreeSet<String>,
+    /// How long it is good, seconds.
+    pub lifetime: u64,
+    /// How often it may be used; none is no limit.
+    pub uses: Option<u32>,
+    /// From where it may be used; empty is from everywhere.
+    pub networks: Vec<IpNet>,
+    /// If it rotates by itself: when, and where to.
+    pub rotation: Option<Rotation>,
+}
+
+/// A token just made: the only time that its text exists here.
+pub struct Created {
+    /// The text. A secret.
+    pub text: Secret,
+    /// What was stored.
+    pub record: TokenRecord,
+    /// Whether its files have their names, if it has any. The token is good either way.
+    pub published: Result<(), PublishError>,
+}
+
+/// Why there is no new token.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// The name cannot be shown in a line.
+    #[error("a token's name has 1 to {NAME_LIMIT_CHARACTERS} printable characters")]
+    Name,
+    /// The name cannot be a file's.
+    #[error("the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
+    FileName(String),
+    /// The name is in use.
+    #[error("there is a token {0:?}; `attest-gateway token rotate` replaces it, `token revoke` makes it worthless; or use another name")]
+    NameTaken(String),
+    /// No pool.
+    #[error("a token is for at least one pool")]
+    NoPool,
+    /// It rotates more often than anything looks at it.
+    #[error("a token rotates every {} at most, not every {}", lasting(SHORTEST_ROTATION_SECONDS), lasting(*.0))]
+    TooOften(u64),
+    /// It would die before it is rotated.
+    #[error(
+        "a token that rotates every {} and is good for {} after that must live for at least {} (--ttl), not {}",
+        lasting(*.every), lasting(*.grace), lasting(.every.saturating_add(*.grace)), lasting(*.lifetime)
+    )]
+    TooShort {
+        /// When it rotates, seconds.
+        every: u64,
+        /// How long it is good after that, seconds.
+        grace: u64,
+        /// How long it would live, seconds.
+        lifetime: u64,
+    },
+    /// Another token is written into the same file.
+    #[error("token {name:?} is written into {file} already; use another name, or another folder")]
+    FileTaken {
+        /// The other token.
+        name: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// The folder of the files is relative, to whatever folder the gateway was started in.
+    #[error("{0}: the folder of a token's files must be an absolute path")]
+    Relative(PathBuf),
+    /// There is nothing to rotate.
+    #[error("there is no token named {0:?}")]
+    Unknown(String),
+    /// Tokens of one name that no single token can take the place of.
+    #[error("there are tokens named {name:?} for different pools: {pools}; revoke them, and make a new one for each")]
+    DifferentPools {
+        /// Their name.
+        name: String,
+        /// The pools of each.
+        pools: String,
+    },
+    /// Somebody was faster.
+    #[error("token {0:?} was rotated or revoked by somebody else meanwhile; nothing was changed")]
+    Changed(String),
+    /// Its files cannot be written.
+    #[error("the token's files cannot be written, so nothing was changed: {0}")]
+    Publish(#[from] PublishError),
+    /// The system's random generator fails.
+    #[error("the system's random generator fails")]
+    Random,
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Makes a token and stores its hash; `ca` is what its pointers carry, if it is written into a folder.
+///
+/// # Errors
+/// [`IssueError`]; then there is no token.
+pub async fn create(store: &dyn Store, draft: Draft, ca: &Path, now: UnixTime) -> Result<Created, IssueError> {
+    let Draft {
+        name,
+        pools,
+        lifetime,
+        uses,
+        networks,
+        rotation,
+    } = draft;
+    if name.is_empty() || name.chars().count() > NAME_LIMIT_CHARACTERS || name.chars().any(char::is_control) {
+        return Err(IssueError::Name);
+    }
+    if pools.is_empty() {
+        return Err(IssueError::NoPool);
+    }
+    let record = TokenRecord {
+        name,
+        pools,
+        created: now.as_secs(),
+        expires: now.as_secs().saturating_add(lifetime),
+        uses,
+        networks,
+        superseded: None,
+        rotation,
+    };
+    let others = all(store).await?;
+    if is_taken(&others, &record.name, now) {
+        return Err(IssueError::NameTaken(record.name));
+    }
+    if let Some(rotation) = &record.rotation {
+        check_rotation(&record, rotation, &others)?;
+    }
+    let (text, id) = secret::generate().ok_or(IssueError::Random)?;
+    let prepared = prepare(&record, &text, ca, now).await?;
+    store.put(Kind::Token, record.entry(&id)?).await?;
+    Ok(Created {
+        text,
+        record,
+        published: publish(prepared).await,
+    })
+}
+
+/// Whether a current token has the name.
+fn is_taken(all: &[Known], name: &str, now: UnixTime) -> bool {
+    let taken = |known: &Known| known.record.name == name && known.record.is_current();
+    // One that rotates by itself comes to life again at the next occasion.
+    all.iter()
+        .any(|known| taken(known) && (known.record.rotation.is_some() || !known.record.is_expired(now)))
+}
+
+fn check_rotation(record: &TokenRecord, rotation: &Rotation, others: &[Known]) -> Result<(), IssueError> {
+    let name = &record.name;
+    let named = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    if !name.starts_with(|first: char| first.is_ascii_alphanumeric()) || !name.chars().all(named) {
+        return Err(IssueError::FileName(name.clone()));
+    }
+    if !rotation.into.is_absolute() {
+        return Err(IssueError::Relative(rotation.into.clone()));
+    }
+    if rotation.every < SHORTEST_ROTATION_SECONDS {
+        return Err(IssueError::TooOften(rotation.every));
+    }
+    check_lifetime(rotation, record.lifetime())?;
+    let files = publication::files(record);
+    for other in others.iter().map(|known| &known.record).filter(|other| other.is_current()) {
+        let same_folder = other.rotation.as_ref().is_some_and(|other| other.into == rotation.into);
+        if let Some(file) = publication::files(other).iter().find(|file| same_folder && files.contains(file)) {
+            return Err(IssueError::FileTaken {
+                name: other.name.clone(),
+                file: rotation.into.join(file),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_lifetime(rotation: &Rotation, lifetime: u64) -> Result<(), IssueError> {
+    let Rotation { every, grace, .. } = *rotation;
+    if lifetime < every.saturating_add(grace) {
+        return Err(IssueError::TooShort { every, grace, lifetime });
+    }
+    Ok(())
+}
+
+/// A name that no token has, derived of a pool's.
+///
+/// # Errors
+/// [`IssueError::Random`], [`IssueError::Store`].
+pub async fn free_name(store: &dyn Store, pool: &str) -> Result<String, IssueError> {
+    let all = all(store).await?;
+    for _ in 0..NAME_TRIES {
+        let mut random = [0; 3];
+        aws_lc_rs::rand::fill(&mut random).map_err(|_| IssueError::Random)?;
+        let pool: String = pool.chars().take(NAME_LIMIT_CHARACTERS - 7).collect();
+        let name = format!("{pool}-{}", data_encoding::HEXLOWER.encode(&random));
+        if all.iter().all(|known| known.record.name != name) {
+            return Ok(name);
+        }
+    }
+    Err(IssueError::Random)
+}
+
+/// Makes every token of this name worthless, current and previous; says how many there were.
+///
+/// # Errors
+/// [`StoreError`]. [`IssueError::Changed`] if somebody rotates it as fast as it is revoked.
+pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> {
+    let mut revoked = 0;
+    // A rotation may have come between reading and removing; it finds nothing to start from once all are gone.
+    for _ in 0..REVOKE_ROUNDS {
+        let known = all(store).await?;
+        let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
+        if named.is_empty() {
+            return Ok(revoked);
+        }
+        for known in named {
+            if store.remove(Kind::Token, &known.entry.id).await? {
+                revoked += 1;
+            }
+        }
+    }
+    Err(IssueError::Changed(name.to_owned()))
+}
+
+/// All tokens by name, the newest of each first, and how often each was used. Their text is nowhere.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreError> {
+    let mut listed = Vec::new();
+    for Known { entry, record } in all(store).await? {
+        let used = store.uses(Kind::TokenUse, &entry.id).await?;
+        listed.push((record, used));
+    }
+    listed.sort_by(|(a, _), (b, _)| (&a.name, !a.is_current(), b.created).cmp(&(&b.name, !b.is_current(), a.created)));
+    Ok(listed)
+}
+
+/// Removes tokens that expired some time ago; says how many. One that rotates by itself stays: it is made anew when its folder is back.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget_expired(store: &dyn Store, now: UnixTime) -> Result<usize, StoreError> {
+    let mut forgotten = 0;
+    for entry in store.list(Kind::Token).await? {
+        // What cannot be read is for a person to look at.
+        let Ok(record) = TokenRecord::read(&entry) else { continue };
+        let old = now.as_secs() > record.expires.saturating_add(KEEP_EXPIRED_SECONDS);
+        if old && record.rotates_at().is_none() && store.remove(Kind::Token, &entry.id).await? {
+            forgotten += 1;
+        }
+    }
+    Ok(forgotten)
+}
+
+/// A token as it is in the store.
+pub(super) struct Known {
+    pub(super) entry: Entry,
+    pub(super) record: TokenRecord,
+}
+
+pub(super) async fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
+    let mut all = Vec::new();
+    for entry in store.list(Kind::Token).await? {
+        let record = TokenRecord::read(&entry)?;
+        all.push(Known { entry, record });
+    }
+    Ok(all)
+}
+
+/// The files of a token, if it has any, written and without their names.
+pub(super) async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<Prepared>, PublishError> {
+    let Some(rotation) = record.rotation.clone() else { return Ok(None) };
+    let (record, text, ca) = (record.clone(), text.clone(), ca.to_owned());
+    let prepared = tokio::task::spawn_blocking(move || publication::prepare(&record, &rotation, &text, &ca, now)).await;
+    prepared.map_err(|_| PublishError::Interrupted)?.map(Some)
+}
+
+pub(super) async fn publish(prepared: Option<Prepared>) -> Result<(), PublishError> {
+    let Some(prepared) = prepared else { return Ok(()) };
+    let published = tokio::task::spawn_blocking(|| prepared.publish()).await;
+    published.map_err(|_| PublishError::Interrupted)?
+}

@@ -1,0 +1,32 @@
+//! Provisioning tokens, for machines that cannot attest: 32 random bytes, shown once, kept only as a hash.
+//!
+//! ```text
+//! Draft → create ─┐
+//!                 ├→ current → redeem → Redeemed
+//! rotate ─────────┘     │ rotate
+//!                    previous, until its grace period ends
+//! ```
+//!
+//! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
+
+mod issue;
+mod publication;
+mod record;
+mod redeem;
+mod rotate;
+mod schedule;
+mod secret;
+
+pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, list, revoke};
+pub use publication::{PublishError, Secret, auth_secret};
+pub use record::{NetworkError, Rotation, State, Superseded, TokenRecord, network};
+pub use redeem::{Redeemed, TokenError, redeem};
+pub use rotate::{RotateOptions, Rotated, rotate};
+pub use schedule::{Done, tick};
+
+/// How long a rotated token is good still, unless the administrator says otherwise: long enough for nodes that are booting, and for a
+/// pointer to be replaced on a working day.
+pub const GRACE_SECONDS: u64 = 24 * 3600;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! What the store keeps of a token.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use attest::UnixTime;
+use ipnet::{IpNet, Ipv4Net};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::store::{Entry, Kind, StoreError};
+
+/// A token, all but its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
+pub struct TokenRecord {
+    /// What the administrator calls it. A token and those that it has replaced have one name.
+    pub name: String,
+    /// The pools it is for; at least one.
+    pub pools: BTreeSet<String>,
+    /// When it was made, seconds since 1970.
+    pub created: u64,
+    /// The last second at which it is good, since 1970.
+    pub expires: u64,
+    /// How often it may be used; none is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
+    /// From where it may be used; empty is from everywhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<IpNet>,
+    /// What replaced it, if anything has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub superseded: Option<Superseded>,
+    /// If it rotates by itself: when, and where to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
+}
+
+/// What has become of a token that was rotated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Superseded {
+    /// When it was rotated, seconds since 1970.
+    pub at: u64,
+    /// The id of the token that took its place.
+    pub by: String,
+}
+
+/// How a token rotates by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rotation {
+    /// How old a token becomes before it is replaced, seconds.
+    pub every: u64,
+    /// How long the one before is good still, seconds.
+    pub grace: u64,
+    /// The folder that it is written into; an absolute path.
+    pub into: PathBuf,
+    /// How nodes reach the gateway, for the pointers that are written.
+    pub url: Url,
+}
+
+/// What a token is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It is good.
+    Current,
+    /// It was rotated, and is good for its grace period.
+    Previous,
+    /// It is too old.
+    Expired,
+    /// It was used as often as it may be.
+    Spent,
+}
+
+/// The forms that were ever written: `pool` is the form of releases that knew one pool for each token.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    name: String,
+    #[serde(default)]
+    pool: Option<String>,
+    #[serde(default)]
+    pools: BTreeSet<String>,
+    created: u64,
+    expires: u64,
+    #[serde(default)]
+    uses: Option<u32>,
+    #[serde(default)]
+    networks: Vec<IpNet>,
+    #[serde(default)]
+    superseded: Option<Superseded>,
+    #[serde(default)]
+    rotation: Option<Rotation>,
+}
+
+impl TryFrom<Stored> for TokenRecord {
+    type Error = &'static str;
+
+    fn try_from(stored: Stored) -> Result<Self, &'static str> {
+        let pools = match (stored.pool, stored.pools) {
+            (Some(pool), pools) if pools.is_empty() => BTreeSet::from([pool]),
+            (None, pools) if !pools.is_empty() => pools,
+            (None, _) => return Err("neither `pool` nor `pools`"),
+            (Some(_), _) => return Err("both `pool` and `pools`"),
+        };
+        Ok(Self {
+            name: stored.name,
+            pools,
+            created: stored.created,
+            expires: stored.expires,
+            uses: stored.uses,
+            networks: stored.networks,
+            superseded: stored.superseded,
+            rotation: stored.rotation,
+        })
+    }
+}
+
+impl TokenRecord {
+    /// Whether it is too old at `now`.
+    #[must_use]
+    pub fn is_expired(&self, now: UnixTime) -> bool {
+        now.as_secs() > self.expires
+    }
+
+    /// Whether it is the one of its name that pointers should have.
+    #[must_use]
+    pub const fn is_current(&self) -> bool {
+        self.superseded.is_none()
+    }
+
+    /// Whether it may be used from this address.
+    #[must_use]
+    pub fn may_come_from(&self, peer: IpAddr) -> bool {
+        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&peer))
+    }
+
+    /// How long it is good if nothing replaces it, seconds.
+    #[must_use]
+    pub const fn lifetime(&self) -> u64 {
+        self.expires.saturating_sub(self.created)
+    }
+
+    /// What it is worth at `now`, after `used` uses.
+    #[must_use]
+    pub fn state(&self, used: u32, now: UnixTime) -> State {
+        if self.is_expired(now) {
+            State::Expired
+        } else if self.uses.is_some_and(|limit| used >= limit) {
+            State::Spent
+        } else if self.is_current() {
+            State::Current
+        } else {
+            State::Previous
+        }
+    }
+
+    /// When it is replaced, seconds since 1970, if it rotates by itself.
+    #[must_use]
+    pub fn rotates_at(&self) -> Option<u64> {
+        let rotation = self.rotation.as_ref().filter(|_| self.is_current())?;
+        Some(self.created.saturating_add(rotation.every))
+    }
+
+    /// Its entry in the store.
+    pub(super) fn entry(&self, id: &str) -> Result<Entry, StoreError> {
+        match serde_json::to_string(self) {
+            Ok(value) => Ok(Entry { id: id.to_owned(), value }),
+            Err(source) => Err(unreadable(id, source)),
+        }
+    }
+
+    /// The token of an entry.
+    pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
+        serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
+    }
+}
+
+fn unreadable(id: &str, source: serde_json::Error) -> StoreError {
+    StoreError::Entry {
+        kind: Kind::Token.as_str(),
+        id: id.to_owned(),
+        source,
+    }
+}
+
+/// Why a text names no network.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no network: use an address, or one with a prefix length, such as 192.0.2.0/24 or 2001:db8::/48")]
+pub struct NetworkError(String);
+
+/// Reads a network, or a single address. An IPv4 network that is written as IPv6 becomes what it is, as addresses of nodes do.
+///
+/// # Errors
+/// [`NetworkError`].
+pub fn network(text: &str) -> Result<IpNet, NetworkError> {
+    let refused = || NetworkError(text.to_owned());
+    let network = match text.parse::<IpAddr>() {
+        Ok(address) => IpNet::from(address),
+        Err(_) => text.parse().map_err(|_| refused())?,
+    };
+    let IpNet::V6(six) = network.trunc() else {
+        return Ok(network.trunc());
+    };
+    match (six.addr().to_ipv4_mapped(), six.prefix_len().checked_sub(96)) {
+        (Some(address), Some(prefix)) => Ok(Ipv4Net::new(address, prefix).map_err(|_| refused())?.into()),
+        _ => Ok(six.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(value: &str) -> Result<TokenRecord, StoreError> {
+        TokenRecord::read(&Entry {
+            id: "id".to_owned(),
+            value: value.to_owned(),
+        })
+    }
+
+    fn at(seconds: u64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn what_releases_with_one_pool_wrote_is_read() {
+        let record = read(r#"{"name":"rack7","pool":"worker","created":100,"expires":200,"uses":null}"#).unwrap();
+        assert_eq!(record.pools, BTreeSet::from(["worker".to_owned()]));
+        assert_eq!((record.created, record.expires, record.uses), (100, 200, None));
+        assert!(record.networks.is_empty() && record.is_current() && record.rotation.is_none());
+        assert_eq!(
+            read(r#"{"name":"rack7","pool":"worker","created":100,"expires":200,"uses":3}"#)
+                .unwrap()
+                .uses,
+            Some(3)
+        );
+        // It is written in the form of today, and read again.
+        let entry = record.entry("id").unwrap();
+        assert_eq!(entry.value, r#"{"name":"rack7","pools":["worker"],"created":100,"expires":200}"#);
+        assert_eq!(TokenRecord::read(&entry).unwrap(), record);
+    }
+
+    #[test]
+    fn an_entry_that_means_nothing_is_refused() {
+        for value in [
+            r#"{"name":"a","created":1,"expires":2}"#,
+            r#"{"name":"a","pools":[],"created":1,"expires":2}"#,
+            r#"{"name":"a","pool":"x","pools":["y"],"created":1,"expires":2}"#,
+            r#"{"name":"a","pools":["y"],"created":1,"expires":2,"network":["10.0.0.0/8"]}"#,
+            r#"{"name":"a","pools":["y"],"created":1,"expires":2,"networks":["10.0.0.0/33"]}"#,
+            r#"{"name":"a","pools":["y"],"created":1,"expires":2,"superseded":{"at":1}}"#,
+            r#"{"name":"a","pools":["y"],"created":1,"expires":2,"rotation":{"every":1,"grace":1,"into":"/x"}}"#,
+        ] {
+            read(value).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_network_is_read_as_what_nodes_come_from() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(network(text).ok().map(|network| network.to_string()).as_deref(), expected, "{text}");
+        };
+        check("192.0.2.0/24", Some("192.0.2.0/24"));
+        check("192.0.2.7/24", Some("192.0.2.0/24"));
+        check("192.0.2.7", Some("192.0.2.7/32"));
+        check("2001:db8::/32", Some("2001:db8::/32"));
+        check("2001:db8::1", Some("2001:db8::1/128"));
+        check("::ffff:192.0.2.7", Some("192.0.2.7/32"));
+        check("::ffff:192.0.2.0/120", Some("192.0.2.0/24"));
+        check("::/0", Some("::/0"));
+        check("0.0.0.0/0", Some("0.0.0.0/0"));
+        for bad in [
+            "",
+            "192.0.2.0/33",
+            "192.0.2",
+            "host",
+            "2001:db8::/129",
+            "192.0.2.0/24 ",
+            "192.0.2.0/",
+        ] {
+            check(bad, None);
+        }
+    }
+
+    #[test]
+    fn only_the_networks_named_are_let_in() {
+        let mut record = read(r#"{"name":"a","pool":"x","created":1,"expires":2}"#).unwrap();
+        let allowed = |record: &TokenRecord, peer: &str| record.may_come_from(peer.parse().unwrap());
+        assert!(allowed(&record, "203.0.113.9") && allowed(&record, "2001:db8::1"));
+        record.networks = ["192.0.2.0/24", "2001:db8:1::/48"].map(|text| network(text).unwrap()).to_vec();
+        for (peer, expected) in [
+            ("192.0.2.0", true),
+            ("192.0.2.255", true),
+            ("192.0.3.0", false),
+            ("192.0.1.255", false),
+            ("2001:db8:1:ffff::1", true),
+            ("2001:db8:2::1", false),
+            ("::", false),
+        ] {
+            assert_eq!(allowed(&record, peer), expected, "{peer}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_what_its_record_says() {
+        let mut record = read(r#"{"name":"a","pool":"x","created":100,"expires":200,"uses":2}"#).unwrap();
+        assert_eq!(record.state(0, at(200)), State::Current);
+        assert_eq!(record.state(2, at(200)), State::Spent);
+        assert_eq!(record.state(2, at(201)), State::Expired);
+        record.superseded = Some(Superseded {
+            at: 150,
+            by: "b".to_owned(),
+        });
+        assert_eq!(record.state(1, at(200)), State::Previous);
+        assert_eq!(record.rotates_at(), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! A token in use: whether it is good for this fetch.
+
+use std::net::IpAddr;
+
+use attest::UnixTime;
+
+use super::record::TokenRecord;
+use super::secret;
+use crate::clock::rfc3339;
+use crate::store::{Kind, Spend, Spendable, Store, StoreError};
+
+/// A token that was good for this fetch. Only [`redeem`] makes one.
+#[derive(Debug, Clone)]
+pub struct Redeemed {
+    name: String,
+    pool: String,
+    use_number: u32,
+    stale: Option<String>,
+}
+
+impl Redeemed {
+    /// What the administrator calls the token.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The pool that was asked for, and that it is for.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// Which use this was; the first is 1.
+    #[must_use]
+    pub const fn use_number(&self) -> u32 {
+        self.use_number
+    }
+
+    /// What to tell the administrator if it was rotated before: somewhere a pointer has the old one.
+    #[must_use]
+    pub fn stale(&self) -> Option<&str> {
+        self.stale.as_deref()
+    }
+}
+
+/// Why a token is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// There is no such token.
+    #[error("there is no such token")]
+    Invalid,
+    /// It is too old.
+    #[error("token {name:?} expired at {expires}, it is now {now} (seconds since 1970){}", rotated(*.superseded))]
+    Expired {
+        /// Its name.
+        name: String,
+        /// Its last second.
+        expires: u64,
+        /// When it was rotated, if that is why.
+        superseded: Option<u64>,
+        /// Now.
+        now: u64,
+    },
+    /// It is for another pool.
+    #[error("token {name:?} is for pool {token}, asked for was {asked}")]
+    WrongPool {
+        /// Its name.
+        name: String,
+        /// Its pools.
+        token: String,
+        /// The pool asked for.
+        asked: String,
+    },
+    /// It is not for use from there.
+    #[error("token {name:?} is for use from {token}, it came from {peer}")]
+    WrongNetwork {
+        /// Its name.
+        name: String,
+        /// Its networks.
+        token: String,
+        /// Where it came from.
+        peer: IpAddr,
+    },
+    /// It was used as often as it may be.
+    #[error("the {uses} uses of token {name:?} are spent")]
+    Spent {
+        /// Its name.
+        name: String,
+        /// Its limit.
+        uses: u32,
+    },
+    /// The store cannot tell.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn rotated(superseded: Option<u64>) -> String {
+    superseded.map_or_else(String::new, |at| format!("; it was rotated at {at}, its pointer is stale"))
+}
+
+/// Uses a token once, for the config of `pool`, from `peer`. A token that is refused is not used up by that.
+///
+/// # Errors
+/// [`TokenError`].
+pub async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
+    let id = secret::hash_of_text(text).ok_or(TokenError::Invalid)?;
+    let entry = store.get(Kind::Token, &id).await?.ok_or(TokenError::Invalid)?;
+    if !secret::is_same(&entry.id, &id) {
+        return Err(TokenError::Invalid);
+    }
+    let record = TokenRecord::read(&entry)?;
+    check(&record, pool, peer, now)?;
+    let TokenRecord {
+        name,
+        expires,
+        uses,
+        superseded,
+        ..
+    } = record;
+    let limit = uses.unwrap_or(u32::MAX);
+    let thing = Spendable {
+        kind: Kind::TokenUse,
+        id,
+        limit,
+        remember_until: expires,
+    };
+    let Spend::Granted { use_number } = store.spend(thing).await? else {
+        return Err(TokenError::Spent { name, uses: limit });
+    };
+    let stale = superseded.map(|superseded| {
+        format!(
+            "stale pointer: token {name:?} was rotated at {}; the one shown is good until {} still",
+            rfc3339(superseded.at),
+            rfc3339(expires)
+        )
+    });
+    Ok(Redeemed {
+        name,
+        pool: pool.to_owned(),
+        use_number,
+        stale,
+    })
+}
+
+/// Everything but the number of uses.
+fn check(record: &TokenRecord, pool: &str, peer: IpAddr, now: UnixTime) -> Result<(), TokenError> {
+    let name = || record.name.clone();
+    if record.is_expired(now) {
+        return Err(TokenError::Expired {
+            name: name(),
+            expires: record.expires,
+            superseded: record.superseded.as_ref().map(|superseded| superseded.at),
+            now: now.as_secs(),
+        });
+    }
+    if !record.pools.contains(pool) {
+        return Err(TokenError::WrongPool {
+            name: name(),
+            token: record.pools.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            asked: pool.to_owned(),
+        });
+    }
+    if !record.may_come_from(peer) {
+        let networks: Vec<String> = record.networks.iter().map(ToString::to_string).collect();
+        return Err(TokenError::WrongNetwork {
+            name: name(),
+            token: networks.join(", "),
+            peer,
+        });
+    }
+    Ok(())
+}

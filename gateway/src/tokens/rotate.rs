@@ -1,0 +1,122 @@
+//! A token in the place of another, which dies after its grace period.
+
+use std::path::Path;
+
+use attest::UnixTime;
+
+use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
+use super::record::{Superseded, TokenRecord};
+use super::{GRACE_SECONDS, secret};
+use crate::store::{Kind, Store};
+
+/// A token in the place of others.
+pub struct Rotated {
+    /// The token.
+    pub created: Created,
+    /// The last second at which the last of those before it is good, since 1970; none if they are good no longer.
+    pub previous_until: Option<u64>,
+}
+
+/// How to rotate.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RotateOptions {
+    /// How long the tokens before are good still, seconds; none is as long as the token says, or [`GRACE_SECONDS`].
+    pub grace: Option<u64>,
+    /// How long the new token is good, seconds; none is as long as the one before was.
+    pub lifetime: Option<u64>,
+}
+
+/// Replaces the token of that name: a new one with the same name, pools, uses and networks takes its place, and those before it are good
+/// for the grace period only. All of that or nothing.
+///
+/// # Errors
+/// [`IssueError`]; then nothing has changed.
+pub async fn rotate(store: &dyn Store, name: &str, options: RotateOptions, ca: &Path, now: UnixTime) -> Result<Rotated, IssueError> {
+    let known = all(store).await?;
+    rotate_known(store, &known, name, options, ca, now).await
+}
+
+/// As [`rotate`], of tokens that were read before.
+pub(super) async fn rotate_known(
+    store: &dyn Store,
+    known: &[Known],
+    name: &str,
+    options: RotateOptions,
+    ca: &Path,
+    now: UnixTime,
+) -> Result<Rotated, IssueError> {
+    let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
+    let template = template(&named, name, now)?;
+    let rotation = template.rotation.as_ref();
+    let lifetime = options.lifetime.unwrap_or(template.lifetime());
+    if let (Some(rotation), Some(lifetime)) = (rotation, options.lifetime) {
+        check_lifetime(rotation, lifetime)?;
+    }
+    let grace = options
+        .grace
+        .unwrap_or_else(|| rotation.map_or(GRACE_SECONDS, |rotation| rotation.grace));
+    let (text, id) = secret::generate().ok_or(IssueError::Random)?;
+    let record = TokenRecord {
+        created: now.as_secs(),
+        expires: now.as_secs().saturating_add(lifetime),
+        superseded: None,
+        ..template.clone()
+    };
+    // The second before the grace period ends is its last; without one, that second has gone by.
+    let last = now.as_secs().saturating_add(grace).saturating_sub(1);
+    let (mut expected, mut write, mut previous_until) = (Vec::new(), vec![record.entry(&id)?], None);
+    for before in named {
+        let expires = before.record.expires.min(last);
+        let superseded = before.record.superseded.clone().unwrap_or_else(|| Superseded {
+            at: now.as_secs(),
+            by: id.clone(),
+        });
+        previous_until = previous_until.max(Some(expires).filter(|expires| *expires >= now.as_secs()));
+        let after = TokenRecord {
+            expires,
+            superseded: Some(superseded),
+            rotation: None,
+            ..before.record.clone()
+        };
+        expected.push(before.entry.clone());
+        write.push(after.entry(&before.entry.id)?);
+    }
+    let prepared = prepare(&record, &text, ca, now).await?;
+    if !store.change(Kind::Token, expected, write).await? {
+        return Err(IssueError::Changed(name.to_owned()));
+    }
+    let created = Created {
+        text,
+        record,
+        published: publish(prepared).await,
+    };
+    Ok(Rotated { created, previous_until })
+}
+
+/// The newest of the tokens that are to be replaced. Older releases let several have one name.
+fn template<'k>(named: &[&'k Known], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
+    let current = || named.iter().map(|known| &known.record).filter(|record| record.is_current());
+    let newest = match current()
+        .filter(|record| !record.is_expired(now))
+        .max_by_key(|record| record.created)
+    {
+        Some(newest) => newest,
+        None => {
+            let expired = current().max_by_key(|record| record.created);
+            return expired.ok_or_else(|| IssueError::Unknown(name.to_owned()));
+        }
+    };
+    let mut pools: Vec<String> = current()
+        .filter(|record| !record.is_expired(now))
+        .map(|record| record.pools.iter().map(String::as_str).collect::<Vec<_>>().join("+"))
+        .collect();
+    pools.sort();
+    pools.dedup();
+    if pools.len() > 1 {
+        return Err(IssueError::DifferentPools {
+            name: name.to_owned(),
+            pools: pools.join(", "),
+        });
+    }
+    Ok(newest)
+}

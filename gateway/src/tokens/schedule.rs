@@ -1,0 +1,127 @@
+//! Tokens that rotate by themselves: what is due at a moment.
+
+use std::path::Path;
+
+use attest::UnixTime;
+
+use super::issue::{IssueError, Known};
+use super::publication::{self, PublishError};
+use super::record::{Rotation, TokenRecord};
+use super::rotate::{RotateOptions, Rotated, rotate_known};
+use super::secret;
+use crate::clock::rfc3339;
+use crate::store::{Kind, Store, StoreError};
+
+/// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.
+const SETTLE_SECONDS: u64 = 60;
+
+/// What came of one token.
+#[derive(Debug)]
+pub enum Done {
+    /// It was rotated.
+    Rotated,
+    /// Files beside it were written again.
+    Refreshed,
+    /// Somebody else was faster: another gateway, or the administrator.
+    Overtaken,
+    /// It was left as it is; the next time may be better.
+    Failed(IssueError),
+}
+
+/// Rotates the tokens that are due, and those whose folder does not hold them; says what was done, by name. To be called every now and
+/// then, by each gateway that has this store.
+///
+/// # Errors
+/// [`StoreError`]. What fails for one token is in the answer and in the console, and keeps no other from its turn.
+pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(String, Done)>, StoreError> {
+    let mut known = Vec::new();
+    for entry in store.list(Kind::Token).await? {
+        match TokenRecord::read(&entry) {
+            Ok(record) => known.push(Known { entry, record }),
+            Err(error) => tracing::error!(%error, "a token is left out"),
+        }
+    }
+    let mut all = Vec::new();
+    for Known { entry, record } in &known {
+        let Some(rotation) = record.rotation.as_ref().filter(|_| record.is_current()) else {
+            continue;
+        };
+        if let Some(done) = one(store, &known, &entry.id, record, rotation, ca, now).await {
+            report(&record.name, &done);
+            all.push((record.name.clone(), done));
+        }
+    }
+    Ok(all)
+}
+
+async fn one(
+    store: &dyn Store,
+    known: &[Known],
+    id: &str,
+    record: &TokenRecord,
+    rotation: &Rotation,
+    ca: &Path,
+    now: UnixTime,
+) -> Option<Done> {
+    let age = now.as_secs().saturating_sub(record.created);
+    if age < rotation.every {
+        match look(id, record, rotation, ca).await {
+            Ok(Found::Whole) => return None,
+            Ok(Found::Mended) => return Some(Done::Refreshed),
+            Ok(Found::AnotherToken) if age < SETTLE_SECONDS => return None,
+            Ok(Found::AnotherToken) => tracing::warn!(
+                "token {:?}: {} does not hold it, after a crash or because somebody has changed it; it is rotated",
+                record.name,
+                rotation.into.display()
+            ),
+            Err(error) => return Some(Done::Failed(error.into())),
+        }
+    }
+    Some(
+        match rotate_known(store, known, &record.name, RotateOptions::default(), ca, now).await {
+            Ok(Rotated { created, previous_until }) => {
+                if let Err(error) = created.published {
+                    tracing::error!(%error, "token {:?} is rotated, and its files have not all changed", record.name);
+                }
+                let until = previous_until.map_or_else(
+                    || "is good no longer".to_owned(),
+                    |until| format!("is good until {}", rfc3339(until)),
+                );
+                tracing::info!("token {:?} is rotated; the one before {until}", record.name);
+                Done::Rotated
+            }
+            Err(IssueError::Changed(_)) => Done::Overtaken,
+            Err(error) => Done::Failed(error),
+        },
+    )
+}
+
+fn report(name: &str, done: &Done) {
+    match done {
+        Done::Rotated => {}
+        Done::Refreshed => tracing::info!("token {name:?}: its files are written again"),
+        Done::Overtaken => tracing::info!("token {name:?}: somebody else has rotated it"),
+        Done::Failed(error) => tracing::error!("token {name:?} is not rotated, and stays as it is: {error}"),
+    }
+}
+
+/// What is in a token's folder.
+enum Found {
+    Whole,
+    Mended,
+    AnotherToken,
+}
+
+/// Looks whether the folder holds the token with this hash, and sees to the files beside it.
+async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<Found, PublishError> {
+    let (id, record, rotation, ca) = (id.to_owned(), record.clone(), rotation.clone(), ca.to_owned());
+    let looked = tokio::task::spawn_blocking(move || {
+        let text = publication::published(&record, &rotation)?;
+        match text.filter(|text| secret::hash_of_text(text).is_some_and(|hash| secret::is_same(&hash, &id))) {
+            None => Ok(Found::AnotherToken),
+            Some(text) if publication::refresh(&record, &rotation, &text, &ca)? > 0 => Ok(Found::Mended),
+            Some(_) => Ok(Found::Whole),
+        }
+    });
+    looked.await.map_err(|_| PublishError::Interrupted)?
+}

@@ -1,0 +1,56 @@
+//! The token itself, and the hash that stands for it.
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::{constant_time, digest};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use zeroize::Zeroizing;
+
+/// Length of a token before encoding.
+const TOKEN_BYTES: usize = 32;
+
+/// A new token: its text, and the hash under which the store has it. `None` if the system's random generator fails.
+pub(super) fn generate() -> Option<(Zeroizing<String>, String)> {
+    let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
+    SystemRandom::new().fill(&mut *bytes).ok()?;
+    Some((Zeroizing::new(BASE64URL_NOPAD.encode(&*bytes)), hash(&*bytes)))
+}
+
+/// The hash of a token's text. `None` if it is no token at all.
+pub(super) fn hash_of_text(text: &str) -> Option<String> {
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map(Zeroizing::new).ok()?;
+    (bytes.len() == TOKEN_BYTES).then(|| hash(&bytes))
+}
+
+/// Looked up by hash, so that nothing is compared byte by byte with what a guesser sent.
+fn hash(bytes: &[u8]) -> String {
+    HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref())
+}
+
+/// Whether two hashes are the same, in a time that does not depend on where they differ.
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    constant_time::verify_slices_are_equal(one.as_bytes(), other.as_bytes()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_the_hash_that_it_was_made_with_and_nothing_else_has_one() {
+        let (text, hash) = generate().unwrap();
+        assert_eq!((text.len(), hash.len()), (43, 64));
+        assert_eq!(hash_of_text(&text).as_deref(), Some(hash.as_str()));
+        let (other, other_hash) = generate().unwrap();
+        assert!(*other != *text && is_same(&hash, &hash) && !is_same(&hash, &other_hash) && !is_same(&hash, &hash[1..]));
+        for none in [
+            "",
+            "null",
+            &text[1..],
+            &format!("{}=", *text),
+            &format!("{}A", *text),
+            &text.replace(&text[..1], "+"),
+        ] {
+            assert_eq!(hash_of_text(none), None, "{none:?}");
+        }
+    }
+}

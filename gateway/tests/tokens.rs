@@ -1,0 +1,565 @@
+//! Provisioning tokens from the administrator's side and from the node's, with the real program serving.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use attest_gateway::clock::Clock;
+use attest_gateway::server::Server;
+use attest_gateway::settings::Settings;
+use data_encoding::BASE64;
+use serde_json::Value;
+use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now};
+
+const DAY: u64 = 86_400;
+
+/// Pools that take tokens.
+fn accepting(settings: &str) -> Gateway {
+    let mut gateway = Gateway::init();
+    for pool in [POOL, "infra"] {
+        gateway.edit_pool(pool, "token = \"refuse\"", "token = \"full\"");
+    }
+    gateway.settings(settings);
+    gateway.run();
+    gateway
+}
+
+/// What a failing command says.
+#[track_caller]
+fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
+    let output = gateway.try_command(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}: what failed gives no token away");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The row of `token list` with this state.
+#[track_caller]
+fn row(gateway: &Gateway, name: &str, state: &str) -> Vec<String> {
+    let list = gateway.command(&["token", "list"]);
+    let mut rows = list
+        .lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>());
+    let row = rows.find(|row| row[0] == name && row[2].starts_with(state));
+    row.unwrap_or_else(|| panic!("no {state} {name} in:\n{list}"))
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A client that comes from another address of this machine.
+fn from(gateway: &Gateway, address: &str) -> reqwest::Client {
+    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
+    reqwest::Client::builder()
+        .tls_certs_only([ca])
+        .no_proxy()
+        .local_address(address.parse::<IpAddr>().unwrap())
+        .timeout(LIMIT)
+        .build()
+        .unwrap()
+}
+
+async fn fetch(gateway: &Gateway, client: &reqwest::Client, token: &str) -> Answer {
+    let request = client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
+    Answer::of(request.header("authorization", bearer(token))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_of_fifty_uses_of_a_single_use_token_at_once_one_wins() {
+    let gateway = accepting("");
+    let token = gateway.token(&["--uses", "1", "--name", "once", "--network", "127.0.0.0/8"]);
+    let asking: Vec<_> = (0..50)
+        .map(|_| {
+            let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
+            tokio::spawn(Answer::of(request.header("authorization", bearer(&token))))
+        })
+        .collect();
+    let full = gateway.rendered(POOL, "full");
+    let mut won = 0;
+    for answer in asking {
+        let answer = answer.await.unwrap();
+        if answer.status == 200 {
+            answer.is_config(&full);
+            won += 1;
+        } else {
+            answer.refused(403, "token-spent");
+        }
+    }
+    assert_eq!(won, 1);
+    let records = gateway.records();
+    assert_eq!(records.iter().filter(|record| record["verdict"] == "served").count(), 1);
+    assert_eq!(records.iter().filter(|record| record["code"] == "token-spent").count(), 49);
+    assert_eq!(row(&gateway, "once", "spent")[3], "1 of 1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found() {
+    let gateway = accepting("");
+    let full = gateway.rendered(POOL, "full");
+    let first = gateway.token(&["--name", "rack7", "--uses", "5", "--ttl", "2d"]);
+    gateway.config("/config/worker", &[&bearer(&first)]).await.is_config(&full);
+    let second = gateway.command(&["token", "rotate", "rack7", "--grace", "12h"]).trim().to_owned();
+    assert!(second.len() == 43 && second != first);
+    for token in [&second, &first] {
+        gateway.config("/config/worker", &[&bearer(token)]).await.is_config(&full);
+    }
+    // The old one was recognised.
+    let records = gateway.records();
+    let alerts: Vec<&Value> = records.iter().map(|record| &record["alerts"]).collect();
+    assert_eq!(alerts[..2], [&Value::Null, &Value::Null]);
+    let alert = alerts[2][0].as_str().unwrap();
+    assert!(
+        alert.starts_with("stale pointer: token \"rack7\" was rotated at ") && alert.contains("is good until "),
+        "{alert}"
+    );
+    assert_eq!(
+        (&records[2]["name"], &records[2]["use_number"]),
+        (&Value::from("rack7"), &Value::from(2))
+    );
+    let line = gateway.line(|line| line.contains("ALERT"));
+    for part in [
+        "WARN",
+        "token (rack7)",
+        "pool=worker",
+        "peer=127.0.0.1:",
+        "stale pointer",
+        "is good until 20",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    let (current, previous) = (row(&gateway, "rack7", "current"), row(&gateway, "rack7", "previous until 20"));
+    assert_eq!((current[3].as_str(), previous[3].as_str()), ("1 of 5", "2 of 5"));
+    assert_eq!((current[4].as_str(), current[7].as_str()), ("any", "-"));
+    // It leaks.
+    let third = gateway.command(&["token", "rotate", "rack7", "--grace", "0s"]).trim().to_owned();
+    for leaked in [&first, &second] {
+        gateway
+            .config("/config/worker", &[&bearer(leaked)])
+            .await
+            .refused(403, "token-expired");
+    }
+    gateway.config("/config/worker", &[&bearer(&third)]).await.is_config(&full);
+    row(&gateway, "rack7", "expired");
+    // All of that name go at once.
+    assert!(gateway.command(&["token", "revoke", "rack7"]).contains("revoked: 3"));
+    gateway
+        .config("/config/worker", &[&bearer(&third)])
+        .await
+        .refused(403, "token-invalid");
+    assert!(refused(&gateway, &["token", "rotate", "rack7"]).contains("no token named \"rack7\""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_refused_by_pool_and_by_network_and_is_not_used_up_by_that() {
+    let gateway = accepting("");
+    let token = gateway.token(&[
+        "--name",
+        "a",
+        "--uses",
+        "1",
+        "--network",
+        "127.0.0.1/32",
+        "--network",
+        "2001:db8::/32",
+    ]);
+    gateway
+        .config("/config/infra", &[&bearer(&token)])
+        .await
+        .refused(403, "token-wrong-pool");
+    let elsewhere = from(&gateway, "127.0.0.2");
+    let answer = fetch(&gateway, &elsewhere, &token).await;
+    answer.refused(403, "token-wrong-network");
+    // The node learns where it came from; how the networks lie is the log's.
+    let told = answer.problem().detail.unwrap();
+    assert!(told.contains("127.0.0.2") && !told.contains("2001:db8"), "{told}");
+    let record = gateway.records().pop().unwrap();
+    assert!(
+        record["reason"].as_str().unwrap().contains("127.0.0.1/32, 2001:db8::/32"),
+        "{record}"
+    );
+    assert_eq!(row(&gateway, "a", "current")[3..5], ["0 of 1", "127.0.0.1/32,2001:db8::/32"]);
+    gateway
+        .config("/config/worker", &[&bearer(&token)])
+        .await
+        .is_config(&gateway.rendered(POOL, "full"));
+    // One for both pools.
+    let both = gateway.token(&["--pool", "infra", "--name", "both"]);
+    for pool in [POOL, "infra"] {
+        let answer = gateway.config(&format!("/config/{pool}"), &[&bearer(&both)]).await;
+        answer.is_config(&gateway.rendered(pool, "full"));
+    }
+    assert_eq!(row(&gateway, "both", "current")[1], "infra,worker");
+}
+
+#[test]
+fn a_token_comes_as_text_as_secret_and_as_pointer() {
+    let gateway = Gateway::init();
+    let create = |arguments: &[&str]| gateway.command(&[&["token", "create", "--pool", POOL], arguments].concat());
+    let pointer = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
+    let bearer_of = |pointer: &Value| {
+        pointer["ignition"]["config"]["merge"][0]["httpHeaders"][0]["value"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(create(&["--name", "text"]).trim().len(), 43);
+    let secret = create(&["--name", "secret", "--output", "secret"]);
+    for line in ["kind: Secret", "  name: machineconfig-auth", "  namespace: openshift-config"] {
+        assert!(secret.lines().any(|found| found == line), "{line} is not in {secret}");
+    }
+    let encoded = secret.lines().find_map(|line| line.strip_prefix("  token: ")).unwrap();
+    assert_eq!(BASE64.decode(encoded.as_bytes()).unwrap().len(), 43);
+    let made = pointer(&create(&[
+        "--name",
+        "pointer",
+        "--output",
+        "pointer",
+        "--url",
+        "https://api-int.example.com:22623",
+    ]));
+    let source = made["ignition"]["config"]["merge"][0]["source"].as_str().unwrap();
+    assert!(source.starts_with("https://api-int.example.com:22623/config/worker"), "{source}");
+    let again = pointer(&gateway.command(&["token", "rotate", "pointer", "--output", "pointer"]));
+    assert_ne!(bearer_of(&made), bearer_of(&again));
+    // Of several pools one.
+    let two = [
+        "token", "create", "--pool", POOL, "--pool", "infra", "--name", "two", "--output", "pointer",
+    ];
+    assert!(refused(&gateway, &two).contains("--for-pool with one of infra, worker"));
+    assert!(refused(&gateway, &[&two[..], &["--for-pool", "master"]].concat()).contains("--for-pool"));
+    let infra = pointer(&gateway.command(&[&two[..], &["--for-pool", "infra"]].concat()));
+    assert!(
+        infra["ignition"]["config"]["merge"][0]["source"]
+            .as_str()
+            .unwrap()
+            .contains("/config/infra")
+    );
+    assert!(refused(&gateway, &["token", "rotate", "two", "--output", "pointer"]).contains("--for-pool"));
+    let list = gateway.command(&["token", "list"]);
+    assert_eq!(
+        list.lines().filter(|line| line.starts_with("two ")).count(),
+        1,
+        "nothing changed: {list}"
+    );
+    let bad = ["--name", "x", "--output", "pointer", "--url", "http://a"];
+    assert!(refused(&gateway, &[&["token", "create", "--pool", POOL][..], &bad].concat()).contains("https"));
+    // Names: one current token each, and one that is free by default.
+    assert!(refused(&gateway, &["token", "create", "--pool", POOL, "--name", "text"]).contains("token rotate"));
+    create(&[]);
+    create(&[]);
+    assert_eq!(
+        gateway
+            .command(&["token", "list"])
+            .lines()
+            .filter(|line| line.starts_with("worker-"))
+            .count(),
+        2
+    );
+    for wrong in [
+        &["--network", "192.0.2.0/33"][..],
+        &["--rotate-every", "30d"],
+        &["--into", "/tmp"],
+        &["--grace", "1h"],
+        &["--ttl", "0s"],
+        &["--output", "yaml"],
+    ] {
+        let output = gateway.try_command(&[&["token", "create", "--pool", POOL], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_guesses_is_not_listened_to_and_others_are() {
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gateway = accepting(&format!("[metrics]\nlisten = \"{metrics}\""));
+    let (full, early) = (gateway.rendered(POOL, "full"), gateway.rendered(POOL, "pre-approved"));
+    let token = gateway.token(&["--name", "good"]);
+    let guesser = from(&gateway, "127.0.0.2");
+    let wrong = "A".repeat(43);
+    let mut refused = 0;
+    // The account is refilled while this goes on: a slow machine needs more than the first twenty.
+    let silenced = loop {
+        let guess = if refused % 2 == 0 {
+            wrong.clone()
+        } else {
+            format!("ticket.{wrong}")
+        };
+        let answer = fetch(&gateway, &guesser, &guess).await;
+        if answer.status == 503 {
+            break answer;
+        }
+        let code = answer.code();
+        assert!(["token-invalid", "ticket-invalid"].contains(&code.as_str()), "{code}");
+        refused += 1;
+        assert!(refused < 1000);
+    };
+    silenced.try_again();
+    assert!(refused >= 20, "{refused}");
+    assert_eq!(gateway.records().len(), refused, "what is not looked at is not recorded");
+    let line = gateway.line(|line| line.contains("too many wrong tokens"));
+    assert!(
+        line.contains("127.0.0.2") && line.contains("WARN") && !line.contains(&wrong[..9]),
+        "{line}"
+    );
+    // Others are heard, and so is that source when it shows nothing.
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    let nothing = guesser.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
+    Answer::of(nothing).await.is_config(&early);
+    let text = reqwest::get(format!("http://{metrics}/metrics"))
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    let ignored = text
+        .lines()
+        .find_map(|line| line.strip_prefix("attest_gateway_guesses_ignored_total "));
+    assert_ne!(ignored, Some("0"), "{text}");
+    // A good node behind the same address waits a few seconds, as Ignition does, and is served.
+    let deadline = std::time::Instant::now() + LIMIT;
+    loop {
+        let answer = fetch(&gateway, &guesser, &token).await;
+        if answer.status == 200 {
+            break answer.is_config(&full);
+        }
+        answer.try_again();
+        assert!(std::time::Instant::now() < deadline);
+    }
+    // A refusal that is no guess costs nothing.
+    let dead = gateway.token(&["--name", "dead", "--uses", "1"]);
+    for number in 0..40 {
+        let answer = gateway.config("/config/worker", &[&bearer(&dead)]).await;
+        assert_eq!(answer.status, if number == 0 { 200 } else { 403 });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_takes_tokens_once_its_administrator_says_so_and_without_a_restart() {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    let token = gateway.token(&["--name", "a", "--uses", "1"]);
+    gateway
+        .config("/config/worker", &[&bearer(&token)])
+        .await
+        .refused(403, "token-not-accepted");
+    assert_eq!(row(&gateway, "a", "current")[3], "0 of 1");
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway
+        .config("/config/worker", &[&bearer(&token)])
+        .await
+        .is_config(&gateway.rendered(POOL, "full"));
+    assert_eq!(row(&gateway, "a", "spent")[3], "1 of 1");
+    gateway
+        .config("/config/infra", &[&bearer(&token)])
+        .await
+        .refused(403, "token-not-accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_part_of_a_token_is_ever_in_a_log() {
+    let gateway = accepting("[log]\nfilter = \"trace\"");
+    let good = gateway.token(&["--name", "good"]);
+    let expired = gateway.token(&["--name", "expired"]);
+    let stale = gateway.token(&["--name", "stale"]);
+    let elsewhere = gateway.token(&["--name", "elsewhere", "--network", "192.0.2.0/24"]);
+    let spent = gateway.token(&["--name", "spent", "--uses", "1"]);
+    let other_pool = gateway
+        .command(&["token", "create", "--pool", "infra", "--name", "other"])
+        .trim()
+        .to_owned();
+    gateway.command(&["token", "rotate", "expired", "--grace", "0s"]);
+    gateway.command(&["token", "rotate", "stale"]);
+    let wrong = "Zm9vYmFyLXdyb25nLXRva2VuLW9mLWEtZ3Vlc3Nlci0".to_owned();
+    let odd = "x9Kq2vLr7~tB4nWz8~mJ5hGd3".to_owned();
+    let all = [good, expired, stale, elsewhere, spent.clone(), spent, other_pool, wrong, odd];
+    for token in &all {
+        let encoded: String = token.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        for query in [
+            format!("?token={token}"),
+            format!("?token={encoded}"),
+            format!("?a=b&%74oken={encoded}&c=d"),
+        ] {
+            gateway.config(&format!("/config/worker{query}"), &[]).await;
+            // Where there is nothing.
+            gateway.config(&format!("/config/nowhere{query}"), &[]).await;
+            gateway.config(&format!("/nowhere{query}"), &[]).await;
+        }
+        gateway.config("/config/worker", &[&bearer(token)]).await;
+        gateway.config("/config/worker", &[&format!("Basic {token}")]).await;
+        gateway.config("/config/worker", &[&bearer(token), &bearer(token)]).await;
+    }
+    let records = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    let codes = [
+        "token-invalid",
+        "token-expired",
+        "token-spent",
+        "token-wrong-pool",
+        "token-wrong-network",
+        "credential-malformed",
+        "stale pointer",
+    ];
+    for code in codes {
+        assert!(records.contains(code), "{code} was not tried");
+    }
+    let console = gateway.output();
+    assert!(console.contains("TRACE") || console.contains("DEBUG"), "the filter had an effect");
+    for token in &all {
+        let encoded: String = token.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        for text in [token, &encoded] {
+            for part in text.as_bytes().windows(9) {
+                let part = str::from_utf8(part).unwrap();
+                for (log, name) in [(&console, "console"), (&records, "attestation log")] {
+                    assert!(!log.to_lowercase().contains(&part.to_lowercase()), "{part:?} is in the {name}");
+                }
+            }
+        }
+    }
+}
+
+/// Makes a scheduled token in the gateway's own folder `out`.
+fn scheduled(gateway: &Gateway) -> String {
+    let out = gateway.path("out");
+    fs::create_dir(&out).unwrap();
+    gateway.token(&["--name", "fleet", "--rotate-every", "30d", "--into", out.to_str().unwrap()])
+}
+
+fn published(out: &Path) -> String {
+    fs::read_to_string(out.join("fleet.token")).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_serving_gateway_rotates_what_is_due() {
+    let mut gateway = accepting("");
+    let first = scheduled(&gateway);
+    let out = gateway.path("out");
+    assert_eq!(published(&out), first);
+    assert!(row(&gateway, "fleet", "current")[7].starts_with("20"));
+    let pointer: Value = serde_json::from_str(&fs::read_to_string(out.join("fleet-worker.ign")).unwrap()).unwrap();
+    let source = pointer["ignition"]["config"]["merge"][0]["source"].as_str().unwrap();
+    assert!(
+        source.starts_with(&format!("https://localhost:{}/config/worker", gateway.address().port())),
+        "{source}"
+    );
+    // A month later, in this process, which can be told the time.
+    gateway.kill();
+    let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
+    let server = Server::bind(settings, Clock::Fixed(now() + 30 * DAY)).await.unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async { drop(stopped.await) }));
+    let full = gateway.rendered(POOL, "full");
+    let deadline = std::time::Instant::now() + LIMIT;
+    // The pointer that the gateway publishes is good at every moment.
+    let second = loop {
+        let token = published(&out);
+        gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+        if token != first {
+            break token;
+        }
+        assert!(std::time::Instant::now() < deadline);
+    };
+    gateway.config("/config/worker", &[&bearer(&first)]).await.is_config(&full);
+    let last = gateway.records().pop().unwrap();
+    assert!(last["alerts"][0].as_str().unwrap().contains("stale pointer"), "{last}");
+    assert!(fs::read_to_string(out.join("fleet-worker.ign")).unwrap().contains(&second));
+    drop(stop);
+    serving.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
+    let gateway = Gateway::init();
+    let out = gateway.path("out");
+    let create = |arguments: &[&str]| {
+        let into = [
+            "token",
+            "create",
+            "--pool",
+            POOL,
+            "--name",
+            "fleet",
+            "--into",
+            out.to_str().unwrap(),
+            "--rotate-every",
+        ];
+        refused(&gateway, &[&into, arguments].concat())
+    };
+    assert!(create(&["30d"]).contains("make the folder first"));
+    fs::create_dir(&out).unwrap();
+    let short = create(&["30d", "--ttl", "30d"]);
+    assert!(short.contains("at least 31d (--ttl)"), "{short}");
+    assert!(create(&["1m"]).contains("every 5m at most"));
+    assert!(create(&["30d", "--url", "http://localhost"]).contains("https only"));
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+    assert_eq!(gateway.command(&["token", "list"]).lines().count(), 1);
+}
+
+#[test]
+fn a_pointer_of_a_scheduled_token_is_the_one_in_its_folder() {
+    let gateway = Gateway::init();
+    let out = gateway.path("out");
+    fs::create_dir(&out).unwrap();
+    let create = [
+        "token",
+        "create",
+        "--pool",
+        POOL,
+        "--name",
+        "fleet",
+        "--rotate-every",
+        "1d",
+        "--into",
+        out.to_str().unwrap(),
+    ];
+    let url = ["--url", "https://api-int.example.com:22623", "--output", "pointer"];
+    let made = gateway.command(&[&create[..], &url].concat());
+    assert_eq!(made, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
+    let rotated = gateway.command(&["token", "rotate", "fleet", "--output", "pointer"]);
+    assert_eq!(rotated, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
+    assert!(rotated != made && rotated.contains("https://api-int.example.com:22623/config/worker"));
+    let secret = gateway.command(&["token", "rotate", "fleet", "--output", "secret"]);
+    assert_eq!(secret, fs::read_to_string(out.join("fleet.secret.yaml")).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_fetch_fails_while_a_token_rotates() {
+    let gateway = Arc::new(accepting(""));
+    let first = scheduled(&gateway);
+    let full = Arc::new(gateway.rendered(POOL, "full"));
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let (gateway, full, done) = (Arc::clone(&gateway), Arc::clone(&full), Arc::clone(&done));
+            tokio::spawn(async move {
+                // As a machine that boots with whatever pointer there is at that moment; one more after the last rotation.
+                loop {
+                    let last = done.load(Ordering::SeqCst);
+                    let token = published(&gateway.path("out"));
+                    fetch(&gateway, &gateway.client, &token).await.is_config(&full);
+                    if last {
+                        return token;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut newest = first;
+    for _ in 0..5 {
+        let rotating = Arc::clone(&gateway);
+        newest = tokio::task::spawn_blocking(move || rotating.command(&["token", "rotate", "fleet"]))
+            .await
+            .unwrap()
+            .trim()
+            .to_owned();
+    }
+    done.store(true, Ordering::SeqCst);
+    for client in clients {
+        assert_eq!(client.await.unwrap(), newest);
+    }
+}

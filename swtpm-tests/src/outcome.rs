@@ -13,6 +13,8 @@ pub struct Outcome {
     pub exit_codes: BTreeMap<String, i32>,
     /// Absolute path in the new system → what lies there.
     pub files: BTreeMap<String, WrittenFile>,
+    /// The config that attest-node fetched by a kubelet's certificate, if it did.
+    pub config: Option<WrittenFile>,
     /// attest-node's own lines, the last one being its verdict.
     pub node_lines: Vec<String>,
 }
@@ -39,6 +41,11 @@ impl Outcome {
                         sha256: (*sha256).to_owned(),
                     };
                     outcome.files.insert((*path).to_owned(), file);
+                }
+                ["@@", "config", mode, sha256] => {
+                    let mode = u32::from_str_radix(mode, 8).with_context(|| format!("a mode in {line:?}"))?;
+                    let sha256 = (*sha256).to_owned();
+                    outcome.config = Some(WrittenFile::File { mode, sha256 });
                 }
                 ["@@", "link", path, target] => {
                     outcome.files.insert(
@@ -84,13 +91,20 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let outcome = parse("noise\n@@ exit attest-node 1\n@@ begin\n@@ file /etc/a 644 abcd\n@@ link /etc/b ../c\n@@ end").unwrap();
+        let outcome =
+            parse("noise\n@@ exit attest-node 1\n@@ begin\n@@ file /etc/a 644 abcd\n@@ link /etc/b ../c\n@@ config 600 ef01\n@@ end")
+                .unwrap();
         assert_eq!(outcome.exit_codes.get("attest-node"), Some(&1));
         let file = WrittenFile::File {
             mode: 0o644,
             sha256: "abcd".to_owned(),
         };
         assert_eq!(outcome.files.get("/etc/a"), Some(&file));
+        let config = WrittenFile::File {
+            mode: 0o600,
+            sha256: "ef01".to_owned(),
+        };
+        assert_eq!(outcome.config, Some(config));
         assert_eq!(outcome.files.get("/etc/b"), Some(&WrittenFile::Link { target: "../c".to_owned() }));
     }
 

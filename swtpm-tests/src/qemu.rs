@@ -30,6 +30,7 @@ pub struct VmBuilder {
     initrd: PathBuf,
     kernel_arguments: Vec<String>,
     pointer: Option<String>,
+    kubelet: Option<String>,
     tpm_socket: Option<PathBuf>,
     disk: Option<PathBuf>,
     memory_mib: u32,
@@ -48,6 +49,7 @@ impl Vm {
             initrd: initrd.to_path_buf(),
             kernel_arguments: Vec::new(),
             pointer: None,
+            kubelet: None,
             tpm_socket: None,
             disk: None,
             memory_mib: 512,
@@ -79,6 +81,14 @@ impl VmBuilder {
     #[must_use]
     pub fn pointer(mut self, json: &str) -> Self {
         self.pointer = Some(json.to_owned());
+        self
+    }
+
+    /// The kubelet's client certificate and key, PEM, as the cluster would have approved it: at fw_cfg's
+    /// `opt/attestation-gateway/kubelet-client`, from where the fast image's init takes it after Ignition.
+    #[must_use]
+    pub fn kubelet_client(mut self, pem: &str) -> Self {
+        self.kubelet = Some(pem.to_owned());
         self
     }
 
@@ -181,6 +191,14 @@ impl VmBuilder {
             let file = folder.join("pointer.ign");
             fs::write(&file, json).with_context(|| format!("writing {}", file.display()))?;
             add(&["-fw_cfg", &format!("name=opt/com.coreos/config,file={}", text(&file)?)]);
+        }
+        if let Some(pem) = &self.kubelet {
+            let file = folder.join("kubelet-client.pem");
+            fs::write(&file, pem).with_context(|| format!("writing {}", file.display()))?;
+            add(&[
+                "-fw_cfg",
+                &format!("name=opt/attestation-gateway/kubelet-client,file={}", text(&file)?),
+            ]);
         }
         if let Some(socket) = &self.tpm_socket {
             add(&["-chardev", &format!("socket,id=tpm-socket,path={}", text(socket)?)]);

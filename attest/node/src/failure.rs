@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::gateway::GatewayError;
+use crate::gateway::identity::IdentityError;
 use crate::pointer::PointerError;
 use crate::tpm::TpmError;
 
@@ -21,7 +22,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 24] = [
+pub const CODES: [&str; 27] = [
     "pointer-not-found",
     "pointer-malformed",
     "pointer-version",
@@ -46,6 +47,9 @@ pub const CODES: [&str; 24] = [
     "internal",
     "refused",
     "tls-ca",
+    "kubelet-certificate",
+    "kubelet-certificate-unasked",
+    "config-source",
 ];
 
 impl Failure {
@@ -133,6 +137,16 @@ impl From<TpmError> for Failure {
     }
 }
 
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Self {
+        Self::new(
+            "kubelet-certificate",
+            &error,
+            "approve the node's CSR (`oc get csr`), and wait until its kubelet has the certificate; or name its file with --certificate",
+        )
+    }
+}
+
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
         let (code, next_step) = match &error {
@@ -146,6 +160,11 @@ impl From<GatewayError> for Failure {
                 "check that the address in the pointer config is an attestation gateway's".to_owned(),
             ),
             GatewayError::Protocol { .. } => ("gateway-protocol", "use an attest-node of the gateway's release".to_owned()),
+            GatewayError::Unasked { .. } => (
+                "kubelet-certificate-unasked",
+                "set tls.client_ca in the gateway's gateway.toml; if it is set, something between node and gateway ends the TLS connection"
+                    .to_owned(),
+            ),
             GatewayError::Client(_) => ("internal", "report this message".to_owned()),
             GatewayError::Authority(_) => ("tls-ca", "correct the CA in the pointer config".to_owned()),
             GatewayError::Tls(problem) => (problem.code(), problem.next_step()),

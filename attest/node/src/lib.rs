@@ -4,9 +4,12 @@
 //! names is asked for a challenge ([`gateway`]), the TPM answers it ([`tpm`], [`attestation`]), and the ticket that this earns is
 //! put into the pointer, which Ignition then reads. If anything fails ([`failure`]), or takes too long ([`deadline`]), the pointer
 //! stays as it is, and the node gets what the pool gives to a node that shows nothing.
+//!
+//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]).
 
 pub mod attestation;
 pub mod boot;
+pub mod config;
 pub mod deadline;
 pub mod ek_table;
 pub mod failure;

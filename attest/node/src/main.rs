@@ -1,10 +1,11 @@
-//! `attest-node`: arguments, then [`attest_node::boot::run`].
+//! `attest-node`: arguments, then [`attest_node::boot::run`] or [`attest_node::config::run`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use attest_node::boot::{self, Settings};
+use attest_node::config;
 use attest_node::ek_table::ek_table;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use clap::{Parser, Subcommand};
@@ -52,6 +53,39 @@ struct Arguments {
 enum Command {
     /// Print this TPM's endorsement keys: what `attest-gateway ek add` takes
     Ek,
+    /// Fetch the pool's full config by the kubelet's client certificate
+    Config(ConfigArguments),
+}
+
+/// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names.
+///
+/// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the
+/// pointer config only. If anything fails, nothing is written and one line on stderr says why. Exits with 0 if the config is
+/// written, 1 if not, 2 on wrong usage.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign")]
+struct ConfigArguments {
+    /// Pointer config to use instead of what Ignition would find (user.ign, then QEMU's fw_cfg)
+    #[arg(long, value_name = "FILE")]
+    pointer: Option<PathBuf>,
+    /// The config's URL, https://HOST:PORT/config/POOL, if the pointer config names none or several
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The kubelet's client certificate and its key, in one PEM file
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/pki/kubelet-client-current.pem")]
+    certificate: PathBuf,
+    /// Where to write the config, readable by its owner only
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// The version of Ignition's specification to ask for
+    #[arg(long, value_name = "VERSION", default_value = "3.3.0", value_parser = config::spec_version)]
+    spec: String,
+    /// The most seconds that all of this may take; a gateway that is not ready is asked again until then
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    deadline: u64,
+    /// The kernel command line, in which the platform stands
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    cmdline: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -78,6 +112,23 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some(Command::Config(ConfigArguments {
+            pointer,
+            url,
+            certificate,
+            output,
+            spec,
+            deadline,
+            cmdline,
+        })) => config::run(&config::Settings {
+            pointer,
+            url,
+            certificate,
+            output,
+            spec,
+            deadline: Duration::from_secs(deadline),
+            cmdline,
+        }),
         None => boot::run(Settings {
             pointer,
             output,

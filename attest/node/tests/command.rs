@@ -130,6 +130,83 @@ fn wrong_usage_is_2() {
     }
 }
 
+/// `attest-node config`, in a folder with this pointer and this kubelet's file: exit code 1, one line, and nothing written.
+fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
+    if let Some(kubelet) = kubelet {
+        fs::write(folder.path().join("kubelet.pem"), kubelet).unwrap();
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder.path())
+        .args(["config", "--pointer", "pointer.ign", "--certificate", "kubelet.pem"])
+        .args(["--output", "full.ign", "--deadline", "1"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    for part in said {
+        assert!(stderr.contains(part), "{part:?} is missing in {stderr:?}");
+    }
+    assert!(
+        stderr.starts_with("attest-node: no config: ") && stderr.ends_with("; full.ign is unchanged\n"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("SECRET"), "{stderr}");
+    assert!(!folder.path().join("full.ign").exists());
+}
+
+#[test]
+fn without_a_config_one_line_says_why() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    let kubelet = format!("{}{}", certificate.pem(), key.serialize_pem());
+    let ca = authority();
+    let token = r#"{"source":"https://127.0.0.1:1/config/worker?token=SECRET"}"#;
+    let good = pointer("3.2.0", token, &ca);
+    check_config(&good, None, &[], &["kubelet.pem cannot be read", "[kubelet-certificate]; next: "]);
+    check_config(&good, Some("no PEM"), &[], &["[kubelet-certificate]; next: "]);
+    check_config(
+        &good,
+        Some(&kubelet),
+        &[],
+        &["https://127.0.0.1:1/config/worker ", "[gateway-unreachable]; next: "],
+    );
+    check_config(
+        &pointer("3.2.0", "", &ca),
+        Some(&kubelet),
+        &[],
+        &["names 0 sources", "[config-source]; next: "],
+    );
+    check_config(&pointer("3.2.0", token, ""), Some(&kubelet), &[], &["[pointer-no-ca]; next: "]);
+    check_config(
+        &good,
+        Some(&kubelet),
+        &["--url", "http://127.0.0.1:1/config/worker"],
+        &["[config-source]"],
+    );
+    check_config("not JSON", Some(&kubelet), &[], &["[pointer-malformed]"]);
+}
+
+#[test]
+fn a_config_needs_an_output_and_a_version() {
+    let config = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_attest-node"))
+            .arg("config")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    assert_eq!(config(&[]).status.code(), Some(2));
+    assert_eq!(config(&["--output", "x", "--spec", "3"]).status.code(), Some(2));
+    assert!(config(&["--help"]).status.success());
+}
+
 #[test]
 fn endorsement_keys_need_a_tpm() {
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))

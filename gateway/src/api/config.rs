@@ -11,10 +11,13 @@ use axum::response::{IntoResponse, Response};
 
 use super::accept;
 use super::credential::Credential;
+use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
+use crate::enrolment;
 use crate::guesses::Standing;
+use crate::kubelet::Presented;
 use crate::policy::Grant;
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
@@ -26,6 +29,7 @@ pub(super) async fn get(
     State(gateway): State<Arc<Gateway>>,
     Extension(Peer(peer)): Extension<Peer>,
     Path(pool): Path<String>,
+    presented: Option<Extension<Presented>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -41,13 +45,15 @@ pub(super) async fn get(
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
     record.pointer_authorities = gateway.note_pointer(pool.name(), &uri, peer, now);
+    let mut kept = Vec::new();
     let asked = Asked {
         peer: peer.ip(),
         uri: &uri,
         headers: &headers,
+        presented: presented.as_ref().map(|Extension(presented)| presented),
         now,
     };
-    let outcome = match decide(&gateway, &pool, &asked, &mut record).await {
+    let outcome = match decide(&gateway, &pool, &asked, &mut record, &mut kept).await {
         Ok(config) => {
             record.verdict = Verdict::Served;
             record.config_sha256 = Some(config.sha256.clone());
@@ -55,6 +61,7 @@ pub(super) async fn get(
             record.reason = match (record.shown, record.use_number) {
                 (Shown::Ticket, Some(number)) => format!("a ticket was shown, use {number}"),
                 (Shown::Token, Some(number)) => format!("a provisioning token was shown, use {number}"),
+                (Shown::Kubelet, _) => record.reason,
                 _ => "nothing was shown".to_owned(),
             };
             serve(config, &headers)
@@ -65,7 +72,7 @@ pub(super) async fn get(
             refusal.into_response()
         }
     };
-    match gateway.journal.record(&record, Vec::new(), outcome).await {
+    match gateway.journal.record(&record, kept, outcome).await {
         Ok(recorded) => recorded.into_inner(),
         Err(_) => problem::empty_503(),
     }
@@ -76,15 +83,22 @@ struct Asked<'r> {
     peer: IpAddr,
     uri: &'r Uri,
     headers: &'r HeaderMap,
+    presented: Option<&'r Presented>,
     now: attest::UnixTime,
 }
 
-async fn decide<'p>(gateway: &Gateway, pool: &'p Pool, asked: &Asked<'_>, record: &mut Record) -> Result<&'p RenderedConfig, Refusal> {
+async fn decide<'p>(
+    gateway: &Gateway,
+    pool: &'p Pool,
+    asked: &Asked<'_>,
+    record: &mut Record,
+    kept: &mut Kept,
+) -> Result<&'p RenderedConfig, Refusal> {
     let Asked { peer, now, .. } = *asked;
     record.shown = Shown::Unreadable;
     // First, so that a request that cannot be answered spends nothing.
     let version = accept::spec_version(asked.headers)?;
-    let grant: Grant = match Credential::read(asked.headers, asked.uri)? {
+    let grant: Grant = match Credential::read(asked.headers, asked.uri, asked.presented)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
             listen_to(gateway, peer, now)?;
@@ -99,6 +113,7 @@ async fn decide<'p>(gateway: &Gateway, pool: &'p Pool, asked: &Asked<'_>, record
             record.name = ticket.name().map(str::to_owned);
             record.earned_by = Some(ticket.decision().to_owned());
             record.use_number = Some(ticket.use_number());
+            enrolment::refuse_revoked(&*gateway.store, ticket.name(), Some(ticket.identity())).await?;
             pool.grants
                 .for_ticket(&ticket)
                 .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?
@@ -124,6 +139,11 @@ async fn decide<'p>(gateway: &Gateway, pool: &'p Pool, asked: &Asked<'_>, record
                 .for_token(&token)
                 .ok_or_else(|| Refusal::token_not_accepted(pool.name()))?
         }
+        Credential::Certificate(presented) => {
+            record.shown = Shown::Kubelet;
+            listen_to(gateway, peer, now)?;
+            kubelet::grant(gateway, pool, &presented, peer, now, record, kept).await?
+        }
         Credential::Nothing => {
             record.shown = Shown::Nothing;
             pool.grants
@@ -144,7 +164,7 @@ fn listen_to(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime) -> Result<(
     };
     gateway.metrics.guess_ignored();
     if tell {
-        tracing::warn!(%peer, "too many wrong tokens or tickets from there: for a while none is looked at, the answer is 503");
+        tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while none is looked at, the answer is 503");
     }
     Err(Refusal::unavailable())
 }

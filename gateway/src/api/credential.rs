@@ -1,10 +1,11 @@
-//! What a node shows when it asks for its config: a ticket, a token, or nothing. Anything else is refused: what cannot be read is
+//! What a node shows when it asks for its config: a ticket, a token, a client certificate, or nothing. Anything else is refused: what cannot be read is
 //! never taken for nothing.
 
 use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
 use super::problem::Refusal;
+use crate::kubelet::Presented;
 use crate::tickets;
 
 /// Longest credential: a ticket is a few hundred characters.
@@ -14,12 +15,13 @@ const CREDENTIAL_LIMIT_BYTES: usize = 4096;
 pub(super) enum Credential {
     Ticket(Zeroizing<String>),
     Token(Zeroizing<String>),
+    Certificate(Presented),
     Nothing,
 }
 
 impl Credential {
-    /// Reads the credential from `Authorization: Bearer …` or `?token=…`.
-    pub(super) fn read(headers: &HeaderMap, uri: &Uri) -> Result<Self, Refusal> {
+    /// Reads the credential from `Authorization: Bearer …` or `?token=…`, or takes what was presented in the handshake.
+    pub(super) fn read(headers: &HeaderMap, uri: &Uri, presented: Option<&Presented>) -> Result<Self, Refusal> {
         let mut shown: Vec<Zeroizing<String>> = Vec::new();
         for value in headers.get_all(header::AUTHORIZATION) {
             let text = value
@@ -37,8 +39,10 @@ impl Credential {
             }
         }
         let mut shown = shown.into_iter();
-        let Some(text) = shown.next() else { return Ok(Self::Nothing) };
-        if shown.next().is_some() {
+        let Some(text) = shown.next() else {
+            return Ok(presented.map_or(Self::Nothing, |presented| Self::Certificate(presented.clone())));
+        };
+        if shown.next().is_some() || presented.is_some() {
             return Err(Refusal::credential_ambiguous());
         }
         if text.is_empty() || text.len() > CREDENTIAL_LIMIT_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -59,13 +63,18 @@ mod tests {
     use super::*;
 
     fn read(authorization: &[&str], uri: &str) -> Result<String, &'static str> {
+        read_with(authorization, uri, None)
+    }
+
+    fn read_with(authorization: &[&str], uri: &str, presented: Option<&Presented>) -> Result<String, &'static str> {
         let mut headers = HeaderMap::new();
         for value in authorization {
             headers.append(header::AUTHORIZATION, value.parse().unwrap());
         }
-        match Credential::read(&headers, &uri.parse().unwrap()) {
+        match Credential::read(&headers, &uri.parse().unwrap(), presented) {
             Ok(Credential::Ticket(text)) => Ok(format!("ticket {}", *text)),
             Ok(Credential::Token(text)) => Ok(format!("token {}", *text)),
+            Ok(Credential::Certificate(_)) => Ok("certificate".to_owned()),
             Ok(Credential::Nothing) => Ok("nothing".to_owned()),
             Err(refusal) => Err(refusal.code()),
         }
@@ -103,5 +112,26 @@ mod tests {
         assert_eq!(read(&["Bearer abc"], "/config/worker?token=abc"), Err("credential-ambiguous"));
         assert_eq!(read(&[], "/config/worker?token=abc&token=abc"), Err("credential-ambiguous"));
         assert_eq!(read(&["Basic abc"], "/config/worker?token=abc"), Err("credential-malformed"));
+    }
+
+    #[test]
+    fn attack_09_a_client_certificate_is_the_only_credential_or_none_is_taken() {
+        for presented in [Presented::new(&[b"garbage".as_slice().into()]), Presented::new(&[])] {
+            let read = |authorization: &[&str], uri| read_with(authorization, uri, Some(&presented));
+            assert_eq!(
+                read(&[], "/config/worker"),
+                Ok("certificate".to_owned()),
+                "unreadable or empty, it is not nothing"
+            );
+            for (authorization, uri) in [
+                (&["Bearer ticket.abc"][..], "/config/worker"),
+                (&["Bearer abc"], "/config/worker"),
+                (&[], "/config/worker?token=abc"),
+            ] {
+                assert_eq!(read(authorization, uri), Err("credential-ambiguous"), "{authorization:?} {uri}");
+            }
+            assert_eq!(read(&["Bearer "], "/config/worker"), Err("credential-ambiguous"));
+            assert_eq!(read(&["Basic abc"], "/config/worker"), Err("credential-malformed"));
+        }
     }
 }

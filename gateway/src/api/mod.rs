@@ -6,6 +6,7 @@ mod config;
 mod credential;
 mod evidence;
 mod health;
+mod kubelet;
 mod overload;
 mod problem;
 
@@ -132,14 +133,9 @@ impl Gateway {
     /// What every record of a decision about a pool says about the gateway itself.
     fn basis(&self, pool: &Pool) -> Basis {
         Basis {
-            request: None,
-            challenge: None,
-            evidence: None,
-            event_log_sha256: None,
             server_keys: self.tls.server_keys(),
-            allowlisted: false,
-            ek_roots: Vec::new(),
             reference_values: Some(pool.reference_values.clone()),
+            ..Basis::default()
         }
     }
 }

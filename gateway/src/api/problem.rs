@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::challenges::ChallengeError;
 use crate::enrolment::EnrolmentError;
 use crate::ignition::Inexpressible;
+use crate::kubelet::{KubeletError, MemberError};
 use crate::tickets::TicketError;
 use crate::tokens::TokenError;
 
@@ -24,6 +25,12 @@ codes! {
     CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
+    NODE_REVOKED = FORBIDDEN, "node-revoked", "The node is revoked", "If the node is to be trusted again: run `attest-gateway node restore NAME`.";
+    KUBELET_CERTIFICATE_INVALID = FORBIDDEN, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
+    KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
+    KUBELET_CERTIFICATE_NOT_A_NODE = FORBIDDEN, "kubelet-certificate-not-a-node", "The client certificate is not that of a node", "Show the kubelet's own certificate: CN=system:node:NAME, O=system:nodes.";
+    KUBELET_NOT_ACCEPTED = FORBIDDEN, "kubelet-not-accepted", "The pool gives nothing for a kubelet's certificate", "Set grants.kubelet and kubelet.names in pool.toml.";
+    KUBELET_WRONG_POOL = FORBIDDEN, "kubelet-wrong-pool", "The node is none of the pool's", "Ask for the node's own pool, or add its name to kubelet.names in pool.toml.";
     TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     TICKET_EXPIRED = FORBIDDEN, "ticket-expired", "The ticket is too old", "Boot again.";
     TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
@@ -37,7 +44,7 @@ codes! {
     ATTESTED_NOT_ACCEPTED = FORBIDDEN, "attested-not-accepted", "The pool gives nothing for an attestation", "Set grants.attested in pool.toml.";
     EVIDENCE_REQUIRED = FORBIDDEN, "evidence-required", "The pool gives nothing to a node that shows nothing", "Put attest-node into the node's initramfs, or a provisioning token into its pointer config.";
     CREDENTIAL_MALFORMED = FORBIDDEN, "credential-malformed", "The credential cannot be read", "Use `Authorization: Bearer TICKET-OR-TOKEN`, or `?token=TOKEN`, once.";
-    CREDENTIAL_AMBIGUOUS = FORBIDDEN, "credential-ambiguous", "More than one credential was shown", "Show one ticket or one token.";
+    CREDENTIAL_AMBIGUOUS = FORBIDDEN, "credential-ambiguous", "More than one credential was shown", "Show one ticket, or one token, or one client certificate.";
     POOL_UNKNOWN = NOT_FOUND, "pool-unknown", "There is no such pool", "Name a pool of this gateway in the pointer config.";
     SPEC_VERSION_UNKNOWN = BAD_REQUEST, "spec-version-unknown", "There is no such version of Ignition's config specification", "Boot an image whose Ignition reads spec 2.2, or any 3.x.";
     SPEC_VERSION_TOO_OLD = NOT_ACCEPTABLE, "spec-version-too-old", "The pool's config cannot be said in the spec version that the node's Ignition reads", "Boot a newer image, or take what the version does not know out of the pool's config; `attest-gateway check` lists it.";
@@ -135,6 +142,13 @@ impl Refusal {
         Self::new(TOKEN_NOT_ACCEPTED, format!("pool {pool} accepts no provisioning tokens"))
     }
 
+    pub(super) fn kubelet_not_accepted(pool: &str) -> Self {
+        Self::new(
+            KUBELET_NOT_ACCEPTED,
+            format!("pool {pool} gives nothing for a kubelet's certificate"),
+        )
+    }
+
     pub(super) fn evidence_required(pool: &str) -> Self {
         Self::new(EVIDENCE_REQUIRED, format!("pool {pool} gives nothing to a node that shows nothing"))
     }
@@ -200,6 +214,16 @@ impl From<EnrolmentError> for Refusal {
                     ..Self::new(NODE_NAME_TAKEN, error)
                 }
             }
+            EnrolmentError::Revoked { ref name, .. } => {
+                let command = format!("If the node is to be trusted again: `attest-gateway node restore {name}`.");
+                // Why is for the administrator to know.
+                let told = format!("node {name} is revoked");
+                Self {
+                    command: Some(command.into()),
+                    told: Some(told.into()),
+                    ..Self::new(NODE_REVOKED, error)
+                }
+            }
             EnrolmentError::Store(error) => Self::because(&error),
         }
     }
@@ -227,6 +251,33 @@ impl From<TicketError> for Refusal {
             TicketError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)
+    }
+}
+
+impl From<KubeletError> for Refusal {
+    fn from(error: KubeletError) -> Self {
+        let code = match &error {
+            KubeletError::NotANode { .. } => KUBELET_CERTIFICATE_NOT_A_NODE,
+            error if error.is_about_dates() => KUBELET_CERTIFICATE_EXPIRED,
+            _ => KUBELET_CERTIFICATE_INVALID,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<MemberError> for Refusal {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::WrongPool { ref name, ref pool, .. } => {
+                // Which nodes a pool has is for the administrator to know.
+                let told = format!("node {name} is none of pool {pool}");
+                Self {
+                    told: Some(told.into()),
+                    ..Self::new(KUBELET_WRONG_POOL, error)
+                }
+            }
+            MemberError::Enrolment(error) => error.into(),
+        }
     }
 }
 

@@ -245,6 +245,7 @@ fn show(record: &Record) {
             let shown = match shown {
                 Shown::Ticket => format!("ticket of {who}{name}"),
                 Shown::Token => format!("token{name}"),
+                Shown::Kubelet => format!("client certificate of {who}"),
                 _ => "nothing shown".to_owned(),
             };
             tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}");

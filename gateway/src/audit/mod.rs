@@ -9,4 +9,4 @@ mod replay;
 pub use blobs::{BlobError, Blobs};
 pub use journal::{Journal, JournalError, Recorded};
 pub use record::{Basis, Decision, Record, Shown, Verdict};
-pub use replay::{ReplayError, replay};
+pub use replay::{ReplayError, replay, replay_kubelet};

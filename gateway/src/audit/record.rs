@@ -44,6 +44,8 @@ pub enum Shown {
     Ticket,
     /// A provisioning token.
     Token,
+    /// A kubelet's client certificate.
+    Kubelet,
     /// Nothing.
     Nothing,
     /// Something that cannot be read.
@@ -148,7 +150,7 @@ impl Record {
 }
 
 /// What a decision was made from: enough to make it again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Basis {
     /// What the node asked, where it got no further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -174,4 +176,16 @@ pub struct Basis {
     /// The pool's reference values at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_values: Option<ReferenceValues>,
+    /// SHA-256 of the client certificate that was presented, whatever it is worth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_certificate_sha256: Option<String>,
+    /// SHA-256 of each certificate of its chain, if that holds, the client's own first: the names of their files among the blobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_chain: Vec<String>,
+    /// SHA-256 of each configured client CA, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_authorities: Vec<String>,
+    /// The names of the pool's nodes at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kubelet_names: Vec<String>,
 }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use attest::protocol::{Blob, Evidence};
 use attest::{AttestationResult, Endorsements, Reject, Subject, Submission, UnixTime};
+use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
 use super::blobs::{BlobError, Blobs};
 use super::record::Basis;
 use crate::ek_roots;
+use crate::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
+use crate::pki::Certificate;
 
 /// What a line has to have to be replayed.
 #[derive(Debug, Deserialize)]
@@ -29,9 +32,78 @@ pub enum ReplayError {
     /// A large part is missing or altered.
     #[error(transparent)]
     Blob(#[from] BlobError),
+    /// A recorded client CA cannot be one.
+    #[error("the recorded client CA {name} is none: {problem}")]
+    Authority {
+        /// Its blob, or its subject.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The recorded names of the pool's nodes are none.
+    #[error("the recorded names of nodes are none: {0}")]
+    Names(PatternError),
+    /// The certificate is another node's than the line says.
+    #[error("the line is about {recorded:?}, the certificate is that of {found}")]
+    OtherNode {
+        /// The line's identity.
+        recorded: String,
+        /// The certificate's.
+        found: String,
+    },
+    /// The client certificate is refused.
+    #[error(transparent)]
+    Kubelet(#[from] KubeletError),
+    /// The client certificate is that of a node of another pool.
+    #[error(transparent)]
+    Member(#[from] MemberError),
     /// The evidence is refused.
     #[error(transparent)]
     Reject(#[from] Reject),
+}
+
+/// What a line has to have for its client certificate to be verified again.
+#[derive(Debug, Deserialize)]
+struct KubeletLine {
+    at: u64,
+    pool: String,
+    #[serde(default)]
+    identity: Option<String>,
+    basis: Basis,
+}
+
+/// Verifies a recorded client certificate with the recorded CAs, names and time.
+///
+/// # Errors
+/// [`ReplayError::Kubelet`], [`ReplayError::Member`] if it is refused (again), the other variants if the record is not whole, or is of
+/// another node than the certificate.
+pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError> {
+    let KubeletLine { at, pool, identity, basis } = serde_json::from_str(line)?;
+    let read = |name: &String| Ok::<_, ReplayError>(CertificateDer::from(blobs.get(name)?));
+    let chain = basis.client_chain.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    if chain.is_empty() {
+        return Err(ReplayError::Missing("chain of a client certificate"));
+    }
+    let authorities = basis.client_authorities.iter().map(|name| {
+        let certificate = Certificate::parse(read(name)?);
+        certificate.map_err(|problem| ReplayError::Authority {
+            name: name.clone(),
+            problem,
+        })
+    });
+    let authorities =
+        Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
+    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
+    let verified = kubelet::verify(&Presented::new(&chain), &authorities, now)?;
+    if identity.as_deref() != Some(verified.identity().as_str()) {
+        return Err(ReplayError::OtherNode {
+            recorded: identity.unwrap_or_default(),
+            found: verified.identity(),
+        });
+    }
+    let names = NamePatterns::new(basis.kubelet_names).map_err(ReplayError::Names)?;
+    names.check(verified.name(), &pool)?;
+    Ok(verified)
 }
 
 /// Verifies and appraises recorded evidence with the recorded endorsements, reference values, keys and time.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use attest_gateway::audit::{Blobs, ReplayError, replay};
+use attest_gateway::api::Refusal;
+use attest_gateway::audit::{Blobs, ReplayError, replay, replay_kubelet};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
 
@@ -14,7 +15,7 @@ use super::table;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Each recorded evidence is verified and appraised again with the recorded endorsements, reference values, keys and time.\nExit code 1 if any decision comes out otherwise than recorded."
+    after_help = "Each recorded evidence is verified and appraised again with the recorded endorsements, reference values, keys and time, and each\nclient certificate of a kubelet with the recorded CAs, names and time.\nExit code 1 if any decision comes out otherwise than recorded."
 )]
 pub struct Arguments {
     /// Only the decision with this id.
@@ -34,20 +35,66 @@ struct Line {
     #[serde(default)]
     code: Option<String>,
     #[serde(default)]
+    shown: String,
+    #[serde(default)]
     identity: Option<String>,
     #[serde(default)]
-    basis: Option<serde::de::IgnoredAny>,
+    basis: Option<BasisParts>,
 }
 
-/// Refusals that the evidence alone cannot show again: they were made from the store, or from the policy.
-const NOT_FROM_EVIDENCE: [&str; 3] = ["challenge-spent", "node-name-taken", "attested-not-accepted"];
+/// Of the basis, what says how much of it there is to judge.
+#[derive(Debug, Default, Deserialize)]
+struct BasisParts {
+    #[serde(default)]
+    client_chain: Vec<String>,
+}
+
+/// Refusals that the evidence alone cannot show again: they were made from the store, from the policy, or from what there was to serve.
+const NOT_FROM_EVIDENCE: [&str; 6] = [
+    "challenge-spent",
+    "node-name-taken",
+    "node-revoked",
+    "attested-not-accepted",
+    "kubelet-not-accepted",
+    "spec-version-too-old",
+];
 /// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
 const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
+/// Refusals of client certificates that no CA of the cluster has signed: a stranger's chain is not kept.
+const UNSIGNED: [&str; 2] = ["kubelet-certificate-invalid", "kubelet-certificate-expired"];
 
 impl Line {
     /// Whether there is nothing to judge, and nothing that should be there.
     fn is_unread(&self) -> bool {
-        self.basis.is_none() && self.verdict == "refused" && self.code.as_deref().is_some_and(|code| UNREAD.contains(&code))
+        let refused = |codes: &[&str]| self.verdict == "refused" && self.code.as_deref().is_some_and(|code| codes.contains(&code));
+        match &self.basis {
+            None => refused(&UNREAD),
+            Some(basis) => self.is_kubelet() && basis.client_chain.is_empty() && refused(&UNSIGNED),
+        }
+    }
+
+    /// Whether a config was asked for by a client certificate. Other configs were decided by what the store or the policy said.
+    fn is_kubelet(&self) -> bool {
+        self.decision == "config" && self.shown == "kubelet"
+    }
+
+    /// How the decision comes out now.
+    fn again(&self, text: &str, blobs: &Blobs) -> String {
+        if self.is_unread() {
+            return "unread".to_owned();
+        }
+        let decided = if self.is_kubelet() {
+            replay_kubelet(text, blobs).map(|_| "served")
+        } else {
+            replay(text, blobs).map(|_| "trusted")
+        };
+        match decided {
+            Ok(verdict) => verdict.to_owned(),
+            Err(ReplayError::Reject(reject)) => reject.code().to_owned(),
+            Err(ReplayError::Kubelet(error)) => Refusal::from(error).code().to_owned(),
+            Err(ReplayError::Member(error)) => Refusal::from(error).code().to_owned(),
+            Err(error) => format!("cannot: {error}"),
+        }
     }
 }
 
@@ -63,7 +110,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     {
         let text = text?;
         let line: Line = serde_json::from_str(&text).with_context(|| format!("{} line {}", log.display(), number + 1))?;
-        if line.decision != "evidence" || arguments.decision.as_ref().is_some_and(|wanted| *wanted != line.id) {
+        if !(line.decision == "evidence" || line.is_kubelet()) || arguments.decision.as_ref().is_some_and(|wanted| *wanted != line.id) {
             continue;
         }
         let recorded = match (line.verdict.as_str(), &line.code) {
@@ -72,12 +119,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
             // No decision is written so.
             (verdict, Some(code)) => format!("{verdict} {code}"),
         };
-        let again = match replay(&text, &blobs) {
-            _ if line.is_unread() => "unread".to_owned(),
-            Ok(_) => "trusted".to_owned(),
-            Err(ReplayError::Reject(reject)) => reject.code().to_owned(),
-            Err(error) => format!("cannot: {error}"),
-        };
+        let again = line.again(&text, &blobs);
         let same =
             line.is_unread() || again == recorded || (NOT_FROM_EVIDENCE.contains(&recorded.as_str()) && !again.starts_with("cannot"));
         differ |= !same;

@@ -89,10 +89,11 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
 /// What there is to say of a pool.
 fn inspect(pool: &Pool, roots: bool, findings: &mut Vec<Finding>) {
     findings.push(Finding::Good(format!(
-        "pool {}: attested earns {:?}, a token {:?}, nothing {:?}; quotes {}",
+        "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; quotes {}",
         pool.name(),
         pool.grants.attested,
         pool.grants.token,
+        pool.grants.kubelet,
         pool.grants.nothing,
         pool.selection
     )));

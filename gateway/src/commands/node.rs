@@ -1,16 +1,19 @@
 //! `attest-gateway node`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_gateway::enrolment;
+use attest::challenge::is_node_name;
+use attest_gateway::clock::rfc3339;
+use attest_gateway::enrolment::{self, Revocation};
 
 use super::{table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List the names of nodes, and the machines they belong to.
+    /// List the names of nodes, the machines they belong to, and who is revoked.
     #[command(after_help = "Example:\n  attest-gateway node list")]
     List,
     /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
@@ -21,14 +24,35 @@ pub enum Command {
         /// The name.
         name: String,
     },
+    /// Revoke a node: nothing is given to it from now on, whatever it shows. Its certificate stays good for the cluster.
+    #[command(
+        after_help = "Example:\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n\nIt counts for the next request, also on connections that are open. A kubelet's client certificate, an attestation and a\nticket are refused with `node-revoked`. Nodes without a name, and provisioning tokens, are not touched: `attest-gateway token revoke`."
+    )]
+    Revoke {
+        /// The node's name: what its certificate says after `system:node:`.
+        name: String,
+        /// Why, for the attestation log; the node is not told.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Take a revocation back.
+    #[command(after_help = "Example:\n  attest-gateway node restore worker-7")]
+    Restore {
+        /// The node's name.
+        name: String,
+    },
 }
+
+/// Longest reason, in characters: it stands in every record of a refusal.
+const REASON_LIMIT_CHARACTERS: usize = 200;
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::List => {
-            let all = with_store(config, |store| async move { Ok(enrolment::names(&store).await?) })?;
-            let rows: Vec<[String; 2]> = all.into_iter().map(|(name, identity)| [name, identity]).collect();
-            print!("{}", table(["NODE", "IDENTITY"], &rows));
+            let (names, revoked) = with_store(config, |store| async move {
+                Ok((enrolment::names(&store).await?, enrolment::revoked(&store).await?))
+            })?;
+            print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, revoked)));
         }
         Command::Forget { name } => {
             let wanted = name.clone();
@@ -37,6 +61,56 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             }
             println!("forgotten: {name}");
         }
+        Command::Revoke { name, reason } => {
+            if !is_node_name(name) {
+                bail!("{name:?} is no node's name; name worker-7, not system:node:worker-7");
+            }
+            let length = reason.as_deref().map_or(0, |reason| reason.chars().count());
+            if length > REASON_LIMIT_CHARACTERS {
+                bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
+            }
+            let revocation = Revocation {
+                at: super::now(),
+                reason: reason.clone(),
+            };
+            let wanted = name.clone();
+            with_store(
+                config,
+                |store| async move { Ok(enrolment::revoke(&store, &wanted, &revocation).await?) },
+            )?;
+            println!("revoked: {name}");
+        }
+        Command::Restore { name } => {
+            let wanted = name.clone();
+            if !with_store(config, |store| async move { Ok(enrolment::restore(&store, &wanted).await?) })? {
+                bail!("there is no revoked node named {name:?}");
+            }
+            println!("restored: {name}");
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not.
+fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
+    let state = |revocation: Revocation| {
+        let at = rfc3339(revocation.at);
+        revocation
+            .reason
+            .map_or_else(|| format!("revoked {at}"), |reason| format!("revoked {at}: {reason}"))
+    };
+    let mut rows: Vec<[String; 3]> = names
+        .into_iter()
+        .map(|(name, identity)| {
+            let state = revoked.remove(&name).map_or_else(|| "known".to_owned(), state);
+            [name, identity, state]
+        })
+        .collect();
+    rows.extend(
+        revoked
+            .into_iter()
+            .map(|(name, revocation)| [name, "-".to_owned(), state(revocation)]),
+    );
+    rows.sort();
+    rows
 }

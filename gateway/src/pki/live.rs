@@ -7,11 +7,13 @@ use arc_swap::ArcSwap;
 use attest::SpkiSha256;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 
 use super::{Serving, ServingError, source};
 use crate::clock::Clock;
+use crate::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
 use crate::settings::TlsSettings;
 
 /// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.
@@ -25,6 +27,9 @@ pub enum TlsError {
     /// The files cannot be used.
     #[error(transparent)]
     Serving(#[from] ServingError),
+    /// The client CAs cannot be used.
+    #[error("tls.client_ca: {0}")]
+    ClientAuthorities(#[from] AuthoritiesError),
     /// rustls does not take them.
     #[error("TLS: {0}")]
     Unusable(#[from] rustls::Error),
@@ -49,6 +54,8 @@ pub struct Current {
     pub config: Arc<ServerConfig>,
     /// Digest of all that was read for it.
     read: [u8; 32],
+    /// The CAs whose word is taken for kubelets, for connections that are open already too.
+    pub client_authorities: Authorities,
 }
 
 /// What a reload found.
@@ -139,8 +146,17 @@ impl Current {
         // Before anything is read: what changes meanwhile is then found to be a change.
         let read = Self::digest(files);
         let serving = Serving::load(files, clock.now())?;
-        let config = server_config(&serving)?;
-        Ok(Self { serving, config, read })
+        let client_authorities = match &files.client_ca {
+            Some(path) => Authorities::load(path)?,
+            None => Authorities::default(),
+        };
+        let config = server_config(&serving, &client_authorities)?;
+        Ok(Self {
+            serving,
+            config,
+            client_authorities,
+            read,
+        })
     }
 
     fn digest(files: &TlsSettings) -> [u8; 32] {
@@ -150,12 +166,19 @@ impl Current {
 }
 
 /// 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption.
-fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+fn server_config(serving: &Serving, client_authorities: &Authorities) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier: Arc<dyn ClientCertVerifier> = if client_authorities.is_empty() {
+        WebPkiClientVerifier::no_client_auth()
+    } else {
+        Arc::new(PossessionVerifier::new(client_authorities, Arc::clone(&provider)))
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
+        .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(serving.certified_key())));
-    // A booting node comes once. Resumption would save nothing here, and would let it go on seeing a certificate that was replaced.
+    // A booting node comes once. Resumption would save nothing here, would let it go on seeing a certificate that was replaced, and
+    // would carry a client certificate over from an earlier handshake.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     // What Ignition speaks, and all that is needed.

@@ -3,6 +3,7 @@
 use attest::AttestationResult;
 use serde::{Deserialize, Serialize};
 
+use crate::kubelet::Member;
 use crate::{tickets, tokens};
 
 /// What a kind of proof earns.
@@ -25,8 +26,16 @@ pub struct Grants {
     pub attested: Earns,
     /// A node with a provisioning token.
     pub token: Earns,
+    /// A node whose kubelet has its client certificate.
+    #[serde(default = "refuse")]
+    pub kubelet: Earns,
     /// A node that shows nothing.
     pub nothing: Earns,
+}
+
+/// What a pool that does not speak of it gives: it was written before there was any such proof.
+const fn refuse() -> Earns {
+    Earns::Refuse
 }
 
 /// Which of a pool's two configs.
@@ -73,7 +82,7 @@ impl Grants {
     /// Whether any kind of proof earns this.
     #[must_use]
     pub fn earn(&self, earns: Earns) -> bool {
-        [self.attested, self.token, self.nothing].contains(&earns)
+        [self.attested, self.token, self.kubelet, self.nothing].contains(&earns)
     }
 
     /// What an attestation earns. `None` is a refusal.
@@ -92,6 +101,12 @@ impl Grants {
     #[must_use]
     pub fn for_token(&self, token: &tokens::Redeemed) -> Option<Grant> {
         grant(self.token, token.pool())
+    }
+
+    /// What a kubelet's client certificate earns.
+    #[must_use]
+    pub fn for_kubelet(&self, member: &Member) -> Option<Grant> {
+        grant(self.kubelet, member.pool())
     }
 
     /// What a node earns that shows nothing.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
+use crate::kubelet::NamePatterns;
 use crate::policy::{Earns, Grants};
 
 #[derive(Debug, Deserialize)]
@@ -18,10 +19,18 @@ struct File {
     grants: GrantsFile,
     tpm: Tpm,
     #[serde(default)]
+    kubelet: KubeletFile,
+    #[serde(default)]
     source: SourceFile,
     #[serde(default)]
     pre_approved: PreApproved,
     upstream: Option<UpstreamSettings>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct KubeletFile {
+    names: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,6 +61,8 @@ pub(super) struct PoolFile {
     pub grants: Grants,
     pub endorsement: Endorsement,
     pub reference_values: ReferenceValues,
+    /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
+    pub kubelet_names: NamePatterns,
     /// The folder with MachineConfigs; it need not be there.
     pub machine_configs: PathBuf,
     /// The kubelet's bootstrap kubeconfig.
@@ -68,6 +79,7 @@ pub(super) struct PoolFile {
 struct GrantsFile {
     attested: Earns,
     token: Earns,
+    kubelet: Earns,
     nothing: Earns,
 }
 
@@ -76,6 +88,7 @@ impl Default for GrantsFile {
         Self {
             attested: Earns::Full,
             token: Earns::Refuse,
+            kubelet: Earns::Refuse,
             nothing: Earns::PreApproved,
         }
     }
@@ -141,9 +154,31 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         )));
     }
     let reference_values = ReferenceValues::new(file.tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))?;
-    let GrantsFile { attested, token, nothing } = file.grants;
+    let GrantsFile {
+        attested,
+        token,
+        kubelet,
+        nothing,
+    } = file.grants;
+    let names = |problem: String| PoolError::Kubelet {
+        path: path.to_owned(),
+        problem,
+    };
+    let kubelet_names = NamePatterns::new(file.kubelet.names).map_err(|error| names(error.to_string()))?;
+    // A certificate says no pool: without names, a worker could fetch the control plane's config.
+    if kubelet != Earns::Refuse && kubelet_names.is_empty() {
+        return Err(names(
+            "grants.kubelet gives something, so names must say which nodes are this pool's, such as names = [\"worker-*\"]".to_owned(),
+        ));
+    }
     Ok(PoolFile {
-        grants: Grants { attested, token, nothing },
+        grants: Grants {
+            attested,
+            token,
+            kubelet,
+            nothing,
+        },
+        kubelet_names,
         endorsement: file.tpm.endorsement,
         reference_values,
         machine_configs: folder.join(file.source.machine_configs),

@@ -24,6 +24,7 @@ pub use versions::{RenderedConfig, Versions};
 
 use crate::ignition::lint::{self, Finding};
 use crate::ignition::{Config, Inexpressible, Invalid, NotAConfig, SpecVersion};
+use crate::kubelet::NamePatterns;
 use crate::machine_config::appended::{Appended, REPEATING};
 use crate::machine_config::manifest::ManifestError;
 use crate::machine_config::render::{self, RenderError, Rendered};
@@ -51,6 +52,8 @@ pub struct Pool {
     pub endorsement: Endorsement,
     /// The PCR values accepted.
     pub reference_values: ReferenceValues,
+    /// The names of its nodes, for those that show a kubelet's certificate.
+    pub kubelet_names: NamePatterns,
     /// What a challenge asks for.
     pub selection: PcrSelection,
     name: String,
@@ -84,6 +87,14 @@ pub enum PoolError {
     /// The reference values do not make sense.
     #[error("{path}: [tpm.pcrs]: {problem}")]
     Pcrs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It is not said which nodes belong to the pool.
+    #[error("{path}: [kubelet]: {problem}")]
+    Kubelet {
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -396,6 +407,7 @@ impl Pool {
             endorsement: file.endorsement,
             selection,
             reference_values: file.reference_values,
+            kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),
             unpinned: file
                 .upstream
@@ -466,6 +478,7 @@ impl Pool {
         self.grants == other.grants
             && self.endorsement == other.endorsement
             && self.reference_values == other.reference_values
+            && self.kubelet_names == other.kubelet_names
             && self.selection == other.selection
             && self.needless == other.needless
             && self.unpinned == other.unpinned

@@ -73,6 +73,7 @@ fn the_sample_is_a_pool() {
         Grants {
             attested: Earns::Full,
             token: Earns::Refuse,
+            kubelet: Earns::Refuse,
             nothing: Earns::PreApproved
         }
     );

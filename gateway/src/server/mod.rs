@@ -26,8 +26,10 @@ use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
 use crate::ek_roots::{self, EkRootsFolderError};
 use crate::guesses::Guesses;
+use crate::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::{self, LiveTls, TlsError};
+use crate::policy::Earns;
 use crate::pools::PoolError;
 use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
@@ -139,6 +141,14 @@ impl Server {
         };
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
+        if settings.tls.client_ca.is_none() {
+            for pool in pools.all().iter().filter(|pool| pool.grants.kubelet != Earns::Refuse) {
+                tracing::warn!(
+                    "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
+                    pool.name()
+                );
+            }
+        }
         let ek_roots = ek_roots::load(&settings.ek_roots)?;
         for warning in pools.all().iter().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
             tracing::warn!("{warning}");
@@ -335,9 +345,13 @@ async fn connection(
         Ok(Err(error)) => return handshakes.failed(peer, &error),
         Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
     };
+    let presented = stream.get_ref().1.peer_certificates().map(Presented::new);
     // Not a layer of the router, which would wrap every route anew for each connection.
     let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        if let Some(presented) = &presented {
+            request.extensions_mut().insert(presented.clone());
+        }
         request.map(axum::body::Body::new)
     }));
     let connection = http1::Builder::new()

@@ -14,6 +14,8 @@
 #[path = "../../../attest/tests/support/mod.rs"]
 pub mod soft_tpm;
 
+pub mod kubelet;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};

@@ -1,5 +1,7 @@
-//! The gateway's API as the node uses it: three requests over TLS that trusts the pointer's CAs only.
+//! The gateway's API as the node uses it: three requests over TLS that trusts the pointer's CAs only, and a fourth for the config of a
+//! node that the cluster has approved.
 
+pub mod identity;
 pub mod tls;
 
 use std::error::Error as _;
@@ -9,18 +11,20 @@ use std::time::Duration;
 
 use attest::SpkiSha256;
 use attest::protocol::{
-    CHALLENGE_PATH, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest, EvidenceResponse,
-    Problem, SERVICE, VERSION,
+    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
+    EvidenceResponse, Problem, SERVICE, VERSION,
 };
+use reqwest::header::ACCEPT;
 use reqwest::{Client, RequestBuilder, StatusCode};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::printable;
 
+use self::identity::Identity;
 use self::tls::{TlsProblem, Trust};
 
 /// Largest answer read. A challenge is about 3 KiB.
@@ -29,6 +33,26 @@ const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long one request may take before it counts as lost. A loaded gateway answers in milliseconds.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+/// Largest config read: a pool's files together have at most that much.
+const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
+/// How long a config may take: the largest one at 5 Mbit/s.
+const CONFIG_LIMIT: Duration = Duration::from_secs(120);
+
+/// What one answer may cost.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    bytes: usize,
+    time: Duration,
+}
+
+const ANSWER: Bounds = Bounds {
+    bytes: ANSWER_LIMIT_BYTES,
+    time: REQUEST_LIMIT,
+};
+const CONFIG: Bounds = Bounds {
+    bytes: CONFIG_LIMIT_BYTES,
+    time: CONFIG_LIMIT,
+};
 
 /// Why a gateway could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -78,6 +102,12 @@ pub enum GatewayError {
     /// It refused.
     #[error("the gateway refused: {}", .0.title)]
     Refused(Box<Problem>),
+    /// It did not ask for the client certificate: its answer is what anybody gets.
+    #[error("{url} has not asked for a client certificate, so its answer is not for this node")]
+    Unasked {
+        /// What was asked.
+        url: String,
+    },
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up: {0}")]
     Client(String),
@@ -98,6 +128,7 @@ pub struct Http {
     runtime: Option<Runtime>,
     client: Client,
     trust: Arc<Trust>,
+    identity: Option<Arc<Identity>>,
 }
 
 impl Http {
@@ -106,9 +137,27 @@ impl Http {
     /// # Errors
     /// [`GatewayError::Client`].
     pub fn new(trust: Trust) -> Result<Self, GatewayError> {
+        Self::build(trust, None)
+    }
+
+    /// As [`Http::new`], and shows a client certificate to a server that asks for one.
+    ///
+    /// # Errors
+    /// [`GatewayError::Client`].
+    pub fn showing(trust: Trust, identity: Identity) -> Result<Self, GatewayError> {
+        Self::build(trust, Some(Arc::new(identity)))
+    }
+
+    fn build(trust: Trust, identity: Option<Arc<Identity>>) -> Result<Self, GatewayError> {
         let trust = Arc::new(trust);
-        let client = Client::builder()
-            .tls_backend_preconfigured(trust.client_config().map_err(|error| GatewayError::Client(error.to_string()))?)
+        let mut builder = Client::builder();
+        if identity.is_some() {
+            // Each attempt has a handshake of its own, so that it is known whether the certificate was shown.
+            builder = builder.pool_max_idle_per_host(0);
+        }
+        let tls = trust.client_config(identity.as_ref());
+        let client = builder
+            .tls_backend_preconfigured(tls.map_err(|error| GatewayError::Client(error.to_string()))?)
             .tls_info(true)
             .https_only(true)
             .redirect(reqwest::redirect::Policy::none())
@@ -129,6 +178,7 @@ impl Http {
             runtime: Some(runtime),
             client,
             trust,
+            identity,
         })
     }
 }
@@ -184,7 +234,7 @@ impl<'http> Gateway<'http> {
     /// All but [`GatewayError::Refused`].
     pub fn discover(&self) -> Result<Discovered, GatewayError> {
         let url = self.url(DISCOVERY_PATH);
-        let answer = self.exchange(&url, || self.http.client.get(&url))?;
+        let answer = self.exchange(&url, ANSWER, || self.http.client.get(&url))?;
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
         }
@@ -224,12 +274,33 @@ impl<'http> Gateway<'http> {
         self.post(&self.url(EVIDENCE_PATH), request).map(|(response, _)| response)
     }
 
+    /// Asks for the config of a pool, and shows the client certificate of [`Http::showing`].
+    ///
+    /// # Errors
+    /// [`GatewayError`]; [`GatewayError::Unasked`] if the server has not looked at the certificate, whatever it gave.
+    pub fn config(&self, pool: &str, spec: &str) -> Result<Zeroizing<Vec<u8>>, GatewayError> {
+        let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
+        let accept = format!("application/vnd.coreos.ignition+json;version={spec}, */*;q=0.1");
+        let answer = self.exchange(&url, CONFIG, || self.http.client.get(&url).header(ACCEPT, &accept))?;
+        if !self.http.identity.as_ref().is_some_and(|identity| identity.was_shown()) {
+            return Err(GatewayError::Unasked { url });
+        }
+        let garbage = |what: String| GatewayError::Answer { url: url.clone(), what };
+        if answer.status != StatusCode::OK {
+            return Err(refused(&answer).unwrap_or_else(|| garbage(format!("status {}", answer.status.as_u16()))));
+        }
+        if serde_json::from_slice::<AConfig>(&answer.body).is_err() {
+            return Err(garbage("no Ignition config".to_owned()));
+        }
+        Ok(answer.body)
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
     fn post<Q: Serialize, A: DeserializeOwned>(&self, url: &str, request: &Q) -> Result<(A, Option<SpkiSha256>), GatewayError> {
-        let answer = self.exchange(url, || self.http.client.post(url).json(request))?;
+        let answer = self.exchange(url, ANSWER, || self.http.client.post(url).json(request))?;
         let garbage = |what: String| GatewayError::Answer { url: url.to_owned(), what };
         if answer.status == StatusCode::OK {
             // The message of serde_json may hold parts of the body, and the body may hold a ticket.
@@ -242,17 +313,16 @@ impl<'http> Gateway<'http> {
             })?;
             return Ok((response, answer.server_key));
         }
-        let problem = serde_json::from_slice::<Problem>(&answer.body).map_err(|_| garbage(format!("status {}", answer.status.as_u16())))?;
-        Err(GatewayError::Refused(Box::new(problem)))
+        Err(refused(&answer).unwrap_or_else(|| garbage(format!("status {}", answer.status.as_u16()))))
     }
 
     /// Asks until there is an answer that is not a 5xx, or no time.
-    fn exchange(&self, url: &str, request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
+    fn exchange(&self, url: &str, bounds: Bounds, request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let failed = match self.attempt(url, request()) {
+            let failed = match self.attempt(url, bounds, request()) {
                 Ok(answer) if answer.status.is_server_error() => GatewayError::Failing {
                     url: url.to_owned(),
                     attempts,
@@ -273,8 +343,11 @@ impl<'http> Gateway<'http> {
         }
     }
 
-    fn attempt(&self, url: &str, request: RequestBuilder) -> Result<Answer, Lost> {
-        let limit = self.deadline.remaining().min(REQUEST_LIMIT);
+    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<Answer, Lost> {
+        let limit = self.deadline.remaining().min(bounds.time);
+        if let Some(identity) = &self.http.identity {
+            identity.begin();
+        }
         let Some(runtime) = &self.http.runtime else {
             return Err(Lost::Surely(GatewayError::Client("it is shut down".to_owned())));
         };
@@ -292,8 +365,8 @@ impl<'http> Gateway<'http> {
             let status = response.status();
             let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));
             while let Some(chunk) = response.chunk().await.map_err(lost)? {
-                if body.len() + chunk.len() > ANSWER_LIMIT_BYTES {
-                    let what = format!("more than {ANSWER_LIMIT_BYTES} bytes");
+                if body.len() + chunk.len() > bounds.bytes {
+                    let what = format!("more than {} bytes", bounds.bytes);
                     return Err(Lost::Surely(GatewayError::Answer { url: url.to_owned(), what }));
                 }
                 body.extend_from_slice(&chunk);
@@ -301,6 +374,25 @@ impl<'http> Gateway<'http> {
             Ok(Answer { status, body, server_key })
         })
     }
+}
+
+/// What every Ignition config has. An empty answer is none: a node that took it would be left without its config.
+#[derive(Deserialize)]
+struct AConfig {
+    #[serde(rename = "ignition")]
+    _ignition: AVersion,
+}
+
+#[derive(Deserialize)]
+struct AVersion {
+    #[serde(rename = "version")]
+    _version: String,
+}
+
+/// The refusal in an answer, if it is one.
+fn refused(answer: &Answer) -> Option<GatewayError> {
+    let problem = serde_json::from_slice::<Problem>(&answer.body).ok()?;
+    Some(GatewayError::Refused(Box::new(problem)))
 }
 
 /// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.

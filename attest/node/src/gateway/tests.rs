@@ -1,5 +1,7 @@
 //! Against a TLS server of their own, on a port of the kernel's choice.
 
+mod config;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

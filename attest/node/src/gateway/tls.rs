@@ -13,6 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::GatewayError;
+use super::identity::Identity;
 use crate::failure::printable;
 
 /// Why this node refuses a server's certificate.
@@ -128,16 +129,19 @@ impl Trust {
 
     /// TLS 1.2 and 1.3 with this trust. Every connection makes a full handshake: a resumed one would show the certificate of the
     /// first, and the quote is bound to the key of the server that is there now.
-    pub(super) fn client_config(&self) -> Result<ClientConfig, rustls::Error> {
+    pub(super) fn client_config(&self, identity: Option<&Arc<Identity>>) -> Result<ClientConfig, rustls::Error> {
         let verifier = Remembering {
             verifier: Arc::clone(&self.verifier),
             refused: Arc::clone(&self.refused),
         };
-        let mut config = ClientConfig::builder_with_provider(provider())
+        let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match identity {
+            Some(identity) => builder.with_client_cert_resolver(Arc::<Identity>::clone(identity)),
+            None => builder.with_no_client_auth(),
+        };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.resumption = Resumption::disabled();
         Ok(config)
@@ -193,7 +197,7 @@ impl Trust {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 

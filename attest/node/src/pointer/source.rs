@@ -34,7 +34,7 @@ impl std::fmt::Debug for Source {
 }
 
 /// Splits `https://host/prefix/config/pool?…` into `https://host/prefix` and `pool`.
-pub(super) fn gateway_of(source: &str) -> Option<(String, String)> {
+pub(crate) fn gateway_of(source: &str) -> Option<(String, String)> {
     let mut url = Url::parse(source).ok()?;
     if url.scheme() != "https" || !url.username().is_empty() || url.password().is_some() {
         return None;

@@ -1,0 +1,149 @@
+//! `attest-node config`: the full config for a node whose kubelet has its client certificate.
+//!
+//! A node that started with the pre-approved config has a certificate once its CSR was approved. By mutual TLS that earns the rest,
+//! from the gateway and the pool that the pointer names. Nothing of the pointer's credentials is sent along: the gateway takes one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::gateway::identity::Identity;
+use crate::gateway::tls::Trust;
+use crate::gateway::{Gateway, Http};
+use crate::pointer::platform::{Platform, pointer_file};
+use crate::pointer::source::gateway_of;
+use crate::pointer::{Pointer, Source, write};
+
+/// What to do, as the command line says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// A pointer file that wins over what Ignition would find.
+    pub pointer: Option<PathBuf>,
+    /// The config's URL, where the pointer names none or several; the CAs are the pointer's all the same.
+    pub url: Option<String>,
+    /// Certificate and key, in one PEM file.
+    pub certificate: PathBuf,
+    /// Where to write the config.
+    pub output: PathBuf,
+    /// The version of Ignition's spec to ask for: `3.3.0`.
+    pub spec: String,
+    /// The most time that all of it may take.
+    pub deadline: Duration,
+    /// The kernel command line.
+    pub cmdline: PathBuf,
+}
+
+/// Checks what `--spec` is given: three numbers.
+///
+/// # Errors
+/// What is expected.
+pub fn spec_version(text: &str) -> Result<String, String> {
+    let numbers: Vec<&str> = text.split('.').collect();
+    let number = |part: &&str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    if numbers.len() == 3 && numbers.iter().all(number) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a version such as 3.3.0".to_owned())
+    }
+}
+
+/// Runs, says on stderr how it went, and returns 0 if the config is written, and 1 if not.
+#[must_use]
+pub fn run(settings: &Settings) -> ExitCode {
+    match fetch(settings, Deadline::after(settings.deadline)) {
+        Ok(from) => {
+            eprintln!("attest-node: config {from} written to {}", settings.output.display());
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("attest-node: no config: {failure}; {} is unchanged", settings.output.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Fetches and writes; says from where.
+fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
+    let identity = Identity::read(&settings.certificate)?;
+    let bytes = match &settings.pointer {
+        Some(path) => pointer_file(path)?,
+        None => Platform::read(&settings.cmdline).pointer()?,
+    };
+    let pointer = Pointer::parse(&bytes)?;
+    let (base, pool) = source(pointer.sources(), settings.url.as_deref())?;
+    let http = Http::showing(Trust::new(&pointer.authorities()?)?, identity)?;
+    let config = Gateway::new(&http, &base, deadline).config(&pool, &settings.spec)?;
+    replace(&settings.output, &config)?;
+    Ok(format!("of pool {pool} from {base}"))
+}
+
+fn replace(output: &Path, config: &[u8]) -> Result<(), Failure> {
+    write::replace(output, config).map_err(|error| {
+        Failure::new(
+            "output",
+            format!("{} cannot be written: {error}", output.display()),
+            "make its folder writable, or name another file with --output",
+        )
+    })
+}
+
+/// The gateway and the pool, without whatever else stands in the URL.
+fn source(sources: Vec<Source>, url: Option<&str>) -> Result<(String, String), Failure> {
+    let unclear = |reason: String| Failure::new("config-source", reason, "name the config with --url https://HOST:PORT/config/POOL");
+    if let Some(url) = url {
+        return gateway_of(url).ok_or_else(|| unclear("--url is not of the form https://…/config/<pool>".to_owned()));
+    }
+    let found = sources.len();
+    let mut sources = sources.into_iter();
+    match (sources.next(), sources.next()) {
+        (Some(Source { base, pool, .. }), None) => Ok((base, pool)),
+        _ => Err(unclear(format!(
+            "the pointer config names {found} sources of the form https://…/config/<pool>, one is needed"
+        ))),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn check(sources: &[&str], url: Option<&str>, expect: Option<(&str, &str)>) {
+        let merge: Vec<String> = sources.iter().map(|source| format!("{{\"source\":{source:?}}}")).collect();
+        let pointer = format!(
+            "{{\"ignition\":{{\"version\":\"3.1.0\",\"config\":{{\"merge\":[{}]}}}}}}",
+            merge.join(",")
+        );
+        let found = source(Pointer::parse(pointer.as_bytes()).unwrap().sources(), url);
+        match expect {
+            Some((base, pool)) => assert_eq!(found, Ok((base.to_owned(), pool.to_owned()))),
+            None => assert_eq!(found.unwrap_err().code, "config-source", "{sources:?} {url:?}"),
+        }
+    }
+
+    #[test]
+    fn one_source_is_asked_and_never_with_its_token() {
+        let worker = Some(("https://a:1", "worker"));
+        check(&["https://a:1/config/worker"], None, worker);
+        check(&["https://a:1/config/worker?token=SECRET"], None, worker);
+        check(&["https://a:1/config/worker", "https://b/base.ign"], None, worker);
+        check(&[], Some("https://a:1/config/worker?token=SECRET"), worker);
+        check(&["https://b/config/x"], Some("https://a:1/config/worker"), worker);
+        check(&[], None, None);
+        check(&["https://a:1/config/worker", "https://b/config/worker"], None, None);
+        check(&["https://a:1/config/worker"], Some("http://a:1/config/worker"), None);
+        check(&["https://a:1/config/worker"], Some("https://user:SECRET@a:1/config/worker"), None);
+    }
+
+    #[test]
+    fn a_spec_version_is_three_numbers() {
+        for right in ["3.3.0", "3.6.0", "2.2.0"] {
+            assert_eq!(spec_version(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "3", "3.3", "3.3.0.0", "3.3.x", "3.3.0\r\nX: y", "3..0", "3.3.1000"] {
+            assert!(spec_version(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

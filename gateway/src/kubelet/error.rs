@@ -1,0 +1,165 @@
+use rustls_pki_types::CertificateDer;
+
+use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
+use crate::clock::rfc3339;
+
+/// Why a certificate is not taken for a kubelet's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KubeletError {
+    /// No certificate at all.
+    #[error("the client has presented an empty chain")]
+    Empty,
+    /// A longer chain than any cluster has.
+    #[error("{found} certificates were presented, at most {CHAIN_LIMIT_CERTIFICATES} are read")]
+    TooMany {
+        /// How many.
+        found: usize,
+    },
+    /// A larger certificate than any kubelet has.
+    #[error("a certificate of {found} bytes was presented, at most {CERTIFICATE_LIMIT_BYTES} are read")]
+    TooLarge {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// It is no X.509 certificate.
+    #[error("the client certificate cannot be read: {problem}")]
+    Malformed {
+        /// What the parser says.
+        problem: String,
+    },
+    /// No configured CA that is valid now is at the end of its chain.
+    #[error("the client certificate's issuer {issuer:?} is no client CA that is valid now, and is not linked to one")]
+    UnknownIssuer {
+        /// The issuer that its text names. Not verified.
+        issuer: String,
+    },
+    /// It, or a CA above it, is not valid yet.
+    #[error("the client certificate, or a CA above it, is valid from {}, it is now {}", rfc3339(*.not_before), rfc3339(*.now))]
+    NotYetValid {
+        /// Its first second, since 1970.
+        not_before: u64,
+        /// The time of the request, seconds since 1970.
+        now: u64,
+    },
+    /// It, or a CA above it, is not valid any more.
+    #[error("the client certificate, or a CA above it, was valid until {}, it is now {}", rfc3339(*.not_after), rfc3339(*.now))]
+    Expired {
+        /// Its last second, since 1970.
+        not_after: u64,
+        /// The time of the request, seconds since 1970.
+        now: u64,
+    },
+    /// A signature in its chain does not verify.
+    #[error("a signature in the client certificate's chain does not verify under the key of the issuer that is named there")]
+    Signature,
+    /// It was issued for another purpose.
+    #[error("the client certificate's extended key usage is {found}, a kubelet's has clientAuth")]
+    Usage {
+        /// What it has.
+        found: String,
+    },
+    /// It is a CA's certificate.
+    #[error("the client certificate is that of a CA")]
+    IsCa,
+    /// The chain is longer than webpki follows, or takes too many attempts to build.
+    #[error("the client certificate's chain is too long, or takes too many attempts to build")]
+    ChainTooLong,
+    /// Anything else that path validation refuses.
+    #[error("the client certificate's chain does not hold: {0}")]
+    Path(webpki::Error),
+    /// The chain holds, and the subject is not a node's.
+    #[error("the client certificate is for {subject:?}, which is no node: {problem}")]
+    NotANode {
+        /// The subject, verified.
+        subject: String,
+        /// Why it is not a node's.
+        problem: SubjectError,
+        /// The chain that holds, the leaf first: what a record keeps.
+        path: Vec<CertificateDer<'static>>,
+    },
+}
+
+impl KubeletError {
+    /// The chain, if that holds: the leaf first. A stranger's certificate has none, so that nobody but the cluster's CAs decides what
+    /// is kept.
+    #[must_use]
+    pub fn path(&self) -> &[CertificateDer<'static>] {
+        match self {
+            Self::NotANode { path, .. } => path,
+            _ => &[],
+        }
+    }
+
+    /// Whether only the dates are wrong.
+    #[must_use]
+    pub const fn is_about_dates(&self) -> bool {
+        matches!(self, Self::NotYetValid { .. } | Self::Expired { .. })
+    }
+
+    pub(super) fn of_path(error: webpki::Error, leaf: &[u8]) -> Self {
+        use webpki::Error;
+        match error {
+            Error::UnknownIssuer => Self::UnknownIssuer {
+                issuer: super::subject::issuer_of(leaf),
+            },
+            Error::CertNotValidYet { time, not_before } => Self::NotYetValid {
+                not_before: not_before.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::CertExpired { time, not_after } => Self::Expired {
+                not_after: not_after.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::InvalidSignatureForPublicKey | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => Self::Signature,
+            Error::RequiredEkuNotFoundContext(_) => Self::Usage {
+                found: "that of another purpose, or a CA above it has another".to_owned(),
+            },
+            Error::CaUsedAsEndEntity => Self::IsCa,
+            Error::MaximumPathDepthExceeded | Error::MaximumPathBuildCallsExceeded | Error::MaximumSignatureChecksExceeded => {
+                Self::ChainTooLong
+            }
+            other => Self::Path(other),
+        }
+    }
+}
+
+/// Why a subject is not a node's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    /// Not exactly one common name.
+    #[error("it has {found} common names, a node has one")]
+    CommonNames {
+        /// How many.
+        found: usize,
+    },
+    /// A common name of another kind.
+    #[error("its common name is {found:?}, a node's begins with \"system:node:\"")]
+    Prefix {
+        /// The common name.
+        found: String,
+    },
+    /// A common name of no node that a cluster could have.
+    #[error("its node name is {found:?}, a node's is a DNS name in lower case of at most 253 characters")]
+    Name {
+        /// The name, without its prefix.
+        found: String,
+    },
+    /// Not exactly the group of nodes.
+    #[error("its organisations are {found:?}, a node's are [\"system:nodes\"]")]
+    Organisations {
+        /// All of them.
+        found: Vec<String>,
+    },
+    /// Something else in the subject.
+    #[error("its subject has an attribute {oid}, a node's has CN and O only")]
+    Attribute {
+        /// Object identifier.
+        oid: String,
+    },
+    /// A value that is no text.
+    #[error("the value of attribute {oid} in its subject is no text")]
+    NoText {
+        /// Object identifier.
+        oid: String,
+    },
+}

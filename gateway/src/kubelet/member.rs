@@ -1,0 +1,55 @@
+use super::{NamePatterns, Verified};
+use crate::enrolment::{self, EnrolmentError};
+use crate::store::Store;
+
+/// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
+#[derive(Debug, Clone)]
+pub struct Member {
+    verified: Verified,
+    pool: String,
+}
+
+impl Member {
+    /// What its certificate has proven.
+    #[must_use]
+    pub const fn verified(&self) -> &Verified {
+        &self.verified
+    }
+
+    /// The pool that it belongs to.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+}
+
+/// Why a node with a good certificate is no member.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// Its name is none of the pool's.
+    #[error("node {name} is none of pool {pool}, whose kubelet.names are {}", names.join(", "))]
+    WrongPool {
+        /// The node's name.
+        name: String,
+        /// The pool.
+        pool: String,
+        /// Its patterns.
+        names: Vec<String>,
+    },
+    /// It is revoked, or the store cannot tell.
+    #[error(transparent)]
+    Enrolment(#[from] EnrolmentError),
+}
+
+/// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked.
+///
+/// # Errors
+/// [`MemberError`].
+pub async fn admit(store: &dyn Store, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
+    enrolment::refuse_revoked(store, Some(verified.name()), None).await?;
+    names.check(verified.name(), pool)?;
+    Ok(Member {
+        verified: verified.clone(),
+        pool: pool.to_owned(),
+    })
+}

@@ -1,0 +1,160 @@
+//! Which nodes belong to a pool: a kubelet's certificate says a node's name and no pool.
+
+use super::MemberError;
+
+/// Longest name of a node (DNS-1123 subdomain), and of a pattern.
+const NAME_LIMIT_BYTES: usize = 253;
+/// Most patterns of one pool: each is compared for each request, and stands in its record.
+const PATTERNS_LIMIT: usize = 100;
+
+/// Why patterns are refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// More than are compared.
+    #[error("{found} patterns, at most {PATTERNS_LIMIT} are read")]
+    TooMany {
+        /// How many.
+        found: usize,
+    },
+    /// One that no node's name could match.
+    #[error("{0:?} is no pattern of node names: lower-case letters, digits, '-', '.' and '*' only, at most 253")]
+    Pattern(String),
+}
+
+/// Patterns of the names of a pool's nodes; `*` stands for any characters, also for none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamePatterns(Vec<String>);
+
+impl NamePatterns {
+    /// Checks patterns.
+    ///
+    /// # Errors
+    /// [`PatternError`].
+    pub fn new(patterns: Vec<String>) -> Result<Self, PatternError> {
+        if patterns.len() > PATTERNS_LIMIT {
+            return Err(PatternError::TooMany { found: patterns.len() });
+        }
+        match patterns.iter().find(|pattern| !is_pattern(pattern)) {
+            Some(wrong) => Err(PatternError::Pattern(wrong.clone())),
+            None => Ok(Self(patterns)),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a node of that name is one of `pool`'s, whose patterns these are.
+    ///
+    /// # Errors
+    /// [`MemberError::WrongPool`].
+    pub fn check(&self, name: &str, pool: &str) -> Result<(), MemberError> {
+        if self.0.iter().any(|pattern| matches(pattern, name)) {
+            return Ok(());
+        }
+        Err(MemberError::WrongPool {
+            name: name.to_owned(),
+            pool: pool.to_owned(),
+            names: self.0.clone(),
+        })
+    }
+
+    /// The patterns as they stand in `pool.toml`.
+    #[must_use]
+    pub fn as_slice(&self) -> &[String] {
+        &self.0
+    }
+}
+
+/// Whether some node's name could match: one that could be a name if each `*` stood for a letter.
+fn is_pattern(pattern: &str) -> bool {
+    pattern.len() <= NAME_LIMIT_BYTES && is_subdomain(&pattern.replace('*', "a"))
+}
+
+/// Linear in the name's length for each piece of the pattern: the first piece is at the beginning, the last at the end, the others in
+/// between, each as early as it can be.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(name) = name.strip_prefix(first) else { return false };
+    let (between, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(mut name) = name.strip_suffix(last) else { return false };
+    for piece in between.split('*') {
+        match name.split_once(piece) {
+            Some((_, after)) => name = after,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// A DNS-1123 subdomain: what Kubernetes takes for a node's name.
+pub(super) fn is_subdomain(name: &str) -> bool {
+    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        bytes.first().is_some_and(alphanumeric)
+            && bytes.last().is_some_and(alphanumeric)
+            && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
+    };
+    name.len() <= NAME_LIMIT_BYTES && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, name: &str, expected: bool) {
+        let patterns = NamePatterns::new(vec![pattern.to_owned()]).unwrap();
+        assert_eq!(patterns.check(name, "worker").is_ok(), expected, "{pattern:?} {name:?}");
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters_and_everything_else_for_itself() {
+        check("worker-*", "worker-1", true);
+        check("worker-*", "worker-", true);
+        check("worker-*", "worker", false);
+        check("worker-*", "a-worker-1", false);
+        check("worker-1", "worker-1", true);
+        check("worker-1", "worker-10", false);
+        check("*", "x", true);
+        check("*.example.com", "a.b.example.com", true);
+        check("*.example.com", "example.com", false);
+        check("a*b*c", "abc", true);
+        check("a*b*c", "axxbyyc", true);
+        check("a*b*c", "axxyyc", false);
+        check("a*bb*b", "abb", false);
+        check("a*a", "a", false);
+        check("w**r", "wr", true);
+        check("worker.x", "workerax", false);
+    }
+
+    #[test]
+    fn what_no_name_could_match_is_no_pattern() {
+        for wrong in [
+            "",
+            " ",
+            "Worker-*",
+            "worker_*",
+            "worker-[1]",
+            "worker-?",
+            ".worker",
+            "worker-",
+            "-*",
+            "a..b",
+            "a/b",
+            "a\n",
+        ] {
+            assert_eq!(
+                NamePatterns::new(vec!["ok".to_owned(), wrong.to_owned()]),
+                Err(PatternError::Pattern(wrong.to_owned()))
+            );
+        }
+        assert!(NamePatterns::new(vec!["a".repeat(254)]).is_err());
+        assert!(NamePatterns::new(vec!["a".to_owned(); 101]).is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! Names in certificates: a node's, and what is shown of others.
+
+use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
+
+use super::error::SubjectError;
+use super::names::is_subdomain;
+
+/// How the common names of nodes begin, in every cluster.
+const NODE_PREFIX: &str = "system:node:";
+/// The group of all nodes.
+const NODE_GROUP: &str = "system:nodes";
+const COMMON_NAME_OID: &str = "2.5.4.3";
+const ORGANISATION_OID: &str = "2.5.4.10";
+/// Longest name that is put into an error or a record, in characters: a node's name and what is around it.
+const SHOWN_LIMIT_CHARACTERS: usize = 320;
+
+/// The name of the node that a subject is for.
+pub(super) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
+    let (mut common_names, mut organisations) = (Vec::new(), Vec::new());
+    for attribute in subject.iter_attributes() {
+        let oid = attribute.attr_type().to_id_string();
+        let to = match oid.as_str() {
+            COMMON_NAME_OID => &mut common_names,
+            ORGANISATION_OID => &mut organisations,
+            _ => return Err(SubjectError::Attribute { oid }),
+        };
+        match attribute.as_str() {
+            Ok(text) => to.push(text),
+            Err(_) => return Err(SubjectError::NoText { oid }),
+        }
+    }
+    let [common_name] = common_names.as_slice() else {
+        return Err(SubjectError::CommonNames { found: common_names.len() });
+    };
+    let Some(name) = common_name.strip_prefix(NODE_PREFIX) else {
+        return Err(SubjectError::Prefix { found: shown(common_name) });
+    };
+    if organisations != [NODE_GROUP] {
+        return Err(SubjectError::Organisations {
+            found: organisations.into_iter().map(shown).collect(),
+        });
+    }
+    if !is_subdomain(name) {
+        return Err(SubjectError::Name { found: shown(name) });
+    }
+    Ok(name.to_owned())
+}
+
+/// A distinguished name for people.
+pub(super) fn name_text(name: &X509Name<'_>) -> String {
+    shown(&name.to_string())
+}
+
+/// The issuer that a certificate names, which need not be true.
+pub(super) fn issuer_of(certificate: &[u8]) -> String {
+    X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, parsed)| name_text(parsed.issuer()))
+}
+
+/// What a stranger may have written, cut to what a log line bears.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
+}

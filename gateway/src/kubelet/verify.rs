@@ -1,0 +1,123 @@
+use attest::UnixTime;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::CertificateDer;
+use webpki::{EndEntityCert, KeyUsage};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::subject::{name_text, node_name};
+use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, Presented};
+
+/// A certificate that the cluster has signed for the kubelet of one node. Only [`verify`] makes one.
+#[derive(Debug, Clone)]
+pub struct Verified {
+    name: String,
+    subject: String,
+    issuer: String,
+    serial: String,
+    not_after: u64,
+    path: Vec<CertificateDer<'static>>,
+}
+
+impl Verified {
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Who it is, as records say it.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("kubelet:{}", self.name)
+    }
+
+    /// The certificate's subject.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    /// The certificate's issuer.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// The certificate's serial number, hexadecimal with colons.
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// The last second at which the certificate is valid, since 1970.
+    #[must_use]
+    pub const fn not_after(&self) -> u64 {
+        self.not_after
+    }
+
+    /// The chain that holds, the leaf first, without the CA that it ends at and without anything that it does not need.
+    #[must_use]
+    pub fn path(&self) -> &[CertificateDer<'static>] {
+        &self.path
+    }
+}
+
+/// Decides whether what a client has presented is the certificate of a node's kubelet, by these CAs, at that time.
+///
+/// # Errors
+/// [`KubeletError`], one for each fact.
+pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -> Result<Verified, KubeletError> {
+    if presented.found > CHAIN_LIMIT_CERTIFICATES {
+        return Err(KubeletError::TooMany { found: presented.found });
+    }
+    if presented.largest_bytes > CERTIFICATE_LIMIT_BYTES {
+        return Err(KubeletError::TooLarge {
+            found: presented.largest_bytes,
+        });
+    }
+    let (leaf, intermediates) = presented.chain.split_first().ok_or(KubeletError::Empty)?;
+    let malformed = |problem: String| KubeletError::Malformed { problem };
+    let end_entity = EndEntityCert::try_from(leaf).map_err(|error| malformed(error.to_string()))?;
+    let anchors = authorities.anchors(now);
+    let path = end_entity
+        .verify_for_usage(
+            aws_lc_rs::default_provider().signature_verification_algorithms.all,
+            &anchors,
+            intermediates,
+            now,
+            KeyUsage::client_auth(),
+            None,
+            None,
+        )
+        .map_err(|error| KubeletError::of_path(error, leaf))?;
+    let between = path.intermediate_certificates().map(|certificate| certificate.der().into_owned());
+    let path = std::iter::once(leaf.clone()).chain(between).collect();
+
+    // From here on the bytes are what a CA of the cluster has signed.
+    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|error| malformed(error.to_string()))?;
+    check_usage(&parsed)?;
+    let subject = name_text(parsed.subject());
+    let name = match node_name(parsed.subject()) {
+        Ok(name) => name,
+        Err(problem) => return Err(KubeletError::NotANode { subject, problem, path }),
+    };
+    Ok(Verified {
+        name,
+        subject,
+        issuer: name_text(parsed.issuer()),
+        serial: parsed.raw_serial_as_string(),
+        not_after: u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0),
+        path,
+    })
+}
+
+/// The leaf has to say that it is a client's: webpki has only checked an extended key usage that is there.
+fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), KubeletError> {
+    let usage = leaf.extended_key_usage().map_err(|error| KubeletError::Malformed {
+        problem: error.to_string(),
+    })?;
+    if usage.is_some_and(|usage| usage.value.client_auth) {
+        return Ok(());
+    }
+    Err(KubeletError::Usage { found: "none".to_owned() })
+}

@@ -1,0 +1,140 @@
+//! A node that started with the pre-approved config, and comes back for the full one with its kubelet's client certificate.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::fs;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use swtpm_tests::scenario::{Run, Site};
+use swtpm_tests::{IGNITION_SPEC, POOL, WrittenFile};
+
+const NODE: &str = "worker-1";
+
+/// The CA that signs the kubelets' client certificates of a cluster.
+struct Cluster {
+    params: CertificateParams,
+    key: KeyPair,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "kube-csr-signer");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        Self {
+            params,
+            key: KeyPair::generate().unwrap(),
+        }
+    }
+
+    fn certificate(&self) -> String {
+        self.params.self_signed(&self.key).unwrap().pem()
+    }
+
+    /// What an approved CSR leaves with the kubelet of [`NODE`]: certificate and key in one file.
+    fn kubelet_client(&self) -> String {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{NODE}"));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.is_ca = IsCa::ExplicitNoCa;
+        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
+        format!("{}{}", certificate.pem(), key.serialize_pem())
+    }
+}
+
+/// A running gateway whose pool gives its full config to kubelets of this cluster.
+fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
+    let mut site = Site::new(folder).unwrap();
+    let gateway = site.gateway();
+    fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate()).unwrap();
+    let settings = fs::read_to_string(gateway.settings()).unwrap();
+    let client_ca = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"";
+    fs::write(gateway.settings(), settings.replace("#: [tls]", client_ca)).unwrap();
+    gateway.edit_pool("\nkubelet = \"refuse\"", "\nkubelet = \"full\"").unwrap();
+    gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
+    gateway.start(None).unwrap();
+    site
+}
+
+/// Boots a VM without TPM, which has the kubelet's file; before its kubelet shows anything it has exactly the pre-approved config.
+fn boot(site: &mut Site, cluster: &Cluster) -> Run {
+    let pointer = site.gateway().pointer(None).unwrap();
+    let vm = site.vm().pointer(&pointer).kubelet_client(&cluster.kubelet_client());
+    let folder = site.vm_folder("kubelet").unwrap();
+    let run = site.boot(vm, &folder).unwrap();
+    site.prove_exactly("pre-approved", &run.outcome).unwrap();
+    let first = run.records.first().unwrap();
+    assert_eq!(
+        (first.decision(), first.shown(), first.verdict(), first.grant()),
+        ("config", "nothing", "served", Some("pre-approved"))
+    );
+    assert_eq!(run.records.len(), 2, "{:?}", run.records);
+    run
+}
+
+#[test]
+fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new();
+    let mut site = site(folder.path(), &cluster);
+    let run = boot(&mut site, &cluster);
+    assert_eq!(run.outcome.exit_codes.get("attest-node-config"), Some(&0));
+    let said = run.outcome.node_verdict().unwrap();
+    assert!(
+        said.starts_with("attest-node: config of pool worker from https://10.0.2.2:") && said.ends_with("written to /run/full.ign"),
+        "{said}"
+    );
+    let served = run.records.last().unwrap();
+    assert_eq!(
+        (served.decision(), served.shown(), served.verdict(), served.grant()),
+        ("config", "kubelet", "served", Some("full"))
+    );
+    assert_eq!(served.identity(), Some("kubelet:worker-1"));
+    assert_eq!(
+        (served.text("/name"), served.text("/spec_version")),
+        (Some(NODE), Some(IGNITION_SPEC))
+    );
+    let sha256 = served.text("/config_sha256").unwrap().to_owned();
+    assert_eq!(
+        run.outcome.config,
+        Some(WrittenFile::File {
+            mode: 0o600,
+            sha256: sha256.clone()
+        })
+    );
+    let full = site
+        .gateway()
+        .command(&["render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
+        .unwrap();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, full.trim_end().as_bytes());
+    assert_eq!(data_encoding::HEXLOWER.encode(digest.as_ref()), sha256);
+    let audit = site.gateway().command(&["audit"]).unwrap();
+    assert!(audit.contains("kubelet:worker-1") && audit.contains(" same"), "{audit}");
+}
+
+#[test]
+fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new();
+    let mut site = site(folder.path(), &cluster);
+    site.gateway().command(&["node", "revoke", NODE, "--reason", "disk sold"]).unwrap();
+    let run = boot(&mut site, &cluster);
+    assert_eq!(
+        (run.outcome.exit_codes.get("attest-node-config"), &run.outcome.config),
+        (Some(&1), &None)
+    );
+    let said = run.outcome.node_verdict().unwrap();
+    assert!(said.contains("[node-revoked]; next: ") && !said.contains("disk sold"), "{said}");
+    let refused = run.records.last().unwrap();
+    assert_eq!(
+        (refused.decision(), refused.shown(), refused.verdict(), refused.code()),
+        ("config", "kubelet", "refused", Some("node-revoked"))
+    );
+    assert_eq!(refused.identity(), Some("kubelet:worker-1"));
+}

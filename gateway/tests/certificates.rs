@@ -9,12 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use attest::UnixTime;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
-use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted, source};
+use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -398,61 +397,4 @@ async fn manifests_are_served_by_and_not_changed() {
     let line = gateway.line(|line| line.contains("the certificates stay as they were"));
     assert!(line.contains("the Secret has no tls.key"), "{line}");
     serves(&gateway, &ca, &second).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_that_fetch_all_the_time_notice_no_rotation() {
-    const CLIENTS: usize = 20;
-    let gateway = Gateway::start();
-    let authorities = || source::authorities(&gateway.path("tls/mcs-ca.crt")).unwrap();
-    let said = gateway.command(&["ca", "introduce"]);
-    assert!(said.contains("write new pointers"), "{said}");
-    // The pointers that are written now.
-    let both = authorities();
-    assert_eq!(both.len(), 2);
-    let (stop, fetched) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            let (stop, fetched, both, address) = (Arc::clone(&stop), Arc::clone(&fetched), both.clone(), gateway.address());
-            tokio::spawn(async move {
-                let mut last = None;
-                // Once more after the end: every client ends on the new chain.
-                loop {
-                    let ending = stop.load(Ordering::SeqCst);
-                    let mut stream = connect(address, &both).await.unwrap();
-                    ask(&mut stream).await;
-                    last = Some(shown(&stream)).or(last);
-                    fetched.fetch_add(1, Ordering::SeqCst);
-                    if ending {
-                        return last.unwrap();
-                    }
-                }
-            })
-        })
-        .collect();
-    let some_more = async || {
-        let goal = fetched.load(Ordering::SeqCst) + 2 * CLIENTS;
-        while fetched.load(Ordering::SeqCst) < goal && !clients.iter().any(tokio::task::JoinHandle::is_finished) {
-            tokio::task::yield_now().await;
-        }
-    };
-    let used = |count: usize| drop(gateway.lines(count, |line| line.contains("the MCS certificate is now")));
-    some_more().await;
-    gateway.command(&["certificate", "renew"]);
-    used(1);
-    some_more().await;
-    gateway.command(&["ca", "switch"]);
-    used(2);
-    some_more().await;
-    gateway.command(&["ca", "retire"]);
-    gateway.line(|line| line.contains(&format!("CAs of new pointers are now {}", both[1].fingerprint.short())));
-    some_more().await;
-    stop.store(true, Ordering::SeqCst);
-    let expected = gateway.certificate();
-    for client in clients {
-        assert_eq!(client.await.unwrap(), expected);
-    }
-    assert_eq!(authorities(), both[1..]);
-    assert!(connect(gateway.address(), &both[..1]).await.is_err());
-    connect(gateway.address(), &both[1..]).await.unwrap();
 }

@@ -130,15 +130,15 @@ fn what_is_broken_is_said_and_the_rest_is_listed() {
     let remove = |path: &'static str| move |gateway: &Gateway| fs::remove_file(gateway.path(path)).unwrap();
     let chmod =
         |path: &'static str| move |gateway: &Gateway| fs::set_permissions(gateway.path(path), fs::Permissions::from_mode(0o640)).unwrap();
-    broken(&write("tls/mcs-ca.crt", "garbage"), "MCS CA", "no certificate");
+    broken(&write("tls/mcs-ca.crt", "garbage"), "MCS CA", "is neither PEM nor a manifest");
     broken(&remove("tls/mcs-ca.crt"), "MCS CA", "mcs-ca.crt");
-    broken(&write("tls/mcs.crt", ""), "MCS certificate", "no certificate");
+    broken(&write("tls/mcs.crt", ""), "MCS certificate", "is empty");
     broken(&remove("tls/mcs.crt"), "MCS certificate", "mcs.crt");
     broken(&remove("tls/mcs.key"), "MCS key", "mcs.key");
-    broken(&write("tls/mcs.key", "garbage"), "MCS key", "no private key");
+    broken(&write("tls/mcs.key", "garbage"), "MCS key", "is neither PEM nor a manifest");
     broken(&chmod("tls/mcs.key"), "MCS key", "0640");
     broken(&chmod("tls/mcs-ca.key"), "CA key", "0640");
-    broken(&write("tls/mcs-ca.key", "garbage"), "CA key", "no private key");
+    broken(&write("tls/mcs-ca.key", "garbage"), "CA key", "is neither PEM nor a manifest");
     broken(&write("state/seal.key", "short"), "seal key", "seal.key");
     broken(&write("ek-roots/maker.der", "garbage"), "EK root", "certificate");
     broken(

@@ -278,7 +278,7 @@ fn a_bundle_that_is_none_is_refused_at_the_start() {
         );
     };
     fs::write(&file, "").unwrap();
-    refused("no certificate");
+    refused("is empty");
     fs::copy(gateway.path("tls/mcs.crt"), &file).unwrap();
     refused("is not the certificate of a CA");
     fs::remove_file(&file).unwrap();

@@ -88,7 +88,9 @@ async fn a_gateway_without_a_client_ca_asks_for_no_certificate() {
     let mut gateway = init(&cluster);
     gateway.settings("");
     gateway.run();
-    gateway.line(|line| line.contains("pool worker: grants.kubelet gives nothing without tls.client_ca"));
+    let warning = "pool worker: grants.kubelet gives nothing without tls.client_ca";
+    gateway.line(|line| line.contains(warning));
+    assert!(gateway.command(&["check"]).contains(warning));
     let answer = get(&gateway, &cluster.kubelet("worker-1"), PATH).await;
     answer.is_config(&gateway.rendered(POOL, "pre-approved"));
     assert_eq!(last(&gateway)["shown"], "nothing");

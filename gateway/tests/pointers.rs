@@ -185,7 +185,11 @@ async fn tokens_come_from_anywhere_and_are_looked_up() {
     let path = source.as_str().unwrap().strip_prefix(&url).unwrap().to_owned();
     assert!(path.contains("?ca=") && path.contains("&token="), "{path}");
     gateway.config(&path, &[]).await.is_config(&gateway.rendered(POOL, "full"));
-    unsatisfied(&gateway, &by_file, "token \"rack7\" was used 1 times, which is as often as it may be");
+    unsatisfied(
+        &gateway,
+        &by_file,
+        "token \"rack7\" was used 1 times, which is as often as it may be",
+    );
     gateway.command(&["token", "revoke", "rack7"]);
     unsatisfied(&gateway, &by_file, "unknown");
     gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");

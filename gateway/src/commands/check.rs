@@ -47,7 +47,7 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             for (name, folder) in folders {
                 match runtime.block_on(pools::load(&name, &folder)) {
-                    Ok(pool) => inspect(&pool, roots, &mut findings),
+                    Ok(pool) => inspect(&pool, roots, settings.tls.client_ca.is_some(), &mut findings),
                     Err(error) => findings.push(Finding::Error(error.to_string())),
                 }
             }
@@ -87,7 +87,7 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
 }
 
 /// What there is to say of a pool.
-fn inspect(pool: &Pool, roots: bool, findings: &mut Vec<Finding>) {
+fn inspect(pool: &Pool, roots: bool, client_ca: bool, findings: &mut Vec<Finding>) {
     findings.push(Finding::Good(format!(
         "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; quotes {}",
         pool.name(),
@@ -108,5 +108,5 @@ fn inspect(pool: &Pool, roots: bool, findings: &mut Vec<Finding>) {
             )));
         }
     }
-    findings.extend(pool.warnings(roots).into_iter().map(Finding::Warning));
+    findings.extend(pool.warnings(roots, client_ca).into_iter().map(Finding::Warning));
 }

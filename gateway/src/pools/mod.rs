@@ -486,10 +486,17 @@ impl Pool {
             && self.full == other.full
     }
 
-    /// What an administrator should know about this pool; `roots` is whether there are EK roots.
+    /// What an administrator should know about this pool; `roots` is whether there are EK roots, `client_ca`
+    /// whether kubelets are asked for their certificates.
     #[must_use]
-    pub fn warnings(&self, roots: bool) -> Vec<String> {
+    pub fn warnings(&self, roots: bool, client_ca: bool) -> Vec<String> {
         let mut warnings = Vec::new();
+        if !client_ca && self.grants.kubelet != Earns::Refuse {
+            warnings.push(format!(
+                "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
+                self.name
+            ));
+        }
         let any_machine = roots && self.endorsement == Endorsement::Any && self.reference_values.checks_nothing();
         if any_machine && self.grants.attested == Earns::Full {
             warnings.push(format!(

@@ -80,10 +80,10 @@ fn the_sample_is_a_pool() {
     assert!(pool.selection.pcrs().iter().copied().eq(0..8));
     assert_eq!(pool.endorsement, Endorsement::Any);
     assert_eq!(
-        (pool.warnings(false).len(), pool.warnings(true).len()),
+        (pool.warnings(false, true).len(), pool.warnings(true, true).len()),
         (2, 3),
         "{:?}",
-        pool.warnings(true)
+        pool.warnings(true, true)
     );
 }
 

@@ -29,7 +29,6 @@ use crate::guesses::Guesses;
 use crate::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::{self, LiveTls, TlsError};
-use crate::policy::Earns;
 use crate::pools::PoolError;
 use crate::pools::live::LivePools;
 use crate::pools::watch::watch;
@@ -141,16 +140,12 @@ impl Server {
         };
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
-        if settings.tls.client_ca.is_none() {
-            for pool in pools.all().iter().filter(|pool| pool.grants.kubelet != Earns::Refuse) {
-                tracing::warn!(
-                    "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
-                    pool.name()
-                );
-            }
-        }
         let ek_roots = ek_roots::load(&settings.ek_roots)?;
-        for warning in pools.all().iter().flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty())) {
+        for warning in pools
+            .all()
+            .iter()
+            .flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty(), settings.tls.client_ca.is_some()))
+        {
             tracing::warn!("{warning}");
         }
         for refused in &ek_roots.refused {

@@ -14,6 +14,7 @@
 //! [`Claims`] and [`AttestationResult`] have no public constructor: to hold one is to have verified.
 
 pub mod appraisal;
+pub mod aws;
 pub mod challenge;
 pub mod claims;
 pub mod endorsements;

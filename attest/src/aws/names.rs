@@ -1,0 +1,84 @@
+//! AWS's names: regions, accounts, instances. Their form only; which of them are accepted is a pool's rule.
+
+/// Longest name of a region, in characters: twice the longest of today, `ap-southeast-7`, and some.
+const REGION_LIMIT_CHARS: usize = 32;
+
+/// Whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`.
+pub(super) fn is_region(text: &str) -> bool {
+    let mut parts = text.split('-');
+    let letters = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase());
+    let number = |part: &str| matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_digit());
+    let ends = parts.next_back().is_some_and(number) && parts.next().is_some_and(|part| part.len() == 2 && letters(part));
+    text.len() <= REGION_LIMIT_CHARS && ends && parts.clone().count() >= 1 && parts.all(letters)
+}
+
+/// Whether a text has the form of an account: twelve digits.
+pub(super) fn is_account(text: &str) -> bool {
+    text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a text has the form of an instance: `i-` and 17 hexadecimal digits, or 8 for those from before 2016.
+pub(super) fn is_instance(text: &str) -> bool {
+    text.strip_prefix("i-")
+        .is_some_and(|id| matches!(id.len(), 8 | 17) && is_lower_hex(id))
+}
+
+/// Whether a text is nothing but hexadecimal digits in lower case.
+pub(super) fn is_lower_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A text from outside, fit for a log: bounded, without control characters.
+pub(super) fn printable(text: &str) -> String {
+    const TEXT_LIMIT_CHARS: usize = 200;
+    text.chars()
+        .take(TEXT_LIMIT_CHARS)
+        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions() {
+        for region in ["eu-central-1", "us-gov-west-1", "ap-southeast-7", "us-isob-east-1", "eu-west-10"] {
+            assert!(is_region(region), "{region}");
+        }
+        let none = [
+            "",
+            "-",
+            "eu",
+            "eu-1",
+            "eu-central",
+            "eu-central-",
+            "eu-central-100",
+            "EU-central-1",
+            "eu--1",
+            "e-central-1",
+            "eu-central-1.evil.example",
+            "eu-central-1a",
+            "eu-c\u{e9}ntral-1",
+            "eu-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-1",
+        ];
+        for other in none {
+            assert!(!is_region(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn accounts_and_instances() {
+        assert!(is_account("123456789012") && !is_account("12345678901") && !is_account("12345678901x"));
+        assert!(is_instance("i-0918f6c55e3b61d89") && is_instance("i-1a2b3c4d"));
+        for other in [
+            "i-0918f6c55e3b61d8",
+            "i-0918f6c55e3b61d8G",
+            "i-0918F6c55e3b61d89",
+            "0918f6c55e3b61d89",
+            "i-",
+        ] {
+            assert!(!is_instance(other), "{other}");
+        }
+    }
+}

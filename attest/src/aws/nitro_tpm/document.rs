@@ -1,0 +1,366 @@
+//! The document, and what the node has to ask for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::cbor::Reader;
+use super::cose::VerifiedPayload;
+use super::error::NitroTpmError;
+use crate::aws::names::{is_account, is_instance, is_lower_hex, is_region, printable};
+use crate::nonce::{SpkiSha256, qualifying_data};
+use crate::protocol::{Blob, HexDigest};
+
+/// Longest public_key, user_data and nonce, in bytes: the document's specification (`user_data`).
+pub const NONCE_LIMIT_BYTES: usize = 1024;
+/// Longest module_id, in characters. `i-`, 17 digits, `-tpm`, 16 digits are 39.
+const MODULE_ID_LIMIT_CHARS: usize = 64;
+/// Highest PCR that a document may have: the specification (`index`). Real NitroTPM documents have 0 to 23.
+const PCR_LAST: u64 = 31;
+/// A PCR of the SHA-384 bank, which is the only digest that there is.
+const PCR_BYTES: usize = 48;
+/// What `digest` says.
+const DIGEST: &str = "SHA384";
+/// Digits that follow `-tpm` and `-enc` in a module_id.
+const MODULE_SUFFIX_CHARS: usize = 16;
+
+/// Which of the two kinds of documents a caller wants. They have the same root, so they must not be mixed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Of an EC2 instance: `nitrotpm_pcrs`.
+    NitroTpm,
+    /// Of a Nitro Enclave on an instance: `pcrs`, which are about the enclave's image and not about the instance's boot.
+    Enclave,
+}
+
+impl Shape {
+    const fn pcrs_field(self) -> &'static str {
+        match self {
+            Self::NitroTpm => "nitrotpm_pcrs",
+            Self::Enclave => "pcrs",
+        }
+    }
+
+    /// What stands between the instance and the number in a module_id.
+    const fn module_infix(self) -> &'static str {
+        match self {
+            Self::NitroTpm => "-tpm",
+            Self::Enclave => "-enc",
+        }
+    }
+
+    const fn identity_prefix(self) -> &'static str {
+        match self {
+            Self::NitroTpm => "aws-nitrotpm",
+            Self::Enclave => "aws-enclave",
+        }
+    }
+}
+
+/// What the node has to give as `user_data`, beside the challenge's nonce as `nonce`:
+/// `nitro-tpm-attest --nonce <nonce> --user-data <this>`. It is what a TPM's quote would have as extraData
+/// ([`qualifying_data`]), so that a document for one purpose, pool and gateway is worth nothing for another.
+#[must_use]
+pub fn expected_user_data(nonce: &[u8], purpose: &str, pool: &str, server_key: &SpkiSha256) -> [u8; 32] {
+    qualifying_data(nonce, purpose, pool, server_key)
+}
+
+/// A document that AWS has signed. That it is fresh, and meant for this gateway, was not checked yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AuthenticDocument {
+    pub(super) shape: Shape,
+    pub(super) module_id: String,
+    pub(super) instance: String,
+    pub(super) region: String,
+    pub(super) timestamp_ms: u64,
+    pub(super) pcrs: BTreeMap<u8, HexDigest>,
+    pub(super) public_key: Option<Blob>,
+    pub(super) user_data: Option<Blob>,
+    pub(super) nonce: Option<Blob>,
+    pub(super) root_sha256: HexDigest,
+}
+
+/// A document that AWS has signed as the answer to a challenge of this gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifiedNitroTpm {
+    #[serde(flatten)]
+    pub(super) document: AuthenticDocument,
+    pub(super) server_key: SpkiSha256,
+    pub(super) account: Option<String>,
+}
+
+impl AuthenticDocument {
+    /// Parses the verified bytes; nothing else is ever parsed.
+    pub(super) fn parse(payload: &VerifiedPayload, common_name: &str, root_sha256: HexDigest, shape: Shape) -> Result<Self, NitroTpmError> {
+        let fields = Fields::parse(payload.bytes(), shape)?;
+        let module_id = fields.module_id.ok_or(NitroTpmError::FieldMissing { field: "module_id" })?;
+        let unknown = |wanted| NitroTpmError::ModuleId {
+            found: printable(module_id),
+            wanted,
+        };
+        let instance = instance_of(module_id, shape).ok_or_else(|| unknown(shape.module_infix()))?;
+        // The CA of the instance has certified which module signs, and where it is.
+        let region = region_of(common_name, module_id).ok_or_else(|| NitroTpmError::ModuleIdNotCertified {
+            module_id: printable(module_id),
+            common_name: printable(common_name),
+        })?;
+        fields.digest.ok_or(NitroTpmError::FieldMissing { field: "digest" })?;
+        Ok(Self {
+            shape,
+            module_id: module_id.to_owned(),
+            instance: instance.to_owned(),
+            region: region.to_owned(),
+            timestamp_ms: fields.timestamp_ms.ok_or(NitroTpmError::FieldMissing { field: "timestamp" })?,
+            pcrs: fields
+                .pcrs
+                .filter(|pcrs| !pcrs.is_empty())
+                .ok_or(NitroTpmError::FieldMissing { field: shape.pcrs_field() })?,
+            public_key: fields.public_key.flatten(),
+            user_data: fields.user_data.flatten(),
+            nonce: fields.nonce.flatten(),
+            root_sha256,
+        })
+    }
+
+    /// Which kind of document it is.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
+    #[must_use]
+    pub fn module_id(&self) -> &str {
+        &self.module_id
+    }
+
+    /// The EC2 instance, from the module_id, which the certificate confirms.
+    #[must_use]
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The instance's region, from the certificate.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// When the document was made: milliseconds since 1970, by the hypervisor's clock.
+    #[must_use]
+    pub const fn timestamp_ms(&self) -> u64 {
+        self.timestamp_ms
+    }
+
+    /// The PCRs, SHA-384.
+    #[must_use]
+    pub const fn pcrs(&self) -> &BTreeMap<u8, HexDigest> {
+        &self.pcrs
+    }
+
+    /// What the node gave as public_key. Nobody has looked at it.
+    #[must_use]
+    pub fn public_key(&self) -> Option<&[u8]> {
+        self.public_key.as_ref().map(AsRef::as_ref)
+    }
+
+    /// What the node gave as user_data.
+    #[must_use]
+    pub fn user_data(&self) -> Option<&[u8]> {
+        self.user_data.as_ref().map(AsRef::as_ref)
+    }
+
+    /// What the node gave as nonce.
+    #[must_use]
+    pub fn nonce(&self) -> Option<&[u8]> {
+        self.nonce.as_ref().map(AsRef::as_ref)
+    }
+
+    /// SHA-256 of the root that the chain leads to.
+    #[must_use]
+    pub const fn root_sha256(&self) -> &HexDigest {
+        &self.root_sha256
+    }
+}
+
+impl VerifiedNitroTpm {
+    /// What AWS has signed.
+    #[must_use]
+    pub const fn document(&self) -> &AuthenticDocument {
+        &self.document
+    }
+
+    /// The server key that the node saw.
+    #[must_use]
+    pub const fn server_key(&self) -> &SpkiSha256 {
+        &self.server_key
+    }
+
+    /// The account, if evidence beside the document has shown it.
+    #[must_use]
+    pub fn account(&self) -> Option<&str> {
+        self.account.as_deref()
+    }
+
+    /// Joins what other *verified* evidence has shown: that `instance` is one of `account`. An identity document does that, and
+    /// STS.
+    ///
+    /// # Errors
+    /// [`NitroTpmError::OtherInstance`] if it is about another instance, [`NitroTpmError::AccountForm`].
+    pub fn with_account(mut self, account: &str, instance: &str) -> Result<Self, NitroTpmError> {
+        if !is_account(account) {
+            return Err(NitroTpmError::AccountForm { found: printable(account) });
+        }
+        if instance != self.document.instance {
+            return Err(NitroTpmError::OtherInstance {
+                document: self.document.instance,
+                beside: printable(instance),
+            });
+        }
+        self.account = Some(account.to_owned());
+        Ok(self)
+    }
+
+    /// The node's stable identity: `aws:<account>/<instance>` if the account is known, else `aws-nitrotpm:<instance>`. Two
+    /// prefixes, so that a node whose account nobody has shown can never be taken for one whose account was.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let AuthenticDocument { shape, instance, .. } = &self.document;
+        match (&self.account, shape) {
+            (Some(account), Shape::NitroTpm) => format!("aws:{account}/{instance}"),
+            _ => format!("{}:{instance}", shape.identity_prefix()),
+        }
+    }
+}
+
+/// The fields, as they stand in the map.
+#[derive(Default)]
+struct Fields<'a> {
+    module_id: Option<&'a str>,
+    digest: Option<()>,
+    timestamp_ms: Option<u64>,
+    pcrs: Option<BTreeMap<u8, HexDigest>>,
+    certificate: Option<()>,
+    cabundle: Option<()>,
+    public_key: Option<Option<Blob>>,
+    user_data: Option<Option<Blob>>,
+    nonce: Option<Option<Blob>>,
+}
+
+impl<'a> Fields<'a> {
+    fn parse(payload: &'a [u8], shape: Shape) -> Result<Self, NitroTpmError> {
+        let cbor = |error| NitroTpmError::Cbor { part: "document", error };
+        let mut reader = Reader::new(payload);
+        let mut fields = Self::default();
+        let mut map = reader.map_of_any_length("the document's map").map_err(cbor)?;
+        while reader.has_entry(&mut map).map_err(cbor)? {
+            match reader.text("a field's name").map_err(cbor)? {
+                "module_id" => set(&mut fields.module_id, "module_id", module_id(&mut reader)?)?,
+                "digest" => set(&mut fields.digest, "digest", digest(&mut reader)?)?,
+                "timestamp" => {
+                    let timestamp = reader.uint("the timestamp").map_err(cbor)?;
+                    set(&mut fields.timestamp_ms, "timestamp", timestamp)?;
+                }
+                "certificate" => set(&mut fields.certificate, "certificate", reader.skip().map_err(cbor)?)?,
+                "cabundle" => set(&mut fields.cabundle, "cabundle", reader.skip().map_err(cbor)?)?,
+                "public_key" => set(&mut fields.public_key, "public_key", optional(&mut reader, "public_key")?)?,
+                "user_data" => set(&mut fields.user_data, "user_data", optional(&mut reader, "user_data")?)?,
+                "nonce" => set(&mut fields.nonce, "nonce", optional(&mut reader, "nonce")?)?,
+                name if name == shape.pcrs_field() => set(&mut fields.pcrs, shape.pcrs_field(), pcrs(&mut reader)?)?,
+                found @ ("pcrs" | "nitrotpm_pcrs") => {
+                    return Err(NitroTpmError::Shape {
+                        found: if found == "pcrs" { "pcrs" } else { "nitrotpm_pcrs" },
+                        wanted: shape.pcrs_field(),
+                    });
+                }
+                other => {
+                    return Err(NitroTpmError::FieldUnknown { field: printable(other) });
+                }
+            }
+        }
+        reader.end().map_err(cbor)?;
+        Ok(fields)
+    }
+}
+
+fn set<T>(slot: &mut Option<T>, field: &'static str, value: T) -> Result<(), NitroTpmError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(NitroTpmError::FieldRepeated { field }),
+    }
+}
+
+fn module_id<'a>(reader: &mut Reader<'a>) -> Result<&'a str, NitroTpmError> {
+    let text = reader.text("the module_id").map_err(in_document)?;
+    if text.len() > MODULE_ID_LIMIT_CHARS {
+        return Err(NitroTpmError::FieldLength {
+            field: "module_id",
+            found: text.len(),
+            limit: MODULE_ID_LIMIT_CHARS,
+        });
+    }
+    Ok(text)
+}
+
+fn digest(reader: &mut Reader<'_>) -> Result<(), NitroTpmError> {
+    let found = reader.text("the digest's name").map_err(in_document)?;
+    if found == DIGEST {
+        return Ok(());
+    }
+    Err(NitroTpmError::Digest {
+        found: printable(found),
+        accepted: DIGEST,
+    })
+}
+
+fn optional(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Blob>, NitroTpmError> {
+    let bytes = reader.bytes_or_null("bytes or null").map_err(in_document)?;
+    match bytes {
+        Some(bytes) if bytes.len() > NONCE_LIMIT_BYTES => Err(NitroTpmError::FieldLength {
+            field,
+            found: bytes.len(),
+            limit: NONCE_LIMIT_BYTES,
+        }),
+        // An empty value and none at all are the same request.
+        bytes => Ok(bytes.filter(|bytes| !bytes.is_empty()).map(|bytes| Blob(bytes.to_vec()))),
+    }
+}
+
+fn pcrs(reader: &mut Reader<'_>) -> Result<BTreeMap<u8, HexDigest>, NitroTpmError> {
+    let mut pcrs = BTreeMap::new();
+    let mut map = reader.map("the map of PCRs").map_err(in_document)?;
+    // No more entries than there are indices: a repeated one ends the loop.
+    while reader.has_entry(&mut map).map_err(in_document)? {
+        let found = reader.uint("a PCR's index").map_err(in_document)?;
+        let index = u8::try_from(found).ok().filter(|index| u64::from(*index) <= PCR_LAST);
+        let index = index.ok_or(NitroTpmError::PcrIndex { found, last: PCR_LAST })?;
+        let value = reader.bytes("a PCR's value").map_err(in_document)?;
+        let wrong = || NitroTpmError::PcrLength {
+            index,
+            found: value.len(),
+            needed: PCR_BYTES,
+        };
+        let digest = HexDigest::new(value).filter(|_| value.len() == PCR_BYTES).ok_or_else(wrong)?;
+        if pcrs.insert(index, digest).is_some() {
+            return Err(NitroTpmError::PcrRepeated { index });
+        }
+    }
+    Ok(pcrs)
+}
+
+const fn in_document(error: super::CborError) -> NitroTpmError {
+    NitroTpmError::Cbor { part: "document", error }
+}
+
+/// The instance in `i-0123456789abcdef0-tpm0000000000000000`.
+fn instance_of(module_id: &str, shape: Shape) -> Option<&str> {
+    let (instance, number) = module_id.split_once(shape.module_infix())?;
+    (is_instance(instance) && number.len() == MODULE_SUFFIX_CHARS && is_lower_hex(number)).then_some(instance)
+}
+
+/// The region in `<module_id>.<region>.aws`, the leaf's common name.
+fn region_of<'a>(common_name: &'a str, module_id: &str) -> Option<&'a str> {
+    let (region, suffix) = common_name.strip_prefix(module_id)?.strip_prefix('.')?.split_once('.')?;
+    (is_region(region) && matches!(suffix, "aws" | "aws-cn" | "aws-us-gov")).then_some(region)
+}

@@ -1,0 +1,416 @@
+//! Why an attestation document is refused.
+
+use x509_parser::certificate::X509Certificate;
+
+use super::cbor::CborError;
+use super::chain::name_text;
+use crate::protocol::HexDigest;
+use crate::reject::Advice;
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NitroTpmError {
+    /// More bytes than any document has.
+    #[error("the document has {found} bytes, at most {limit} are read")]
+    TooLarge {
+        /// Its length.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Not the CBOR of a document.
+    #[error("the {part} cannot be read: {error}")]
+    Cbor {
+        /// Which part.
+        part: &'static str,
+        /// What is wrong.
+        error: CborError,
+    },
+    /// Not a COSE_Sign1.
+    #[error("it is no COSE_Sign1: {problem}")]
+    Cose {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Another tag.
+    #[error("it has CBOR tag {found}, a COSE_Sign1 has 18 or none")]
+    Tag {
+        /// The tag.
+        found: u64,
+    },
+    /// Another algorithm than ES384, or more in the protected header.
+    #[error("its protected header is {found}, accepted is {accepted}: ES384 and nothing else")]
+    Algorithm {
+        /// The header, or its beginning, hexadecimal.
+        found: String,
+        /// What it should be.
+        accepted: String,
+    },
+    /// Something that nobody signed.
+    #[error("its unprotected header is not empty")]
+    Unprotected,
+    /// No ES384 signature.
+    #[error("its signature has {found} bytes, one of ES384 has {needed}")]
+    SignatureLength {
+        /// Its length.
+        found: usize,
+        /// The length needed.
+        needed: usize,
+    },
+    /// A field is not there.
+    #[error("it has no {field}")]
+    FieldMissing {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field is there twice.
+    #[error("it has {field} twice")]
+    FieldRepeated {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field that documents do not have.
+    #[error("it has a field {field:?}, which documents do not have")]
+    FieldUnknown {
+        /// The field.
+        field: String,
+    },
+    /// A field is longer than the specification lets it be.
+    #[error("its {field} has {found} bytes, at most {limit} are read")]
+    FieldLength {
+        /// The field.
+        field: &'static str,
+        /// Its length.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// More certificates than any chain has.
+    #[error("its cabundle has {found} certificates, at most {limit} are read")]
+    CabundleLength {
+        /// How many.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A certificate that is none.
+    #[error("a certificate in it cannot be read: {problem}")]
+    CertificateUnreadable {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Two certificates for one CA.
+    #[error("its cabundle has two certificates of {subject:?}")]
+    CertificateRepeated {
+        /// The subject.
+        subject: String,
+    },
+    /// No configured root is at the end of the chain.
+    #[error("its certificate {certificate:?} does not lead to a configured root")]
+    UnknownIssuer {
+        /// The leaf's subject. Not verified.
+        certificate: String,
+    },
+    /// A certificate is not valid yet.
+    #[error("{certificate} is valid from {not_before}, it is now {now} (seconds since 1970)")]
+    NotYetValid {
+        /// Which one.
+        certificate: String,
+        /// Its first second.
+        not_before: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// A certificate is not valid any more.
+    #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
+    Expired {
+        /// Which one.
+        certificate: String,
+        /// Its last second.
+        not_after: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// A signature in the chain does not verify.
+    #[error("a signature in its chain does not verify under the issuer's key")]
+    ChainSignature,
+    /// A signature in the chain is of another algorithm or curve.
+    #[error("a signature in its chain is not ECDSA on P-384 with SHA-384")]
+    ChainAlgorithm,
+    /// A certificate is not for what it is used for.
+    #[error("the key usage of {certificate:?} does not include {needed}")]
+    CertificateUsage {
+        /// The certificate's subject.
+        certificate: String,
+        /// What is needed.
+        needed: &'static str,
+    },
+    /// Anything else that path validation refuses.
+    #[error("path validation refuses its chain: {problem}")]
+    Path {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The leaf's key is of another kind.
+    #[error("the key of its certificate is not P-384")]
+    LeafKey,
+    /// The document was altered, or signed by another key.
+    #[error("its signature does not verify under the key of its certificate")]
+    Signature,
+    /// The document of something else.
+    #[error("it has {found}, wanted is a document with {wanted}")]
+    Shape {
+        /// The field it has.
+        found: &'static str,
+        /// The field it should have.
+        wanted: &'static str,
+    },
+    /// PCRs of another digest.
+    #[error("its digest is {found:?}, accepted is {accepted:?}")]
+    Digest {
+        /// The digest.
+        found: String,
+        /// What it should be.
+        accepted: &'static str,
+    },
+    /// A PCR that no TPM has.
+    #[error("it has PCR {found}, the last one is {last}")]
+    PcrIndex {
+        /// The index.
+        found: u64,
+        /// The highest one.
+        last: u64,
+    },
+    /// A PCR is there twice.
+    #[error("it has PCR {index} twice")]
+    PcrRepeated {
+        /// The PCR.
+        index: u8,
+    },
+    /// A PCR's value is no SHA-384 digest.
+    #[error("its PCR {index} has {found} bytes, a SHA-384 digest has {needed}")]
+    PcrLength {
+        /// The PCR.
+        index: u8,
+        /// The value's length.
+        found: usize,
+        /// The length needed.
+        needed: usize,
+    },
+    /// The module is no TPM of an instance.
+    #[error("its module_id is {found:?}, wanted is an instance, {wanted} and 16 digits")]
+    ModuleId {
+        /// The module_id.
+        found: String,
+        /// What is in the middle of one.
+        wanted: &'static str,
+    },
+    /// The certificate is about another module.
+    #[error("its module_id is {module_id:?}, its certificate is about {common_name:?}")]
+    ModuleIdNotCertified {
+        /// The module_id.
+        module_id: String,
+        /// The certificate's common name.
+        common_name: String,
+    },
+    /// Not the answer to this challenge.
+    #[error("its nonce is {found}, the challenge's is {expected}")]
+    Nonce {
+        /// The nonce, hexadecimal.
+        found: String,
+        /// The challenge's.
+        expected: String,
+    },
+    /// Made for another purpose, pool or server.
+    #[error("its user_data is {found}; for this challenge and this server it would be {expected}")]
+    UserData {
+        /// The user data, hexadecimal.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// An account that is none.
+    #[error("{found:?} is no account: those have 12 digits")]
+    AccountForm {
+        /// What it is.
+        found: String,
+    },
+    /// The evidence beside it is about another instance.
+    #[error("it is about instance {document}, the evidence beside it about {beside}")]
+    OtherInstance {
+        /// The document's instance.
+        document: String,
+        /// The other one.
+        beside: String,
+    },
+    /// Nobody has shown whose instance it is.
+    #[error("no evidence shows the account of instance {instance}; the pool accepts {}", list(.accepted))]
+    AccountUnknown {
+        /// The instance.
+        instance: String,
+        /// The pool's accounts.
+        accepted: Vec<String>,
+    },
+    /// Somebody else's instance.
+    #[error("its account is {found}; the pool accepts {}", list(.accepted))]
+    Account {
+        /// The account.
+        found: String,
+        /// The pool's accounts.
+        accepted: Vec<String>,
+    },
+    /// An instance in another region.
+    #[error("its region is {found}; the pool accepts {}", list(.accepted))]
+    Region {
+        /// The region.
+        found: String,
+        /// The pool's regions.
+        accepted: Vec<String>,
+    },
+    /// An instance that is not listed.
+    #[error("its instance is {found}; the pool accepts {}", list(.accepted))]
+    Instance {
+        /// The instance.
+        found: String,
+        /// The pool's instances.
+        accepted: Vec<String>,
+    },
+    /// A document that is too old, or from the future.
+    #[error("it was made at {made_ms}, it is now {now_ms} (milliseconds since 1970); the pool accepts {limit_seconds} seconds between")]
+    Age {
+        /// Its timestamp.
+        made_ms: u64,
+        /// The time of appraisal.
+        now_ms: u64,
+        /// The pool's limit.
+        limit_seconds: u64,
+    },
+    /// A PCR that the pool speaks of is not there.
+    #[error("it has no PCR {index}, of which the pool's reference values speak")]
+    PcrMissing {
+        /// The PCR.
+        index: u8,
+    },
+    /// The machine booted something else.
+    #[error("PCR {index} is {found}; the pool accepts {}", list(.accepted))]
+    PcrMismatch {
+        /// The PCR.
+        index: u8,
+        /// Its value.
+        found: HexDigest,
+        /// The accepted values, hexadecimal.
+        accepted: Vec<String>,
+    },
+}
+
+fn list(values: &[String]) -> String {
+    match values {
+        [] => "none".to_owned(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
+    }
+}
+
+macro_rules! advice {
+    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+        /// Every code a [`NitroTpmError`] can have.
+        pub const ADVICE: &[Advice] = &[$($name),*];
+    };
+}
+
+advice! {
+    MALFORMED = "nitro-tpm-malformed", "The attestation document cannot be read", "Use an attest-node of the gateway's release; if it is, the document has changed its form: look for a newer gateway.";
+    ALGORITHM = "nitro-tpm-algorithm", "The attestation document is not signed with ES384", "Use the unmodified attest-node; AWS signs with ES384 only.";
+    NOT_ENDORSED = "nitro-tpm-not-endorsed", "No configured root vouches for the attestation document", "Put AWS's root for the partition into nitro-roots and compare its fingerprint with AWS's documentation.";
+    CERTIFICATE_TIME = "nitro-tpm-certificate-time", "A certificate of the attestation document is not valid at this time", "Compare the gateway's clock: these certificates live three hours. Boot again for a fresh document.";
+    CERTIFICATE_INVALID = "nitro-tpm-certificate-invalid", "The certificates of the attestation document do not hold", "Boot again; if it stays, the document was altered on its way.";
+    SIGNATURE = "nitro-tpm-signature", "The attestation document's signature is wrong", "Boot again; if it stays, the document was altered on its way.";
+    SHAPE = "nitro-tpm-shape", "The attestation document is not of an instance's NitroTPM", "Attest from the instance, not from an enclave on it.";
+    NONCE = "nitro-tpm-nonce", "The attestation document is not for this challenge", "Boot again; if it stays, somebody replays documents.";
+    USER_DATA = "nitro-tpm-user-data", "The attestation document is not for this pool and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
+    OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the evidence beside it are about two instances", "Boot again; if it stays, somebody presents another instance's evidence.";
+    ACCOUNT = "nitro-tpm-account", "The pool does not take instances of this account", "Add the account to the pool's nitro-tpm.accounts, and let the node send evidence that shows its account: an identity document or STS.";
+    REGION = "nitro-tpm-region", "The pool does not take instances of this region", "Add the region to the pool's nitro-tpm.regions.";
+    INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's nitro-tpm.instances.";
+    AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock; boot again for a fresh document.";
+    PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's nitro-tpm.pcrs.";
+}
+
+impl NitroTpmError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::TooLarge { .. }
+            | Self::Cbor { .. }
+            | Self::Cose { .. }
+            | Self::Tag { .. }
+            | Self::Unprotected
+            | Self::SignatureLength { .. }
+            | Self::FieldMissing { .. }
+            | Self::FieldRepeated { .. }
+            | Self::FieldUnknown { .. }
+            | Self::FieldLength { .. }
+            | Self::CabundleLength { .. }
+            | Self::Digest { .. }
+            | Self::PcrIndex { .. }
+            | Self::PcrRepeated { .. }
+            | Self::PcrLength { .. } => MALFORMED,
+            Self::Algorithm { .. } => ALGORITHM,
+            Self::UnknownIssuer { .. } => NOT_ENDORSED,
+            Self::NotYetValid { .. } | Self::Expired { .. } => CERTIFICATE_TIME,
+            Self::CertificateUnreadable { .. }
+            | Self::CertificateRepeated { .. }
+            | Self::ChainSignature
+            | Self::ChainAlgorithm
+            | Self::CertificateUsage { .. }
+            | Self::Path { .. }
+            | Self::LeafKey => CERTIFICATE_INVALID,
+            Self::Signature => SIGNATURE,
+            Self::Shape { .. } | Self::ModuleId { .. } | Self::ModuleIdNotCertified { .. } => SHAPE,
+            Self::Nonce { .. } => NONCE,
+            Self::UserData { .. } => USER_DATA,
+            Self::OtherInstance { .. } => OTHER_INSTANCE,
+            Self::AccountForm { .. } | Self::AccountUnknown { .. } | Self::Account { .. } => ACCOUNT,
+            Self::Region { .. } => REGION,
+            Self::Instance { .. } => INSTANCE,
+            Self::Age { .. } => AGE,
+            Self::PcrMissing { .. } | Self::PcrMismatch { .. } => PCR_MISMATCH,
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+
+    /// What webpki says about the chain of `leaf`.
+    pub(super) fn of_path(error: &webpki::Error, leaf: &X509Certificate<'_>) -> Self {
+        use webpki::Error;
+        let somebody = || "its certificate, or a CA above it,".to_owned();
+        match error {
+            Error::UnknownIssuer => Self::UnknownIssuer {
+                certificate: name_text(leaf.subject()),
+            },
+            Error::CertNotValidYet { time, not_before } => Self::NotYetValid {
+                certificate: somebody(),
+                not_before: not_before.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::CertExpired { time, not_after } => Self::Expired {
+                certificate: somebody(),
+                not_after: not_after.as_secs(),
+                now: time.as_secs(),
+            },
+            Error::InvalidSignatureForPublicKey => Self::ChainSignature,
+            Error::UnsupportedSignatureAlgorithmContext(_) | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+                Self::ChainAlgorithm
+            }
+            other => Self::Path {
+                problem: other.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! AWS's answer: JSON, because the request asks for it.
+
+use serde::Deserialize;
+
+use super::document::VerifiedSts;
+use super::error::StsError;
+use super::request::CheckedRequest;
+use super::rules::partition_of;
+use crate::aws::names::{is_account, is_instance, printable};
+
+/// Largest answer that is read, in bytes. Real ones have about 400.
+pub const ANSWER_LIMIT_BYTES: usize = 4 * 1024;
+
+/// Longest name of a role, in characters: IAM's limit.
+const ROLE_LIMIT_CHARS: usize = 64;
+/// Longest unique id of a role, in characters: IAM's limit for ids.
+const ROLE_ID_LIMIT_CHARS: usize = 128;
+
+/// An HTTP answer to a [`CheckedRequest`], as the client got it, without following anything.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// The status.
+    pub status: u16,
+    /// The header `content-type`.
+    pub content_type: Option<&'a str>,
+    /// The body, of which the client reads [`ANSWER_LIMIT_BYTES`] at most, and one more to see that there are more.
+    pub body: &'a [u8],
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct Envelope {
+    get_caller_identity_response: Response,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct Response {
+    get_caller_identity_result: CallerIdentity,
+    /// The request's id; it has no meaning here.
+    #[serde(rename = "ResponseMetadata")]
+    _metadata: serde::de::IgnoredAny,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct CallerIdentity {
+    account: String,
+    arn: String,
+    user_id: String,
+}
+
+/// Reads the answer to `request`, which is used up: one call, one answer.
+///
+/// # Errors
+/// [`StsError`]: one variant for each part that can be wrong.
+pub fn verify_answer(request: CheckedRequest, answer: &Answer<'_>) -> Result<VerifiedSts, StsError> {
+    match answer.status {
+        200 => {}
+        400 | 403 => return Err(StsError::Refused { status: answer.status }),
+        status => return Err(StsError::Status { found: status }),
+    }
+    let media_type = answer.content_type.and_then(|text| text.split(';').next()).unwrap_or_default();
+    if !media_type.trim_ascii().eq_ignore_ascii_case("application/json") {
+        return Err(StsError::ContentType {
+            found: printable(answer.content_type.unwrap_or("none")),
+        });
+    }
+    if answer.body.len() > ANSWER_LIMIT_BYTES {
+        return Err(StsError::AnswerTooLarge {
+            found: answer.body.len(),
+            limit: ANSWER_LIMIT_BYTES,
+        });
+    }
+    let envelope: Envelope = serde_json::from_slice(answer.body).map_err(|error| StsError::Answer {
+        problem: printable(&error.to_string()),
+    })?;
+    let CallerIdentity { account, arn, user_id } = envelope.get_caller_identity_response.get_caller_identity_result;
+    if !is_account(&account) {
+        return Err(StsError::AnswerAccount {
+            found: printable(&account),
+        });
+    }
+    let prefix = format!("arn:{}:sts::{account}:assumed-role/", partition_of(request.region()).arn);
+    let not_a_role = || StsError::NotAnInstance {
+        arn: printable(&arn),
+        wanted: format!("{prefix}<role>/<instance>"),
+    };
+    let (role, instance) = arn
+        .strip_prefix(&prefix)
+        .and_then(|rest| rest.split_once('/'))
+        .ok_or_else(not_a_role)?;
+    if !is_role(role) || !is_instance(instance) {
+        return Err(not_a_role());
+    }
+    let is_id = |id: &str| (1..=ROLE_ID_LIMIT_CHARS).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !user_id
+        .split_once(':')
+        .is_some_and(|(id, session)| is_id(id) && session == instance)
+    {
+        return Err(StsError::UserId {
+            found: printable(&user_id),
+            wanted: format!("<id>:{instance}"),
+        });
+    }
+    Ok(VerifiedSts {
+        role: role.to_owned(),
+        instance: instance.to_owned(),
+        region: request.region().to_owned(),
+        server_key: *request.server_key(),
+        account,
+        arn,
+        user_id,
+    })
+}
+
+/// Whether a text has the form of a role's name.
+pub(super) fn is_role(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
+    (1..=ROLE_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(allowed)
+}

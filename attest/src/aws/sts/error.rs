@@ -1,0 +1,268 @@
+//! Why a signed request, or AWS's answer to it, is refused. No secret of the request is in any variant: neither its signature
+//! nor its session token.
+
+use crate::reject::Advice;
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StsError {
+    /// Another method.
+    #[error("the request's method is {found:?}, accepted is {accepted}")]
+    Method {
+        /// The method.
+        found: String,
+        /// What it should be.
+        accepted: &'static str,
+    },
+    /// Another URL than those of the pool's regions.
+    #[error("the request's URL is {found:?}; the pool accepts {}", list(.accepted))]
+    Url {
+        /// The URL.
+        found: String,
+        /// The URLs of the pool's regions.
+        accepted: Vec<String>,
+    },
+    /// Another body.
+    #[error("the request's body is {found:?}, accepted is {accepted:?}")]
+    Body {
+        /// The body.
+        found: String,
+        /// What it should be.
+        accepted: &'static str,
+    },
+    /// A header that the request must not have.
+    #[error("the request has a header {name:?}, which is none of those accepted")]
+    HeaderUnknown {
+        /// Its name.
+        name: String,
+    },
+    /// A header is there twice.
+    #[error("the request has the header {name:?} twice")]
+    HeaderRepeated {
+        /// Its name.
+        name: String,
+    },
+    /// A header is not there.
+    #[error("the request has no header {name:?}")]
+    HeaderMissing {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A header has another value.
+    #[error("the request's header {name:?} is {found:?}, accepted is {accepted:?}")]
+    HeaderValue {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What it should be.
+        accepted: String,
+    },
+    /// No time.
+    #[error("the request's x-amz-date is {found:?}, accepted is YYYYMMDDTHHMMSSZ")]
+    DateForm {
+        /// What it is.
+        found: String,
+    },
+    /// Signed too long ago, or in the future.
+    #[error("the request was signed at {signed}, it is now {now} (seconds since 1970); {limit_seconds} seconds between are accepted")]
+    Date {
+        /// The time of signing.
+        signed: u64,
+        /// The time of the check.
+        now: u64,
+        /// The limit.
+        limit_seconds: u64,
+    },
+    /// Signed for another challenge, purpose, pool or server.
+    #[error("the request's server id is {found:?}; for this challenge and this server it would be {expected}")]
+    ServerId {
+        /// The server id.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// The server id is there, but anybody could have put it there.
+    #[error("the request's signature does not cover the server id, but {signed:?}")]
+    ServerIdNotSigned {
+        /// The signed headers.
+        signed: String,
+    },
+    /// Other headers are signed.
+    #[error("the request's signature covers {found:?}, accepted is {accepted:?}")]
+    SignedHeaders {
+        /// The signed headers.
+        found: String,
+        /// What they should be.
+        accepted: &'static str,
+    },
+    /// No Signature Version 4.
+    #[error("the request's authorization is no Signature Version 4: {part}")]
+    Authorization {
+        /// The part that is wrong.
+        part: &'static str,
+    },
+    /// Signed for another day, region or service.
+    #[error("the request is signed for {found:?}, accepted is {accepted:?}")]
+    Scope {
+        /// The credential scope.
+        found: String,
+        /// What it should be.
+        accepted: String,
+    },
+    /// No session token.
+    #[error("the request's session token has {bytes} bytes; accepted is base64 of 1 to {limit}")]
+    SecurityToken {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// AWS does not take the signature or the credentials.
+    #[error("AWS refuses the request with status {status}")]
+    Refused {
+        /// The status.
+        status: u16,
+    },
+    /// AWS does not answer the question. Redirects are among these.
+    #[error("AWS answers with status {found}, not with 200")]
+    Status {
+        /// The status.
+        found: u16,
+    },
+    /// Not the JSON that was asked for.
+    #[error("AWS answers with {found:?}, not with application/json")]
+    ContentType {
+        /// The header.
+        found: String,
+    },
+    /// More bytes than an answer has.
+    #[error("AWS's answer has {found} bytes, at most {limit} are read")]
+    AnswerTooLarge {
+        /// Its length, as far as it was read.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Not the answer to GetCallerIdentity.
+    #[error("AWS's answer cannot be read: {problem}")]
+    Answer {
+        /// What is wrong.
+        problem: String,
+    },
+    /// An account that is none.
+    #[error("AWS's answer names the account {found:?}; those have 12 digits")]
+    AnswerAccount {
+        /// What it is.
+        found: String,
+    },
+    /// A user, another kind of role, or an instance of another account than the answer says.
+    #[error("the credentials are those of {arn:?}; accepted is {wanted}")]
+    NotAnInstance {
+        /// The caller's ARN.
+        arn: String,
+        /// What an instance's is like.
+        wanted: String,
+    },
+    /// The answer contradicts itself.
+    #[error("AWS's answer names the user {found:?}; accepted is {wanted}")]
+    UserId {
+        /// The user id.
+        found: String,
+        /// What it should be like.
+        wanted: String,
+    },
+    /// Somebody else's instance.
+    #[error("its account is {found}; the pool accepts {}", list(.accepted))]
+    Account {
+        /// The account.
+        found: String,
+        /// The pool's accounts.
+        accepted: Vec<String>,
+    },
+    /// Another role.
+    #[error("its role is {found}; the pool accepts {}", list(.accepted))]
+    Role {
+        /// The role.
+        found: String,
+        /// The pool's roles.
+        accepted: Vec<String>,
+    },
+    /// An instance that is not listed.
+    #[error("its instance is {found}; the pool accepts {}", list(.accepted))]
+    Instance {
+        /// The instance.
+        found: String,
+        /// The pool's instances.
+        accepted: Vec<String>,
+    },
+}
+
+fn list(values: &[String]) -> String {
+    match values {
+        [] => "none".to_owned(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
+    }
+}
+
+macro_rules! advice {
+    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+        /// Every code a [`StsError`] can have.
+        pub const ADVICE: &[Advice] = &[$($name),*];
+    };
+}
+
+advice! {
+    REQUEST = "sts-request", "The signed request is not the one that is accepted", "Use the unmodified attest-node.";
+    ENDPOINT = "sts-endpoint", "The signed request is not for an STS of the pool's regions", "Add the node's region to the pool's sts.regions.";
+    DATE = "sts-date", "The request was not signed just before", "Compare the clocks of node and gateway; the node takes its time from the hypervisor.";
+    SERVER_ID = "sts-server-id", "The signed request is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection, or somebody replays requests.";
+    REFUSED = "sts-refused", "AWS does not take the node's credentials", "Give the instance an instance profile with a role; boot again for fresh credentials.";
+    UNAVAILABLE = "sts-unavailable", "AWS's answer cannot be used", "Boot again; if it stays, look at what is between the gateway and AWS.";
+    NOT_AN_INSTANCE = "sts-not-an-instance", "The credentials are not those of an instance", "Attest with the credentials of the instance's own profile.";
+    ACCOUNT = "sts-account", "The pool does not take instances of this account", "Add the account to the pool's sts.accounts.";
+    ROLE = "sts-role", "The pool does not take instances of this role", "Add the role to the pool's sts.roles, if only ec2.amazonaws.com may assume it.";
+    INSTANCE = "sts-instance", "The pool does not take this instance", "Add the instance to the pool's sts.instances.";
+}
+
+impl StsError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Method { .. }
+            | Self::Body { .. }
+            | Self::HeaderUnknown { .. }
+            | Self::HeaderRepeated { .. }
+            | Self::HeaderMissing { .. }
+            | Self::HeaderValue { .. }
+            | Self::DateForm { .. }
+            | Self::SignedHeaders { .. }
+            | Self::Authorization { .. }
+            | Self::Scope { .. }
+            | Self::SecurityToken { .. } => REQUEST,
+            Self::Url { .. } => ENDPOINT,
+            Self::Date { .. } => DATE,
+            Self::ServerId { .. } | Self::ServerIdNotSigned { .. } => SERVER_ID,
+            Self::Refused { .. } => REFUSED,
+            Self::Status { .. }
+            | Self::ContentType { .. }
+            | Self::AnswerTooLarge { .. }
+            | Self::Answer { .. }
+            | Self::AnswerAccount { .. }
+            | Self::UserId { .. } => UNAVAILABLE,
+            Self::NotAnInstance { .. } => NOT_AN_INSTANCE,
+            Self::Account { .. } => ACCOUNT,
+            Self::Role { .. } => ROLE,
+            Self::Instance { .. } => INSTANCE,
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}

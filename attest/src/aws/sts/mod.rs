@@ -1,0 +1,33 @@
+//! AWS STS, GetCallerIdentity: the node signs a request with its role's credentials, the gateway sends it, and AWS answers whose
+//! credentials they are.
+//!
+//! **Proves**: that the sender holds, now, credentials of an instance profile's role in an account, and for which instance AWS
+//! has issued them.
+//!
+//! **Does not prove**: that the sender is that instance. Whoever reads the credentials there, any process on the instance
+//! included, can sign; and whoever may assume the role by other means can choose the name of the session, which is where the
+//! instance stands. So the role's trust policy must name `ec2.amazonaws.com` and nobody else. Nothing is said about what was
+//! booted.
+//!
+//! **Freshness**: the request has a signed header of our own, [`SERVER_ID_HEADER`], that holds what binds it to the challenge's
+//! nonce, the purpose, the pool and the gateway's key; and it is signed within [`DATE_SKEW_LIMIT_SECONDS`] of the gateway's clock.
+//!
+//! The danger is the call itself: it must go to AWS and nowhere else, and ask what we mean to ask. So nothing of the node's
+//! request is forwarded that was not compared with the one request that is accepted ([`check`]). The HTTP call is built from a
+//! [`CheckedRequest`], which only [`check`] makes: POST, no redirects, the caller's own TLS roots.
+
+mod answer;
+mod document;
+mod error;
+mod request;
+mod rules;
+mod time;
+
+pub use answer::{ANSWER_LIMIT_BYTES, Answer, verify_answer};
+pub use document::{VerifiedSts, expected_server_id};
+pub use error::{ADVICE, StsError};
+pub use request::{
+    BODY, CheckedRequest, DATE_SKEW_LIMIT_SECONDS, Expected, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS,
+    SignedRequest, check,
+};
+pub use rules::{StsRules, StsRulesError, appraise};

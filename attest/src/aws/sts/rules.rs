@@ -1,0 +1,139 @@
+//! What a pool accepts of STS, and where STS is.
+
+use serde::Deserialize;
+
+use super::answer::is_role;
+use super::document::VerifiedSts;
+use super::error::StsError;
+use crate::aws::names::{is_account, is_instance, is_region};
+
+/// The rules. Accounts, roles and regions must be given; an empty list accepts nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Raw")]
+pub struct StsRules {
+    accounts: Vec<String>,
+    roles: Vec<String>,
+    regions: Vec<String>,
+    instances: Option<Vec<String>>,
+}
+
+/// As it stands in `pool.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    accounts: Vec<String>,
+    roles: Vec<String>,
+    regions: Vec<String>,
+    instances: Option<Vec<String>>,
+}
+
+/// A rule that cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {found:?} is no {field} of AWS's")]
+pub struct StsRulesError {
+    /// Which rule.
+    pub field: &'static str,
+    /// The value.
+    pub found: String,
+}
+
+/// Where the STS of a region is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Endpoint<'a> {
+    pub(super) region: &'a str,
+}
+
+/// A partition of AWS: regions that share accounts, names and nothing with the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Partition {
+    /// As it stands in ARNs.
+    pub(super) arn: &'static str,
+    /// What hosts end with.
+    dns_suffix: &'static str,
+}
+
+/// The partition of a region: by its name, as AWS's SDKs have it.
+pub(super) fn partition_of(region: &str) -> Partition {
+    let (arn, dns_suffix) = match region {
+        china if china.starts_with("cn-") => ("aws-cn", "amazonaws.com.cn"),
+        government if government.starts_with("us-gov-") => ("aws-us-gov", "amazonaws.com"),
+        _ => ("aws", "amazonaws.com"),
+    };
+    Partition { arn, dns_suffix }
+}
+
+impl Endpoint<'_> {
+    pub(super) fn host(&self) -> String {
+        format!("sts.{}.{}", self.region, partition_of(self.region).dns_suffix)
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("https://{}/", self.host())
+    }
+}
+
+impl TryFrom<Raw> for StsRules {
+    type Error = StsRulesError;
+
+    fn try_from(raw: Raw) -> Result<Self, StsRulesError> {
+        check_form("account", &raw.accounts, is_account)?;
+        check_form("role", &raw.roles, is_role)?;
+        check_form("region", &raw.regions, is_public_region)?;
+        check_form("instance", raw.instances.as_deref().unwrap_or_default(), is_instance)?;
+        Ok(Self {
+            accounts: raw.accounts,
+            roles: raw.roles,
+            regions: raw.regions,
+            instances: raw.instances,
+        })
+    }
+}
+
+fn check_form(field: &'static str, values: &[String], is_one: fn(&str) -> bool) -> Result<(), StsRulesError> {
+    match values.iter().find(|value| !is_one(value)) {
+        None => Ok(()),
+        Some(found) => Err(StsRulesError {
+            field,
+            found: found.clone(),
+        }),
+    }
+}
+
+/// The isolated partitions have other suffixes, which are not known here.
+fn is_public_region(text: &str) -> bool {
+    is_region(text) && !text.starts_with("us-iso") && !text.starts_with("eu-iso") && !text.starts_with("eusc-")
+}
+
+impl StsRules {
+    /// The endpoints that may be called: those of the regions listed.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = Endpoint<'_>> {
+        self.regions.iter().map(|region| Endpoint { region })
+    }
+}
+
+/// Appraises what AWS has answered against a pool's rules. They need no time: freshness is the request's.
+///
+/// # Errors
+/// [`StsError`] with both values, for the first rule that does not hold.
+pub fn appraise(verified: &VerifiedSts, rules: &StsRules) -> Result<(), StsError> {
+    let one_of = |found: &str, accepted: &[String]| accepted.iter().any(|accepted| accepted == found);
+    if !one_of(&verified.account, &rules.accounts) {
+        return Err(StsError::Account {
+            found: verified.account.clone(),
+            accepted: rules.accounts.clone(),
+        });
+    }
+    if !one_of(&verified.role, &rules.roles) {
+        return Err(StsError::Role {
+            found: verified.role.clone(),
+            accepted: rules.roles.clone(),
+        });
+    }
+    match &rules.instances {
+        Some(accepted) if !one_of(&verified.instance, accepted) => Err(StsError::Instance {
+            found: verified.instance.clone(),
+            accepted: accepted.clone(),
+        }),
+        _ => Ok(()),
+    }
+}

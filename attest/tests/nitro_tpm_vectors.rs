@@ -1,0 +1,145 @@
+//! Attestation documents that AWS has signed, from the test vectors (`ATTEST_VECTORS`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic"
+)]
+
+mod vectors;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use attest::aws::nitro_tpm::{self, Expected, NitroRoots, NitroTpmError, Shape};
+use attest::nonce::PURPOSE_CONFIG;
+use attest::{SpkiSha256, UnixTime};
+use ciborium::Value;
+use rustls_pki_types::CertificateDer;
+use vectors::vector;
+
+/// SHA-256 of AWS's root of the commercial partition, as AWS publishes it.
+const ROOT_SHA256: &str = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b";
+
+fn at(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+/// A document in base64, broken into lines or not.
+fn document(path: &str) -> Option<Vec<u8>> {
+    let text = vector(path)?;
+    let text: Vec<u8> = text.into_iter().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    Some(data_encoding::BASE64.decode(&text).unwrap())
+}
+
+/// The payload's fields, read without verifying anything.
+fn fields(document: &[u8]) -> BTreeMap<String, Value> {
+    let sign1: Value = ciborium::from_reader(document).unwrap();
+    let payload = sign1.as_array().unwrap()[2].as_bytes().unwrap().clone();
+    let map: Value = ciborium::from_reader(payload.as_slice()).unwrap();
+    let entries = map.into_map().unwrap().into_iter();
+    entries.map(|(name, value)| (name.into_text().unwrap(), value)).collect()
+}
+
+/// The root, which documents have with them. It is trusted for its digest.
+fn root(document: &[u8]) -> CertificateDer<'static> {
+    let root = fields(document)["cabundle"].as_array().unwrap()[0].as_bytes().unwrap().clone();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &root);
+    assert_eq!(data_encoding::HEXLOWER.encode(digest.as_ref()), ROOT_SHA256);
+    root.into()
+}
+
+#[test]
+fn a_real_enclaves_document_verifies_with_its_clock() {
+    let Some(document) = document("aws/nitro/valid-attestation-doc-base64") else {
+        return;
+    };
+    let roots = NitroRoots::new(&[root(&document)]).unwrap();
+    let verify = |shape, now| nitro_tpm::authenticate(&document, &roots, shape, at(now));
+    // 2023-09-18, 15:03:30.
+    let made = 1_695_049_410;
+    let authentic = verify(Shape::Enclave, made).unwrap();
+    assert_eq!(authentic.module_id(), "i-0918f6c55e3b61d89-enc018aa8b8e2285d13");
+    assert_eq!((authentic.instance(), authentic.region()), ("i-0918f6c55e3b61d89", "us-east-1"));
+    assert_eq!(authentic.timestamp_ms(), 1_695_049_410_860);
+    assert_eq!(authentic.root_sha256().to_string(), ROOT_SHA256);
+
+    let expected = vector("aws/nitro/valid_attestation_doc_ga.expected.json").unwrap();
+    let expected: serde_json::Value = serde_json::from_slice(&expected).unwrap();
+    let pcrs = expected["pcrs"].as_object().unwrap();
+    assert!(!pcrs.is_empty());
+    for (name, value) in pcrs {
+        let index: u8 = name.strip_prefix("pcr").unwrap().parse().unwrap();
+        assert_eq!(authentic.pcrs()[&index].to_string(), value.as_str().unwrap(), "{name}");
+    }
+
+    // It is an enclave's, it is old, and it is not for us.
+    assert!(matches!(verify(Shape::NitroTpm, made), Err(NitroTpmError::Shape { .. })));
+    assert!(matches!(verify(Shape::Enclave, 1_800_000_000), Err(NitroTpmError::Expired { .. })));
+    assert!(matches!(
+        verify(Shape::Enclave, made - 86_400),
+        Err(NitroTpmError::NotYetValid { .. })
+    ));
+    let nobody = nitro_tpm::authenticate(&document, &NitroRoots::default(), Shape::Enclave, at(made));
+    assert!(matches!(nobody, Err(NitroTpmError::UnknownIssuer { .. })));
+    let server_keys = [SpkiSha256([1; 32])];
+    let mut expected = Expected {
+        shape: Shape::Enclave,
+        nonce: &[1; 32],
+        purpose: PURPOSE_CONFIG,
+        pool: "worker",
+        server_keys: &server_keys,
+    };
+    let verified = nitro_tpm::verify(&document, &roots, &expected, at(made));
+    assert!(matches!(verified, Err(NitroTpmError::Nonce { .. })));
+    expected.nonce = authentic.nonce().unwrap();
+    let verified = nitro_tpm::verify(&document, &roots, &expected, at(made));
+    assert!(matches!(verified, Err(NitroTpmError::UserData { .. })));
+}
+
+#[test]
+fn attack_11_a_real_document_altered() {
+    let Some(document) = document("aws/nitro/valid-attestation-doc-base64") else {
+        return;
+    };
+    let roots = NitroRoots::new(&[root(&document)]).unwrap();
+    // Every 61st byte: each is in the payload or the signature, and each costs a chain.
+    for position in (0..document.len()).step_by(61) {
+        let mut altered = document.clone();
+        altered[position] ^= 1;
+        let verified = nitro_tpm::authenticate(&altered, &roots, Shape::Enclave, at(1_695_049_410));
+        assert!(verified.is_err(), "byte {position}");
+    }
+}
+
+/// A document of an instance's NitroTPM and the PCRs that were read on the same machine, where the vectors have one.
+#[test]
+fn a_real_nitro_tpms_document_verifies_with_its_clock() {
+    let Some(folder) = vectors::vectors() else { return };
+    let file = "aws/nitro/nitrotpm-fixture.json";
+    if !folder.join(file).is_file() {
+        eprintln!("SKIPPED: the test vectors have no {file}");
+        return;
+    }
+    let fixture: serde_json::Value = serde_json::from_slice(&vector(file).unwrap()).unwrap();
+    let hex = |value: &serde_json::Value| data_encoding::HEXLOWER.decode(value.as_str().unwrap().as_bytes()).unwrap();
+    let document = hex(&fixture["attestation"]["nitro"]["document"]);
+    let roots = NitroRoots::new(&[root(&document)]).unwrap();
+    // 2026-02-03, 10:12:02.
+    let made = 1_770_113_522;
+    let authentic = nitro_tpm::authenticate(&document, &roots, Shape::NitroTpm, at(made)).unwrap();
+    assert_eq!(authentic.module_id(), "i-01cfb383223e42522-tpm0000000000000000");
+    assert_eq!(authentic.timestamp_ms(), 1_770_113_522_437);
+    assert_eq!(authentic.nonce().unwrap(), hex(&fixture["nonce"]));
+    assert!(authentic.pcrs().keys().copied().eq(0..24));
+    for (index, value) in fixture["pcrs"]["sha384"].as_object().unwrap() {
+        let index: u8 = index.parse().unwrap();
+        assert_eq!(authentic.pcrs()[&index].as_bytes(), hex(value), "PCR {index}");
+    }
+    let enclave = nitro_tpm::authenticate(&document, &roots, Shape::Enclave, at(made));
+    assert!(matches!(enclave, Err(NitroTpmError::Shape { .. })));
+    let late = nitro_tpm::authenticate(&document, &roots, Shape::NitroTpm, at(made + 3 * 3600 + 60));
+    assert!(matches!(late, Err(NitroTpmError::Expired { .. })));
+}

@@ -15,11 +15,13 @@
 
 pub mod appraisal;
 pub mod aws;
+pub mod azure;
 pub mod challenge;
 pub mod claims;
 pub mod endorsements;
 pub mod evidence;
 pub mod nonce;
+pub mod pkcs7;
 pub mod protocol;
 pub mod reference_values;
 pub mod reject;

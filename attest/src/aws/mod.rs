@@ -1,5 +1,6 @@
-//! Evidence that AWS vouches for.
+//! Evidence that Amazon Web Services gives to its instances.
 
+pub mod identity_document;
 mod names;
 pub mod nitro_tpm;
 pub mod sts;

@@ -1,0 +1,254 @@
+use der::DateTime;
+use serde::{Deserialize, Serialize};
+
+use super::{IdentityDocumentError, Partition};
+
+/// Where the node gets its evidence: a GET at IMDSv2 (`http://169.254.169.254`) with a session token. The answer is the Base64 of
+/// the PKCS#7 message, in lines; the document is inside of it. Neither `…/document` with `…/signature` (RSA-1024) nor `…/pkcs7`
+/// (DSA) will do.
+pub const IMDS_PATH: &str = "/latest/dynamic/instance-identity/rsa2048";
+
+/// Longest text in a document, in bytes. The longest that AWS defines, an instance type, has about 20.
+const TEXT_LIMIT_BYTES: usize = 128;
+
+/// Most product codes. An image has one, seldom two.
+const CODES_LIMIT: usize = 32;
+
+/// What a copy would prove as well: evidence that is bound to no challenge. Who takes it out of here has to say so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Replayable<T>(T);
+
+impl<T> Replayable<T> {
+    pub(super) const fn new(verified: T) -> Self {
+        Self(verified)
+    }
+
+    /// What was verified, to look at: for records, rules, and to find out who claimed it before.
+    #[must_use]
+    pub const fn replayable(&self) -> &T {
+        &self.0
+    }
+
+    /// What was verified, for a caller that has bound it to a node by other means.
+    #[must_use]
+    pub fn accept_replay(self) -> T {
+        self.0
+    }
+}
+
+/// An instance identity document whose signature was verified. Only [`super::verify`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifiedIdentityDocument {
+    account_id: String,
+    region: String,
+    partition: Option<Partition>,
+    availability_zone: String,
+    instance_id: String,
+    image_id: String,
+    instance_type: String,
+    architecture: String,
+    pending_time: u64,
+    private_ip: Option<String>,
+    version: Option<String>,
+    billing_products: Vec<String>,
+    marketplace_product_codes: Vec<String>,
+    certificate_sha256: String,
+}
+
+/// The document as AWS writes it. Fields that are not read here may come and go.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    account_id: String,
+    region: String,
+    availability_zone: String,
+    instance_id: String,
+    image_id: String,
+    instance_type: String,
+    architecture: String,
+    pending_time: String,
+    #[serde(default)]
+    private_ip: Option<String>,
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    billing_products: Option<Vec<String>>,
+    #[serde(default)]
+    marketplace_product_codes: Option<Vec<String>>,
+}
+
+impl VerifiedIdentityDocument {
+    /// Reads the bytes that were signed with the certificate of this digest.
+    pub(super) fn read(signed: &[u8], certificate_sha256: [u8; 32]) -> Result<Self, IdentityDocumentError> {
+        let raw: Raw = serde_json::from_slice(signed).map_err(|error| IdentityDocumentError::Json {
+            // It may quote a value.
+            problem: error.to_string().chars().take(TEXT_LIMIT_BYTES).collect(),
+        })?;
+        let pending_time = raw.pending_time.parse::<DateTime>();
+        let Ok(pending_time) = pending_time.map(|time| time.unix_duration().as_secs()) else {
+            return Err(field("pendingTime", &raw.pending_time, "a time such as 2026-02-16T00:38:27Z"));
+        };
+        let account = |id: &str| id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit());
+        if !account(&raw.account_id) {
+            return Err(field("accountId", &raw.account_id, "12 digits"));
+        }
+        if !is_region_name(&raw.region) {
+            return Err(field("region", &raw.region, "a name such as us-east-1"));
+        }
+        if !is_instance_id(&raw.instance_id) {
+            return Err(field("instanceId", &raw.instance_id, "i- and up to 17 hexadecimal digits"));
+        }
+        for (name, value) in [
+            ("availabilityZone", &raw.availability_zone),
+            ("imageId", &raw.image_id),
+            ("instanceType", &raw.instance_type),
+            ("architecture", &raw.architecture),
+        ] {
+            check_text(name, value)?;
+        }
+        for (name, value) in [("privateIp", &raw.private_ip), ("version", &raw.version)] {
+            value.as_ref().map_or(Ok(()), |value| check_text(name, value))?;
+        }
+        Ok(Self {
+            partition: Partition::of_region(&raw.region),
+            account_id: raw.account_id,
+            region: raw.region,
+            availability_zone: raw.availability_zone,
+            instance_id: raw.instance_id,
+            image_id: raw.image_id,
+            instance_type: raw.instance_type,
+            architecture: raw.architecture,
+            pending_time,
+            private_ip: raw.private_ip,
+            version: raw.version,
+            billing_products: codes("billingProducts", raw.billing_products)?,
+            marketplace_product_codes: codes("marketplaceProductCodes", raw.marketplace_product_codes)?,
+            certificate_sha256: data_encoding::HEXLOWER.encode(&certificate_sha256),
+        })
+    }
+
+    /// The stable identity of the node: `aws:<account>/<instance>`. Instance ids are not used twice.
+    #[must_use]
+    pub fn node_identity(&self) -> String {
+        format!("aws:{}/{}", self.account_id, self.instance_id)
+    }
+
+    /// The account: 12 digits.
+    #[must_use]
+    pub fn account_id(&self) -> &str {
+        &self.account_id
+    }
+
+    /// The region, such as `us-east-1`: that of the certificate.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// The region's partition; `None` for one that is not known here.
+    #[must_use]
+    pub const fn partition(&self) -> Option<Partition> {
+        self.partition
+    }
+
+    /// The availability zone, such as `us-east-1c`.
+    #[must_use]
+    pub fn availability_zone(&self) -> &str {
+        &self.availability_zone
+    }
+
+    /// The instance, such as `i-0ce4441c840a0a941`.
+    #[must_use]
+    pub fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
+    /// The image that the instance was made from, such as `ami-0b76fe9a9986f66a7`. It says nothing about what is on the disk now.
+    #[must_use]
+    pub fn image_id(&self) -> &str {
+        &self.image_id
+    }
+
+    /// The instance type, such as `t4g.small`.
+    #[must_use]
+    pub fn instance_type(&self) -> &str {
+        &self.instance_type
+    }
+
+    /// The processor's architecture: `x86_64` or `arm64`.
+    #[must_use]
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// When the instance was last started, in seconds since 1970.
+    #[must_use]
+    pub const fn pending_time(&self) -> u64 {
+        self.pending_time
+    }
+
+    /// The instance's address in its network.
+    #[must_use]
+    pub fn private_ip(&self) -> Option<&str> {
+        self.private_ip.as_deref()
+    }
+
+    /// Version of the document's form.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// Codes of billed products, such as `bp-6ba54002`.
+    #[must_use]
+    pub fn billing_products(&self) -> &[String] {
+        &self.billing_products
+    }
+
+    /// Product codes of the Marketplace.
+    #[must_use]
+    pub fn marketplace_product_codes(&self) -> &[String] {
+        &self.marketplace_product_codes
+    }
+
+    /// SHA-256 over the region's certificate that verified, hexadecimal.
+    #[must_use]
+    pub fn certificate_sha256(&self) -> &str {
+        &self.certificate_sha256
+    }
+}
+
+/// Whether a text could be a region's name: of whatever partition.
+pub(super) fn is_region_name(name: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    name.len() <= TEXT_LIMIT_BYTES && name.contains('-') && name.split('-').all(part)
+}
+
+fn is_instance_id(id: &str) -> bool {
+    let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    id.strip_prefix("i-")
+        .is_some_and(|digits| (8..=17).contains(&digits.len()) && digits.bytes().all(digit))
+}
+
+fn codes(name: &'static str, codes: Option<Vec<String>>) -> Result<Vec<String>, IdentityDocumentError> {
+    let codes = codes.unwrap_or_default();
+    if codes.len() > CODES_LIMIT {
+        return Err(field(name, &format!("{} codes", codes.len()), "at most 32 codes"));
+    }
+    codes.iter().try_for_each(|code| check_text(name, code))?;
+    Ok(codes)
+}
+
+fn check_text(name: &'static str, text: &str) -> Result<(), IdentityDocumentError> {
+    if (1..=TEXT_LIMIT_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(())
+    } else {
+        Err(field(name, text, "1 to 128 ASCII characters without spaces"))
+    }
+}
+
+fn field(field: &'static str, found: &str, required: &'static str) -> IdentityDocumentError {
+    let found = found.chars().take(TEXT_LIMIT_BYTES).collect();
+    IdentityDocumentError::Field { field, found, required }
+}

@@ -1,0 +1,145 @@
+use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
+use super::{IMDS_PATH, Rule};
+use crate::pkcs7::Pkcs7Error;
+use crate::reject::Advice;
+
+/// Why an identity document is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityDocumentError {
+    /// The PKCS#7 message does not hold.
+    #[error("the answer of {IMDS_PATH} is refused: {0}")]
+    Pkcs7(#[from] Pkcs7Error),
+    /// No region's certificate is the signer's.
+    #[error("the signer is {signer}, which none of the {certificates} configured certificates is of")]
+    SignerUnknown {
+        /// Whom the message names. Not verified.
+        signer: String,
+        /// How many certificates there are.
+        certificates: usize,
+    },
+    /// The region's certificate is not valid.
+    #[error("the certificate of {certificate} is valid from {not_before} to {not_after}, it is now {now} (seconds since 1970)")]
+    CertificateValidity {
+        /// Which one.
+        certificate: String,
+        /// Its first second.
+        not_before: u64,
+        /// Its last second.
+        not_after: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// What was signed is no identity document.
+    #[error("the signed content is not an identity document: {problem}")]
+    Json {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A field of another form than AWS gives it.
+    #[error("{field} is {found:?}, required is {required}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value, or the beginning.
+        found: String,
+        /// The form.
+        required: &'static str,
+    },
+    /// Another region's certificate has verified.
+    #[error("the document is of region {document}, the certificate that verifies it of {certificate}")]
+    RegionMismatch {
+        /// The document's region.
+        document: String,
+        /// The regions that the certificate is configured for.
+        certificate: String,
+    },
+    /// The pool does not say that it accepts evidence without a nonce.
+    #[error("the document has no nonce, so anybody who has read it could present it; the pool's accept_replayable is false")]
+    Replayable,
+    /// The instance was started after the time of verification.
+    #[error("pendingTime is {pending_time}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
+    Future {
+        /// When the instance was started.
+        pending_time: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// The instance was started too long ago.
+    #[error("the instance was started {age_seconds} s ago, the pool accepts at most {limit_seconds} s")]
+    TooOld {
+        /// Since then, in seconds.
+        age_seconds: u64,
+        /// Of the pool, in seconds.
+        limit_seconds: u64,
+    },
+    /// A value that the pool does not accept.
+    #[error("the {rule} is {found}; the pool accepts {}", list(.accepted))]
+    NotAccepted {
+        /// What is checked.
+        rule: Rule,
+        /// The document's value.
+        found: String,
+        /// The accepted values, or the first of them.
+        accepted: Vec<String>,
+    },
+}
+
+fn list(values: &[String]) -> String {
+    if values.is_empty() { "none".to_owned() } else { values.join(", ") }
+}
+
+macro_rules! advice {
+    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+        /// Every code an [`IdentityDocumentError`] can have.
+        pub const ADVICE: &[Advice] = &[$($name),*];
+    };
+}
+
+advice! {
+    MALFORMED = "aws-document-malformed", "The AWS identity document cannot be read", "Use an attest-node of the gateway's release: it sends the answer of IMDSv2 at /latest/dynamic/instance-identity/rsa2048.";
+    ALGORITHM = "aws-document-algorithm", "The AWS identity document is signed too weakly", "Use the document's rsa2048 form; RSA-1024, DSA and SHA-1 are never accepted.";
+    SIGNER = "aws-document-signer", "No configured region has signed the AWS identity document", "Put the RSA-2048 certificate that AWS publishes for the node's region into the directory of region certificates.";
+    SIGNATURE = "aws-document-signature", "The AWS identity document's signature is wrong", "Boot again; if it stays, the document was altered, or the region's certificate is not the one that AWS publishes.";
+    CERTIFICATE = "aws-document-certificate", "The region's certificate is not valid now", "Compare the gateway's clock with the certificate, and take the region's current certificate from AWS.";
+    REGION = "aws-document-region", "The AWS identity document is of another region than its signer", "Check that each file of the directory of region certificates holds that region's certificates only.";
+    REPLAYABLE = "aws-document-replayable", "The pool accepts no evidence without a nonce", "Let the node attest by NitroTPM or a TPM, or set accept_replayable in pool.toml, and say there what else the node must show.";
+    AGE = "aws-document-age", "The instance was started too long ago, or in the future", "Start the instance again; if this repeats, compare the gateway's clock, or raise max_age_seconds in pool.toml.";
+    ACCOUNT = "aws-account-not-accepted", "The instance is of an AWS account that the pool does not accept", "If the account is yours, add it to accounts in pool.toml.";
+    PARTITION = "aws-partition-not-accepted", "The instance is in an AWS partition that the pool does not accept", "If the pool's account is in that partition, add it to partitions in pool.toml.";
+    PLACE = "aws-region-not-accepted", "The instance is in a region that the pool does not accept", "If that is intended, add the region to regions in pool.toml.";
+    ZONE = "aws-availability-zone-not-accepted", "The instance is in an availability zone that the pool does not accept", "If that is intended, add the zone to availability_zones in pool.toml.";
+    IMAGE = "aws-image-not-accepted", "The instance was made from an image that the pool does not accept", "After an update of the image, add its id to image_ids in pool.toml.";
+    INSTANCE_TYPE = "aws-instance-type-not-accepted", "The instance is of a type that the pool does not accept", "If that is intended, add the type to instance_types in pool.toml.";
+}
+
+impl IdentityDocumentError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Pkcs7(error) if error.is_algorithm() => ALGORITHM,
+            Self::Pkcs7(error) if error.is_signature() => SIGNATURE,
+            Self::Pkcs7(_) | Self::Json { .. } | Self::Field { .. } => MALFORMED,
+            Self::SignerUnknown { .. } => SIGNER,
+            Self::CertificateValidity { .. } => CERTIFICATE,
+            Self::RegionMismatch { .. } => REGION,
+            Self::Replayable => REPLAYABLE,
+            Self::Future { .. } | Self::TooOld { .. } => AGE,
+            Self::NotAccepted { rule, .. } => match rule {
+                Rule::Account => ACCOUNT,
+                Rule::Partition => PARTITION,
+                Rule::Region => PLACE,
+                Rule::AvailabilityZone => ZONE,
+                Rule::Image => IMAGE,
+                Rule::InstanceType => INSTANCE_TYPE,
+            },
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}

@@ -1,0 +1,77 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A partition of AWS: regions with accounts of their own. The same account number may be somebody else's in another partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partition {
+    /// The commercial regions.
+    Aws,
+    /// China.
+    AwsCn,
+    /// GovCloud (US).
+    AwsUsGov,
+}
+
+impl Partition {
+    /// Of a region, by its name; `None` for a region of another partition, and for what is no region's name.
+    #[must_use]
+    pub fn of_region(region: &str) -> Option<Self> {
+        let parts: Vec<&str> = region.split('-').collect();
+        let letters = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase());
+        let number = |part: &str| !part.is_empty() && part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        match parts.as_slice() {
+            ["us", "gov", place, count] if letters(place) && number(count) => Some(Self::AwsUsGov),
+            ["cn", place, count] if letters(place) && number(count) => Some(Self::AwsCn),
+            // The isolated partitions have us-iso-…, us-isob-…, eu-isoe-…, the European Sovereign Cloud has eusc-….
+            [continent, place, count] if continent.len() == 2 && letters(continent) && letters(place) && number(count) => {
+                (!place.starts_with("iso")).then_some(Self::Aws)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aws => "aws",
+            Self::AwsCn => "aws-cn",
+            Self::AwsUsGov => "aws-us-gov",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_told_by_the_region() {
+        let check = |region: &str, partition: Option<Partition>| assert_eq!(Partition::of_region(region), partition, "{region}");
+        for region in ["us-east-1", "ap-southeast-2", "il-central-1", "mx-central-1", "eu-south-2"] {
+            check(region, Some(Partition::Aws));
+        }
+        check("cn-north-1", Some(Partition::AwsCn));
+        check("cn-northwest-1", Some(Partition::AwsCn));
+        check("us-gov-west-1", Some(Partition::AwsUsGov));
+        for region in [
+            "us-iso-east-1",
+            "us-isob-east-1",
+            "eu-isoe-west-1",
+            "us-iso-1",
+            "eusc-de-east-1",
+            "us-gov-1-1",
+            "us-east",
+            "us-east-",
+            "us-east-1a",
+            "US-east-1",
+            "us-east-1-1",
+            "",
+            "--",
+        ] {
+            check(region, None);
+        }
+    }
+}

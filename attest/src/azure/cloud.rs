@@ -1,0 +1,75 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One of Azure's clouds: each has a metadata service with certificates of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AzureCloud {
+    /// Azure's public regions.
+    Public,
+    /// Azure Government (US).
+    UsGovernment,
+    /// Azure operated by 21Vianet in China.
+    China,
+    /// Azure Germany. Closed in 2021; Microsoft still documents its name.
+    Germany,
+}
+
+impl AzureCloud {
+    /// The domain of its metadata service, under which the signer's certificate has a name.
+    #[must_use]
+    pub const fn domain(self) -> &'static str {
+        match self {
+            Self::Public => "metadata.azure.com",
+            Self::UsGovernment => "metadata.azure.us",
+            Self::China => "metadata.azure.cn",
+            Self::Germany => "metadata.microsoftazure.de",
+        }
+    }
+
+    /// The label that a name has before the domain: empty for the domain itself, `None` for a name that is not under it.
+    pub(super) fn label(self, name: &str) -> Option<&str> {
+        let start = name.len().checked_sub(self.domain().len())?;
+        let (before, domain) = name.split_at_checked(start)?;
+        if !domain.eq_ignore_ascii_case(self.domain()) {
+            return None;
+        }
+        if before.is_empty() { Some("") } else { before.strip_suffix('.') }
+    }
+}
+
+impl fmt::Display for AzureCloud {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Public => "public",
+            Self::UsGovernment => "us-government",
+            Self::China => "china",
+            Self::Germany => "germany",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_under_the_domain() {
+        let check = |name: &str, label: Option<&str>| assert_eq!(AzureCloud::Public.label(name), label, "{name}");
+        check("metadata.azure.com", Some(""));
+        check("EastUS.Metadata.Azure.com", Some("EastUS"));
+        check("*.metadata.azure.com", Some("*"));
+        check("a.b.metadata.azure.com", Some("a.b"));
+        for other in [
+            "",
+            "azure.com",
+            "evilmetadata.azure.com",
+            "metadata.azure.com.evil.example",
+            "metadata.azure.us",
+            "ämetadata.azure.com",
+        ] {
+            check(other, None);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+use der::DateTime;
+use serde::{Deserialize, Serialize};
+
+use super::trust::Root;
+use super::{AttestedDocumentError, AzureCloud, ImdsNonce};
+
+/// The encoding that IMDS names in its answer, and the only one that is read.
+pub const ENCODING: &str = "pkcs7";
+
+/// The header that IMDS wants to see, name and value.
+pub const IMDS_HEADER: (&str, &str) = ("Metadata", "true");
+
+/// Where the node gets its evidence: a GET at `http://169.254.169.254`, past any proxy, with [`IMDS_HEADER`]. IMDS keeps answers
+/// for a while, and may give one for an earlier nonce: the node looks at the nonce in the document, and asks again.
+#[must_use]
+pub fn imds_path(nonce: &ImdsNonce) -> String {
+    format!("/metadata/attested/document?api-version=2021-02-01&nonce={nonce}")
+}
+
+/// What IMDS answers with. The node sends `signature` as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ImdsAnswer {
+    /// [`ENCODING`].
+    pub encoding: String,
+    /// The PKCS#7 message in Base64, with the document in it.
+    pub signature: String,
+}
+
+/// Longest text in a document, in bytes. Names in the Marketplace have at most 50 characters or so.
+const TEXT_LIMIT_BYTES: usize = 256;
+
+/// An attested document whose signature, chain and nonce were verified. Only [`super::verify`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifiedAttestedDocument {
+    vm_id: String,
+    subscription_id: String,
+    sku: Option<String>,
+    nonce: String,
+    plan: Option<Plan>,
+    license_type: Option<String>,
+    created_on: u64,
+    expires_on: u64,
+    cloud: AzureCloud,
+    location: Option<String>,
+    certificate_sha256: String,
+    root_subject: String,
+    root_sha256: String,
+}
+
+/// The Marketplace plan of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name; empty for an image without a plan.
+    #[serde(default)]
+    pub name: String,
+    /// Its product.
+    #[serde(default)]
+    pub product: String,
+    /// Its publisher.
+    #[serde(default)]
+    pub publisher: String,
+}
+
+/// What the signer's certificate and its chain say.
+pub(super) struct Signer<'a> {
+    pub(super) cloud: AzureCloud,
+    pub(super) location: Option<String>,
+    pub(super) certificate_sha256: [u8; 32],
+    pub(super) root: &'a Root,
+}
+
+/// The document as Azure writes it. Fields that are not read here may come and go.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    vm_id: String,
+    subscription_id: String,
+    nonce: String,
+    time_stamp: TimeStamp,
+    #[serde(default)]
+    sku: Option<String>,
+    #[serde(default)]
+    plan: Option<Plan>,
+    #[serde(default)]
+    license_type: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TimeStamp {
+    created_on: String,
+    expires_on: String,
+}
+
+impl VerifiedAttestedDocument {
+    /// Reads the bytes that were signed by this signer.
+    pub(super) fn read(signed: &[u8], signer: Signer<'_>) -> Result<Self, AttestedDocumentError> {
+        let raw: Raw = serde_json::from_slice(signed).map_err(|error| AttestedDocumentError::Json {
+            // It may quote a value.
+            problem: error.to_string().chars().take(TEXT_LIMIT_BYTES).collect(),
+        })?;
+        let plan = raw.plan.as_ref();
+        for (name, text) in [
+            ("nonce", Some(&raw.nonce)),
+            ("sku", raw.sku.as_ref()),
+            ("licenseType", raw.license_type.as_ref()),
+            ("plan.name", plan.map(|plan| &plan.name)),
+            ("plan.product", plan.map(|plan| &plan.product)),
+            ("plan.publisher", plan.map(|plan| &plan.publisher)),
+        ] {
+            let fits = |text: &String| text.len() <= TEXT_LIMIT_BYTES && !text.chars().any(char::is_control);
+            if let Some(text) = text.filter(|text| !fits(text)) {
+                return Err(field(name, text, "at most 256 bytes of text"));
+            }
+        }
+        let hex = |bytes: [u8; 32]| data_encoding::HEXLOWER.encode(&bytes);
+        Ok(Self {
+            vm_id: uuid("vmId", &raw.vm_id)?,
+            subscription_id: uuid("subscriptionId", &raw.subscription_id)?,
+            sku: raw.sku,
+            nonce: raw.nonce,
+            plan: raw.plan,
+            license_type: raw.license_type,
+            created_on: time("timeStamp.createdOn", &raw.time_stamp.created_on)?,
+            expires_on: time("timeStamp.expiresOn", &raw.time_stamp.expires_on)?,
+            cloud: signer.cloud,
+            location: signer.location,
+            certificate_sha256: hex(signer.certificate_sha256),
+            root_subject: signer.root.subject.clone(),
+            root_sha256: hex(signer.root.sha256),
+        })
+    }
+
+    /// The stable identity of the node: `azure:<subscription>/<vmId>`, both in lower case.
+    #[must_use]
+    pub fn node_identity(&self) -> String {
+        format!("azure:{}/{}", self.subscription_id, self.vm_id)
+    }
+
+    /// The machine: a UUID in lower case.
+    #[must_use]
+    pub fn vm_id(&self) -> &str {
+        &self.vm_id
+    }
+
+    /// The subscription: a UUID in lower case.
+    #[must_use]
+    pub fn subscription_id(&self) -> &str {
+        &self.subscription_id
+    }
+
+    /// The SKU of a Marketplace image; empty for others.
+    #[must_use]
+    pub fn sku(&self) -> Option<&str> {
+        self.sku.as_deref()
+    }
+
+    /// The nonce that IMDS was asked with.
+    #[must_use]
+    pub fn nonce(&self) -> &str {
+        &self.nonce
+    }
+
+    /// The plan of a Marketplace image.
+    #[must_use]
+    pub const fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// The kind of Azure Hybrid Benefit licence.
+    #[must_use]
+    pub fn license_type(&self) -> Option<&str> {
+        self.license_type.as_deref()
+    }
+
+    /// When the document was made, in seconds since 1970.
+    #[must_use]
+    pub const fn created_on(&self) -> u64 {
+        self.created_on
+    }
+
+    /// Until when it holds, in seconds since 1970.
+    #[must_use]
+    pub const fn expires_on(&self) -> u64 {
+        self.expires_on
+    }
+
+    /// The cloud whose metadata service has signed.
+    #[must_use]
+    pub const fn cloud(&self) -> AzureCloud {
+        self.cloud
+    }
+
+    /// The region of the metadata service that has signed, such as `eastus`, by the one regional name in its certificate
+    /// (`eastus.metadata.azure.com`). It is not in the document; `None` if the certificate has no such name or several.
+    #[must_use]
+    pub fn location(&self) -> Option<&str> {
+        self.location.as_deref()
+    }
+
+    /// SHA-256 over the signer's certificate, hexadecimal.
+    #[must_use]
+    pub fn certificate_sha256(&self) -> &str {
+        &self.certificate_sha256
+    }
+
+    /// Subject of the configured root that the chain leads to.
+    #[must_use]
+    pub fn root_subject(&self) -> &str {
+        &self.root_subject
+    }
+
+    /// SHA-256 over that root's certificate, hexadecimal.
+    #[must_use]
+    pub fn root_sha256(&self) -> &str {
+        &self.root_sha256
+    }
+}
+
+/// A UUID in lower case: Azure writes them in both.
+fn uuid(name: &'static str, text: &str) -> Result<String, AttestedDocumentError> {
+    let lengths = [8, 4, 4, 4, 12];
+    let parts: Vec<&str> = text.split('-').take(lengths.len() + 1).collect();
+    let hexadecimal = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let fits = parts.len() == lengths.len()
+        && parts
+            .iter()
+            .zip(lengths)
+            .all(|(part, length)| part.len() == length && hexadecimal(part));
+    if fits {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(field(name, text, "a UUID"))
+    }
+}
+
+/// A time as Azure writes it, such as `07/28/26 13:24:00 -0000`: month, day, year of this century.
+fn time(name: &'static str, text: &str) -> Result<u64, AttestedDocumentError> {
+    let parse = || {
+        let text = text.strip_suffix(" -0000").or_else(|| text.strip_suffix(" +0000"))?;
+        let (date, time) = text.split_once(' ')?;
+        let (month, rest) = date.split_once('/')?;
+        let (day, year) = rest.split_once('/')?;
+        // What is not of two digits each does not parse.
+        format!("20{year}-{month}-{day}T{time}Z").parse::<DateTime>().ok()
+    };
+    match parse() {
+        Some(time) => Ok(time.unix_duration().as_secs()),
+        None => Err(field(name, text, "a time such as 07/28/26 13:24:00 -0000")),
+    }
+}
+
+fn field(field: &'static str, found: &str, required: &'static str) -> AttestedDocumentError {
+    let found = found.chars().take(TEXT_LIMIT_BYTES).collect();
+    AttestedDocumentError::Field { field, found, required }
+}

@@ -1,0 +1,211 @@
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
+
+use super::Rule;
+use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
+use crate::pkcs7::Pkcs7Error;
+use crate::reject::Advice;
+
+/// Longest text that is taken over from a certificate, in characters.
+const TEXT_LIMIT_CHARS: usize = 256;
+
+/// Why an attested document is refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AttestedDocumentError {
+    /// The PKCS#7 message does not hold.
+    #[error("the attested document is refused: {0}")]
+    Pkcs7(#[from] Pkcs7Error),
+    /// The signer is no metadata service of Azure.
+    #[error("the signer's certificate ({certificate}) is refused: {problem}")]
+    Chain {
+        /// Its issuer and serial number.
+        certificate: String,
+        /// What is wrong.
+        problem: ChainError,
+    },
+    /// What was signed is no attested document.
+    #[error("the signed content is not an attested document: {problem}")]
+    Json {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A field of another form than Azure gives it.
+    #[error("{field} is {found:?}, required is {required}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value, or the beginning.
+        found: String,
+        /// The form.
+        required: &'static str,
+    },
+    /// The document was made for something else.
+    #[error("the document's nonce is {document:?}, the challenge's is {expected:?}")]
+    Nonce {
+        /// The document's.
+        document: String,
+        /// The challenge's.
+        expected: String,
+    },
+    /// The document was made after the time of verification.
+    #[error("createdOn is {created_on}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
+    Future {
+        /// When it was made.
+        created_on: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// The document does not hold any more.
+    #[error("the document held until {expires_on}, it is now {now} (seconds since 1970)")]
+    Expired {
+        /// Its last second.
+        expires_on: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// The document was made too long ago.
+    #[error("the document was made {age_seconds} s ago, the pool accepts at most {limit_seconds} s")]
+    TooOld {
+        /// Since then, in seconds.
+        age_seconds: u64,
+        /// Of the pool, in seconds.
+        limit_seconds: u64,
+    },
+    /// A value that the pool does not accept.
+    #[error("the {rule} is {found}; the pool accepts {}", list(.accepted))]
+    NotAccepted {
+        /// What is checked.
+        rule: Rule,
+        /// The document's value, quoted; or that it has none.
+        found: String,
+        /// The accepted values, or the first of them.
+        accepted: Vec<String>,
+    },
+}
+
+/// Why a certificate is not a metadata service's.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ChainError {
+    /// No name of a metadata service.
+    #[error("its names are {found:?}, none of them is under {required}")]
+    Names {
+        /// The DNS names it has.
+        found: String,
+        /// The domains of the configured clouds.
+        required: String,
+    },
+    /// It is not for TLS servers.
+    #[error("its extended key usage does not include serverAuth")]
+    ServerAuth,
+    /// Its key may not sign.
+    #[error("its key usage is {found}, required is Digital Signature")]
+    KeyUsage {
+        /// The usages it has.
+        found: String,
+    },
+    /// No configured root is at the end of its chain.
+    #[error("its issuer {issuer:?} is neither a configured root nor linked to one by an intermediate that is at hand")]
+    UnknownIssuer {
+        /// The issuer that its text names. Not verified.
+        issuer: String,
+    },
+    /// The root is not valid.
+    #[error("{certificate} is valid from {not_before} to {not_after}, it is now {now} (seconds since 1970)")]
+    Validity {
+        /// Which one.
+        certificate: String,
+        /// Its first second.
+        not_before: u64,
+        /// Its last second.
+        not_after: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// Anything else that path validation refuses: dates, signatures, constraints, the effort that it would take.
+    #[error("path validation refuses it: {0}")]
+    Path(webpki::Error),
+}
+
+fn list(values: &[String]) -> String {
+    if values.is_empty() { "none".to_owned() } else { values.join(", ") }
+}
+
+macro_rules! advice {
+    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+        /// Every code an [`AttestedDocumentError`] can have.
+        pub const ADVICE: &[Advice] = &[$($name),*];
+    };
+}
+
+advice! {
+    MALFORMED = "azure-document-malformed", "The Azure attested document cannot be read", "Use an attest-node of the gateway's release: it sends the signature of IMDS's answer at /metadata/attested/document.";
+    ALGORITHM = "azure-document-algorithm", "The Azure attested document is signed too weakly", "Boot again; if it stays, something between the node and Azure's metadata service answers in its place.";
+    SIGNER = "azure-document-signer", "The Azure attested document does not have exactly one signer with its certificate", "Use the unmodified attest-node; if it stays, something between the node and Azure's metadata service answers in its place.";
+    SIGNATURE = "azure-document-signature", "The Azure attested document's signature is wrong", "Boot again; if it stays, the document was altered on its way.";
+    ISSUER = "azure-document-issuer", "Nobody the gateway trusts has certified the signer of the Azure attested document", "Add the CA that the gateway's log names to the directory of Azure's intermediates, or its root to the roots, from Microsoft's list of Azure's certificate authorities.";
+    CERTIFICATE = "azure-document-certificate", "The signer of the Azure attested document is not Azure's metadata service", "Compare the gateway's clock and the configured clouds with the certificate (the gateway's log says what is wrong).";
+    NONCE = "azure-document-nonce", "The Azure attested document is not for this challenge", "attest-node asks for a new challenge by itself; IMDS may repeat an older answer for some seconds. If this repeats, somebody replays documents.";
+    EXPIRED = "azure-document-expired", "The Azure attested document is too old, or from the future", "Boot again; if this repeats, compare the gateway's clock, or raise max_age_seconds in pool.toml.";
+    SUBSCRIPTION = "azure-subscription-not-accepted", "The machine is of an Azure subscription that the pool does not accept", "If the subscription is yours, add it to subscriptions in pool.toml.";
+    VM = "azure-vm-not-accepted", "The machine is none that the pool accepts", "If the machine is yours, add its vmId to vm_ids in pool.toml.";
+    SKU = "azure-sku-not-accepted", "The machine was made from an image that the pool does not accept", "If that is intended, add the SKU to skus in pool.toml.";
+    LOCATION = "azure-location-not-accepted", "The machine is in a region that the pool does not accept", "If that is intended, add the region to locations in pool.toml.";
+}
+
+impl AttestedDocumentError {
+    /// Whether the only thing wrong is that no chain could be built, so that an intermediate may be missing
+    /// ([`super::issuer_urls`]).
+    #[must_use]
+    pub const fn is_unknown_issuer(&self) -> bool {
+        matches!(
+            self,
+            Self::Chain {
+                problem: ChainError::UnknownIssuer { .. },
+                ..
+            }
+        )
+    }
+
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Pkcs7(error) if error.is_algorithm() => ALGORITHM,
+            Self::Pkcs7(error) if error.is_signature() => SIGNATURE,
+            Self::Pkcs7(error) if error.is_signer() => SIGNER,
+            Self::Pkcs7(_) | Self::Json { .. } | Self::Field { .. } => MALFORMED,
+            Self::Chain {
+                problem: ChainError::UnknownIssuer { .. },
+                ..
+            } => ISSUER,
+            Self::Chain { .. } => CERTIFICATE,
+            Self::Nonce { .. } => NONCE,
+            Self::Future { .. } | Self::Expired { .. } | Self::TooOld { .. } => EXPIRED,
+            Self::NotAccepted { rule, .. } => match rule {
+                Rule::Subscription => SUBSCRIPTION,
+                Rule::Vm => VM,
+                Rule::Sku => SKU,
+                Rule::Location => LOCATION,
+            },
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}
+
+/// The issuer that a certificate names, for messages about certificates that were not verified.
+pub(super) fn issuer_of(certificate: &[u8]) -> String {
+    X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, certificate)| name_text(certificate.issuer()))
+}
+
+/// A name from a certificate, fit for a log: bounded, without control characters.
+pub(super) fn name_text(name: &X509Name<'_>) -> String {
+    let printable = |char: char| if char.is_control() { '\u{fffd}' } else { char };
+    name.to_string().chars().take(TEXT_LIMIT_CHARS).map(printable).collect()
+}

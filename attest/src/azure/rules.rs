@@ -1,0 +1,98 @@
+use std::fmt;
+
+use rustls_pki_types::UnixTime;
+use serde::{Deserialize, Serialize};
+
+use super::{AttestedDocumentError, VerifiedAttestedDocument};
+
+/// How far in the future createdOn may be: what the clocks of Azure and of the gateway may differ.
+pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
+
+/// Most accepted values that an error names.
+const NAMED_LIMIT: usize = 8;
+
+/// Which attested documents a pool accepts. What is left out is not checked, but for the subscriptions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttestedDocumentRules {
+    /// The subscriptions whose machines are accepted: UUIDs. An empty list refuses everything.
+    pub subscriptions: Vec<String>,
+    /// The machines: UUIDs.
+    #[serde(default)]
+    pub vm_ids: Option<Vec<String>>,
+    /// The SKUs of Marketplace images, such as `20_04-lts-gen2`; `""` for images that are not from there.
+    #[serde(default)]
+    pub skus: Option<Vec<String>>,
+    /// The regions of the metadata services that sign, such as `eastus`.
+    #[serde(default)]
+    pub locations: Option<Vec<String>>,
+    /// How long ago, in seconds, the document may have been made.
+    #[serde(default)]
+    pub max_age_seconds: Option<u64>,
+}
+
+/// A rule that accepts one of several values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// [`AttestedDocumentRules::subscriptions`].
+    Subscription,
+    /// [`AttestedDocumentRules::vm_ids`].
+    Vm,
+    /// [`AttestedDocumentRules::skus`].
+    Sku,
+    /// [`AttestedDocumentRules::locations`].
+    Location,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Subscription => "subscription",
+            Self::Vm => "vmId",
+            Self::Sku => "sku",
+            Self::Location => "location",
+        })
+    }
+}
+
+/// Compares a verified document with a pool's rules, at `now`.
+///
+/// # Errors
+/// [`AttestedDocumentError::NotAccepted`] and those about time.
+pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRules, now: UnixTime) -> Result<(), AttestedDocumentError> {
+    one_of(Rule::Subscription, Some(document.subscription_id()), &rules.subscriptions)?;
+    for (rule, found, accepted) in [
+        (Rule::Vm, Some(document.vm_id()), &rules.vm_ids),
+        (Rule::Sku, document.sku(), &rules.skus),
+        (Rule::Location, document.location(), &rules.locations),
+    ] {
+        accepted.as_ref().map_or(Ok(()), |accepted| one_of(rule, found, accepted))?;
+    }
+    let (created_on, expires_on, now) = (document.created_on(), document.expires_on(), now.as_secs());
+    if created_on > now.saturating_add(CLOCK_SKEW_LIMIT_SECONDS) {
+        return Err(AttestedDocumentError::Future { created_on, now });
+    }
+    if now > expires_on {
+        return Err(AttestedDocumentError::Expired { expires_on, now });
+    }
+    let age_seconds = now.saturating_sub(created_on);
+    match rules.max_age_seconds {
+        Some(limit_seconds) if age_seconds > limit_seconds => Err(AttestedDocumentError::TooOld {
+            age_seconds,
+            limit_seconds,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Azure's identifiers do not tell upper from lower case.
+fn one_of(rule: Rule, found: Option<&str>, accepted: &[String]) -> Result<(), AttestedDocumentError> {
+    if found.is_some_and(|found| accepted.iter().any(|accepted| accepted.eq_ignore_ascii_case(found))) {
+        return Ok(());
+    }
+    Err(AttestedDocumentError::NotAccepted {
+        rule,
+        found: found.map_or_else(|| "not told".to_owned(), |found| format!("{found:?}")),
+        accepted: accepted.iter().take(NAMED_LIMIT).cloned().collect(),
+    })
+}

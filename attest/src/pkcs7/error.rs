@@ -1,0 +1,188 @@
+use super::{CERTIFICATE_LIMIT_BYTES, CERTIFICATES_LIMIT};
+
+/// Why a signed document proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Pkcs7Error {
+    /// More bytes than any metadata service sends.
+    #[error("the message has {bytes} bytes, at most {limit} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The text is not Base64.
+    #[error("the message is not Base64: {problem}")]
+    Base64 {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The bytes are neither DER nor of the forms of BER that are read.
+    #[error("the message cannot be read at byte {offset}: {problem}")]
+    Encoding {
+        /// Where reading stopped.
+        offset: usize,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The elements are not those of SignedData.
+    #[error("the message is not CMS SignedData: {problem}")]
+    Structure {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Another type than signed data, or signed content of another type than plain data.
+    #[error("the {what} is {found}, required is {required}")]
+    ContentType {
+        /// Which type.
+        what: &'static str,
+        /// Object identifier found.
+        found: String,
+        /// Object identifier required.
+        required: String,
+    },
+    /// Not exactly one signer.
+    #[error("the message has {found} signers, required is exactly 1")]
+    Signers {
+        /// How many.
+        found: usize,
+    },
+    /// A version that does not go with the rest.
+    #[error("the version of {structure} is {found}, RFC 5652 requires {required}")]
+    Version {
+        /// The structure.
+        structure: &'static str,
+        /// Version found.
+        found: u8,
+        /// Version required.
+        required: u8,
+    },
+    /// The digest algorithms of the message are not that of its signer.
+    #[error("the message's digest algorithms are {found}, its only signer uses {required}")]
+    DigestAlgorithms {
+        /// Object identifiers found.
+        found: String,
+        /// Object identifier of the signer.
+        required: String,
+    },
+    /// A digest algorithm that is not accepted.
+    #[error("the digest algorithm is {found}; accepted are SHA-256, SHA-384 and SHA-512")]
+    Digest {
+        /// Object identifier.
+        found: String,
+    },
+    /// A signature algorithm that is not accepted.
+    #[error("the signature algorithm is {found}; accepted is RSASSA-PKCS1-v1_5 with the signer's digest algorithm {digest}")]
+    SignatureAlgorithm {
+        /// Object identifier.
+        found: String,
+        /// The digest algorithm beside it.
+        digest: &'static str,
+    },
+    /// An algorithm with parameters.
+    #[error("algorithm {algorithm} has parameters, it takes none but NULL")]
+    Parameters {
+        /// Object identifier.
+        algorithm: String,
+    },
+    /// The content is missing where it should be, or there where it should not be.
+    #[error("the content is {found}, expected is content that is {expected}")]
+    ContentPlace {
+        /// Where it is.
+        found: &'static str,
+        /// Where it should be.
+        expected: &'static str,
+    },
+    /// An attribute that must be there exactly once, with one value.
+    #[error("the signed attribute {attribute} is there {found} times with {values} values, required is once with 1 value")]
+    Attribute {
+        /// Its name in RFC 5652.
+        attribute: &'static str,
+        /// How often it is there.
+        found: usize,
+        /// Values of all of them.
+        values: usize,
+    },
+    /// The content is not the content that was signed.
+    #[error("the content hashes to {computed}, signed is {signed}")]
+    MessageDigest {
+        /// Digest of the content, hexadecimal.
+        computed: String,
+        /// The attribute messageDigest, hexadecimal.
+        signed: String,
+    },
+    /// More certificates than any chain needs.
+    #[error("the message has {found} certificates, at most {CERTIFICATES_LIMIT} are read")]
+    TooManyCertificates {
+        /// How many.
+        found: usize,
+    },
+    /// Not exactly one certificate in the message is the signer's.
+    #[error("{found} of the message's {all} certificates are that of its signer {signer}, required is exactly 1")]
+    SignerCertificate {
+        /// How many are.
+        found: usize,
+        /// How many there are.
+        all: usize,
+        /// The signer's identifier.
+        signer: String,
+    },
+    /// The certificate that was chosen is not the one that the signer names.
+    #[error("the message's signer is {signer}, the certificate is that of {certificate}")]
+    OtherSigner {
+        /// The signer's identifier.
+        signer: String,
+        /// Issuer and serial number of the certificate.
+        certificate: String,
+    },
+    /// A certificate that is too large.
+    #[error("the certificate has {bytes} bytes, at most {CERTIFICATE_LIMIT_BYTES} are read")]
+    CertificateTooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A certificate that cannot be read.
+    #[error("the certificate cannot be read: {problem}")]
+    Certificate {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A key that is too weak, too large or of another kind.
+    #[error("the certificate's key is {found}; accepted is RSA of 2048 to 8192 bits")]
+    Key {
+        /// What it is.
+        found: String,
+    },
+    /// The signature does not verify.
+    #[error("the signature does not verify under the key of the certificate of {certificate}")]
+    Signature {
+        /// Issuer and serial number.
+        certificate: String,
+    },
+}
+
+impl Pkcs7Error {
+    /// Whether what is wrong is an algorithm or a key that is not accepted, so that nothing was said about the signature.
+    #[must_use]
+    pub const fn is_algorithm(&self) -> bool {
+        matches!(
+            self,
+            Self::Digest { .. } | Self::SignatureAlgorithm { .. } | Self::Parameters { .. } | Self::Key { .. }
+        )
+    }
+
+    /// Whether the content was altered, or signed by another key.
+    #[must_use]
+    pub const fn is_signature(&self) -> bool {
+        matches!(self, Self::MessageDigest { .. } | Self::Signature { .. })
+    }
+
+    /// Whether it does not say, or not unambiguously, which certificate has signed.
+    #[must_use]
+    pub const fn is_signer(&self) -> bool {
+        matches!(
+            self,
+            Self::Signers { .. } | Self::SignerCertificate { .. } | Self::OtherSigner { .. }
+        )
+    }
+}

@@ -20,6 +20,7 @@ pub mod challenge;
 pub mod claims;
 pub mod endorsements;
 pub mod evidence;
+pub mod gcp;
 pub mod nonce;
 pub mod pkcs7;
 pub mod protocol;

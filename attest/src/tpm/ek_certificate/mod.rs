@@ -143,12 +143,47 @@ pub fn verify(
     roots: &EkRoots,
     now: UnixTime,
 ) -> Result<VerifiedEkCertificate, EkCertificateError> {
+    let path = verify_path(certificate, intermediates, roots, now)?;
+    // From here on the bytes are what a trusted CA signed.
+    let malformed = |problem: String| EkCertificateError::Malformed { problem };
+    let (_, parsed) = X509Certificate::from_der(path.leaf).map_err(|error| malformed(error.to_string()))?;
+    check_usage(&parsed)?;
+    let key = EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })?;
+    Ok(VerifiedEkCertificate {
+        key,
+        tpm: tpm_model(&parsed),
+        subject: name_text(parsed.subject()),
+        issuer: name_text(parsed.issuer()),
+        serial: parsed.raw_serial_as_string(),
+        root_subject: path.root_subject.to_owned(),
+        root_sha256: path.root_sha256,
+    })
+}
+
+/// A certificate that a configured root leads to. Nothing is known yet of what it is for: it may have no extended key usage.
+pub(crate) struct ValidPath<'a> {
+    /// The certificate, without padding.
+    pub(crate) leaf: &'a [u8],
+    /// Subject of the root.
+    pub(crate) root_subject: &'a str,
+    /// SHA-256 over the root's certificate.
+    pub(crate) root_sha256: [u8; 32],
+}
+
+/// Validates the path to a certificate, and what is the same for all EK certificates.
+pub(crate) fn verify_path<'a>(
+    certificate: &'a [u8],
+    intermediates: &[&[u8]],
+    roots: &'a EkRoots,
+    now: UnixTime,
+) -> Result<ValidPath<'a>, EkCertificateError> {
     if intermediates.len() > INTERMEDIATES_LIMIT {
         return Err(EkCertificateError::TooManyIntermediates {
             found: intermediates.len(),
         });
     }
-    let leaf = CertificateDer::from(without_padding(certificate)?);
+    let certificate = without_padding(certificate)?;
+    let leaf = CertificateDer::from(certificate);
     let mut chain = Vec::with_capacity(intermediates.len());
     for intermediate in intermediates {
         chain.push(CertificateDer::from(without_padding(intermediate)?));
@@ -182,19 +217,9 @@ pub fn verify(
         (error, _) => EkCertificateError::from_path(error, &leaf),
     })?;
     let root = roots.root_of(&path).ok_or(EkCertificateError::Path(webpki::Error::UnknownIssuer))?;
-
-    // From here on the bytes are what a trusted CA signed.
-    let malformed = |problem: String| EkCertificateError::Malformed { problem };
-    let (_, parsed) = X509Certificate::from_der(&leaf).map_err(|error| malformed(error.to_string()))?;
-    check_usage(&parsed)?;
-    let key = EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })?;
-    Ok(VerifiedEkCertificate {
-        key,
-        tpm: tpm_model(&parsed),
-        subject: name_text(parsed.subject()),
-        issuer: name_text(parsed.issuer()),
-        serial: parsed.raw_serial_as_string(),
-        root_subject: root.subject.clone(),
+    Ok(ValidPath {
+        leaf: certificate,
+        root_subject: &root.subject,
         root_sha256: root.sha256,
     })
 }

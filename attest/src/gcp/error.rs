@@ -1,0 +1,332 @@
+use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
+use crate::reject::Advice;
+use crate::tpm::ek_certificate::EkCertificateError;
+
+/// Longest text of others that is taken over into an error, in characters.
+const TEXT_LIMIT_CHARS: usize = 256;
+
+/// Why evidence of an instance of Google Compute Engine is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GcpError {
+    /// Too many bytes.
+    #[error("the identity token has {bytes} bytes, at most {IDENTITY_TOKEN_LIMIT_BYTES} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is no compact JWS.
+    #[error("the identity token has {found} parts, a signed JWT has 3")]
+    Parts {
+        /// How many.
+        found: usize,
+    },
+    /// It cannot be read.
+    #[error("the identity token cannot be read: {problem}")]
+    Malformed {
+        /// What the parser says.
+        problem: String,
+    },
+    /// Its algorithm is not Google's.
+    #[error("the identity token's algorithm is {found}, Google's is RS256")]
+    Algorithm {
+        /// What the header says.
+        found: String,
+    },
+    /// Its header chooses a key, or another way to read it.
+    #[error("the identity token's header has {field:?}; keys are Google's, and chosen by \"kid\" only")]
+    HeaderField {
+        /// The field.
+        field: &'static str,
+    },
+    /// It does not say by which key it is signed.
+    #[error("the identity token's header names no key (\"kid\")")]
+    KeyIdMissing,
+    /// None of Google's keys has its key id. They may have changed since they were fetched.
+    #[error("the identity token is signed with key {kid:?}, which is none of Google's known keys")]
+    KeyUnknown {
+        /// The key id.
+        kid: String,
+    },
+    /// The signature does not verify.
+    #[error("the identity token's signature does not verify under Google's key")]
+    Signature,
+    /// Another issuer.
+    #[error("the identity token is issued by {found:?}, required is {ISSUER:?}")]
+    Issuer {
+        /// `iss`.
+        found: String,
+    },
+    /// It was made for something else.
+    #[error("the identity token is for {found:?}, this challenge's is for {expected:?}")]
+    Audience {
+        /// `aud`.
+        found: String,
+        /// What was asked for: one for each server key.
+        expected: String,
+    },
+    /// It is for several.
+    #[error("the identity token has {found} audiences, required is exactly one")]
+    AudienceCount {
+        /// How many.
+        found: usize,
+    },
+    /// Its time is over.
+    #[error("the identity token expired at {expires}, it is now {now} (seconds since 1970)")]
+    Expired {
+        /// `exp`.
+        expires: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// It was signed too long ago.
+    #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); at most {AGE_LIMIT_SECONDS} s are accepted")]
+    TooOld {
+        /// `iat`.
+        issued: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// It is from the future.
+    #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_SECONDS} s")]
+    IssuedInFuture {
+        /// `iat`.
+        issued: u64,
+        /// The time of verification.
+        now: u64,
+    },
+    /// It is valid for longer than Google's are, or for no time.
+    #[error(
+        "the identity token is valid from {issued} to {expires} (seconds since 1970); Google's are valid for {LIFETIME_LIMIT_SECONDS} s"
+    )]
+    Lifetime {
+        /// `iat`.
+        issued: u64,
+        /// `exp`.
+        expires: u64,
+    },
+    /// It is about no instance: Google signs such ones for service accounts everywhere.
+    #[error("the identity token has no google.compute_engine: it was not issued to an instance, or not with format=full")]
+    NotAnInstance,
+    /// A claim is missing.
+    #[error("the identity token has no claim {claim:?}")]
+    ClaimMissing {
+        /// Its name.
+        claim: &'static str,
+    },
+    /// A value that Google does not give.
+    #[error("{field} is {found:?}, which is not of Google's form")]
+    ClaimForm {
+        /// The claim, or the field of the certificate's extension.
+        field: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// The instance is younger than what is said about it.
+    #[error("the instance was created at {created}, its identity token is from {issued} (seconds since 1970)")]
+    CreatedAfterIssue {
+        /// `instance_creation_timestamp`.
+        created: u64,
+        /// `iat`.
+        issued: u64,
+    },
+    /// Somebody else has asked for it than the account it is about.
+    #[error("the identity token is about service account {subject}, and was issued to {party}")]
+    AuthorizedParty {
+        /// `sub`.
+        subject: String,
+        /// `azp`.
+        party: String,
+    },
+    /// Google does not vouch for the service account's address.
+    #[error("the service account's address {email:?} is not verified")]
+    EmailNotVerified {
+        /// `email`.
+        email: String,
+    },
+
+    /// Another project.
+    #[error("the instance is in project {found}; the pool accepts {accepted}")]
+    ProjectRefused {
+        /// Id and number.
+        found: String,
+        /// The pool's.
+        accepted: String,
+    },
+    /// Another place.
+    #[error("the instance is in zone {found}; the pool accepts {accepted}")]
+    LocationRefused {
+        /// The zone.
+        found: String,
+        /// The pool's zones and regions.
+        accepted: String,
+    },
+    /// Another name.
+    #[error("the instance's name is {found}; the pool accepts {accepted}")]
+    NameRefused {
+        /// The name.
+        found: String,
+        /// The pool's patterns.
+        accepted: String,
+    },
+    /// Another service account.
+    #[error("the instance runs as {found}; the pool accepts {accepted}")]
+    ServiceAccountRefused {
+        /// The email address.
+        found: String,
+        /// The pool's.
+        accepted: String,
+    },
+    /// None of the licences.
+    #[error("the instance's licences are {found}; the pool accepts {accepted}")]
+    LicenseRefused {
+        /// The instance's.
+        found: String,
+        /// The pool's.
+        accepted: String,
+    },
+    /// The instance is too old.
+    #[error("the instance was created {age} s ago; the pool accepts at most {limit} s")]
+    InstanceTooOld {
+        /// Seconds since it was created.
+        age: u64,
+        /// The pool's limit, in seconds.
+        limit: u64,
+    },
+    /// The pool has a rule about what a vTPM's certificate does not state.
+    #[error("the pool's rule {rule} is about what a vTPM's certificate does not state")]
+    RuleNotProvable {
+        /// The rule.
+        rule: &'static str,
+    },
+
+    /// The vTPM's certificate does not hold.
+    #[error("the vTPM's certificate is refused: {0}")]
+    VtpmCertificate(EkCertificateError),
+    /// It is not an EK's.
+    #[error("the vTPM's certificate has {found}; an EK's has key usage keyEncipherment or keyAgreement, and not digitalSignature")]
+    VtpmUsage {
+        /// What it has.
+        found: String,
+    },
+    /// It does not say which instance it is for.
+    #[error("the vTPM's certificate has no extension {}", super::vtpm::INSTANCE_OID)]
+    VtpmExtensionMissing,
+    /// The extension cannot be read.
+    #[error("extension {} of the vTPM's certificate cannot be read: {problem}", super::vtpm::INSTANCE_OID)]
+    VtpmExtension {
+        /// What the parser says.
+        problem: String,
+    },
+    /// The instance is one of Google's own tests.
+    #[error("the vTPM's certificate is not from Google's production environment (isProduction)")]
+    VtpmNotProduction,
+    /// The certificate is about another EK than the TPM's.
+    #[error("the vTPM's certificate is about EK {certificate}, the TPM's evidence is about EK {presented}")]
+    EkMismatch {
+        /// Digest of the certificate's key, hexadecimal.
+        certificate: String,
+        /// Digest of the TPM's, hexadecimal.
+        presented: String,
+    },
+    /// Identity token and certificate are about different instances.
+    #[error("the identity token is about instance {identity_token}, the vTPM's certificate about {certificate}")]
+    InstanceMismatch {
+        /// The identity token's instance.
+        identity_token: String,
+        /// The certificate's.
+        certificate: String,
+    },
+}
+
+macro_rules! advice {
+    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+        /// Every code a [`GcpError`] can have.
+        pub const ADVICE: &[Advice] = &[$($name),*];
+    };
+}
+
+advice! {
+    MALFORMED = "gcp-identity-malformed", "The identity token cannot be read", "Use the unmodified attest-node; if it stays, look at what answers at metadata.google.internal.";
+    ALGORITHM = "gcp-identity-algorithm", "The identity token is not signed as Google signs", "Use the unmodified attest-node; if it stays, something forges identity tokens: look into it.";
+    KEY = "gcp-identity-key-unknown", "The identity token's key is not known", "Boot again; if it stays, see in the gateway's log whether it can fetch Google's keys, or renew its file of keys.";
+    SIGNATURE = "gcp-identity-signature", "The identity token was not signed by Google", "Use the unmodified attest-node; if it stays, something forges identity tokens: look into it.";
+    ISSUER_CODE = "gcp-identity-issuer", "The identity token has another issuer", "Use the unmodified attest-node, on an instance of Compute Engine.";
+    AUDIENCE = "gcp-identity-audience", "The identity token is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
+    TIME = "gcp-identity-time", "The identity token is not from this moment", "Compare the gateway's clock; boot again.";
+    NOT_AN_INSTANCE = "gcp-identity-not-an-instance", "The identity token is not an instance's", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
+    SERVICE_ACCOUNT = "gcp-identity-service-account", "The identity token was not issued to the service account it is about", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
+    PROJECT_REFUSED = "gcp-project-refused", "The instance is in another project", "If the instance is yours: add its project, id and number, to pool.toml.";
+    LOCATION_REFUSED = "gcp-location-refused", "The instance is in another zone", "If the instance is yours: add its zone or region to pool.toml.";
+    NAME_REFUSED = "gcp-name-refused", "The instance has another name", "If the instance is yours: add a pattern for its name to pool.toml.";
+    SERVICE_ACCOUNT_REFUSED = "gcp-service-account-refused", "The instance runs as another service account", "Give the instance the pool's service account, or add its own to pool.toml.";
+    LICENSE_REFUSED = "gcp-license-refused", "The instance has none of the pool's licences", "Create the instance from the pool's image, or add its image's licence code to pool.toml.";
+    INSTANCE_TOO_OLD = "gcp-instance-too-old", "The instance was created too long ago", "Create the instance anew, or raise max_instance_age_seconds in pool.toml.";
+    RULE_NOT_PROVABLE = "gcp-rule-not-provable", "The pool has a rule that a vTPM's certificate cannot satisfy", "Ask for the identity token beside the TPM, or take the rule out of pool.toml.";
+    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not hold", "Compare the gateway's clock and its Google roots with the certificate (the gateway's log names it).";
+    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "Google has not issued the vTPM's certificate", "Add Google's EK roots and intermediates to the gateway; docs/evidence/gcp.md says where to get them.";
+    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance anew as a Shielded VM; if it stays, use the identity token.";
+    EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is about another EK", "Boot again; if it stays, somebody may be presenting another machine's certificate.";
+    INSTANCE_MISMATCH = "gcp-instance-mismatch", "Identity token and vTPM are of different instances", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
+}
+
+impl GcpError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::TooLarge { .. } | Self::Parts { .. } | Self::Malformed { .. } => MALFORMED,
+            Self::Algorithm { .. } | Self::HeaderField { .. } => ALGORITHM,
+            Self::KeyIdMissing | Self::KeyUnknown { .. } => KEY,
+            Self::Signature => SIGNATURE,
+            Self::Issuer { .. } => ISSUER_CODE,
+            Self::Audience { .. } | Self::AudienceCount { .. } => AUDIENCE,
+            Self::Expired { .. }
+            | Self::TooOld { .. }
+            | Self::IssuedInFuture { .. }
+            | Self::Lifetime { .. }
+            | Self::CreatedAfterIssue { .. } => TIME,
+            Self::NotAnInstance | Self::ClaimMissing { .. } | Self::ClaimForm { .. } => NOT_AN_INSTANCE,
+            Self::AuthorizedParty { .. } | Self::EmailNotVerified { .. } => SERVICE_ACCOUNT,
+            Self::ProjectRefused { .. } => PROJECT_REFUSED,
+            Self::LocationRefused { .. } => LOCATION_REFUSED,
+            Self::NameRefused { .. } => NAME_REFUSED,
+            Self::ServiceAccountRefused { .. } => SERVICE_ACCOUNT_REFUSED,
+            Self::LicenseRefused { .. } => LICENSE_REFUSED,
+            Self::InstanceTooOld { .. } => INSTANCE_TOO_OLD,
+            Self::RuleNotProvable { .. } => RULE_NOT_PROVABLE,
+            Self::VtpmCertificate(error) if error.is_unknown_issuer() => VTPM_NOT_ENDORSED,
+            Self::VtpmCertificate(_) | Self::VtpmUsage { .. } => VTPM_CERTIFICATE,
+            Self::VtpmExtensionMissing | Self::VtpmExtension { .. } | Self::VtpmNotProduction => VTPM_NO_INSTANCE,
+            Self::EkMismatch { .. } => EK_MISMATCH,
+            Self::InstanceMismatch { .. } => INSTANCE_MISMATCH,
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+
+    pub(super) fn malformed(problem: impl ToString) -> Self {
+        Self::Malformed {
+            problem: printable(&problem.to_string()),
+        }
+    }
+
+    pub(super) fn claim_form(field: &'static str, found: &str) -> Self {
+        Self::ClaimForm {
+            field,
+            found: printable(found),
+        }
+    }
+}
+
+/// A text of others, fit for a log: bounded, without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .take(TEXT_LIMIT_CHARS)
+        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
+        .collect()
+}

@@ -1,0 +1,159 @@
+//! The rules of a pool for instances of Google Compute Engine: each accepts what it names, and refuses everything else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic"
+)]
+
+mod gcp_authority;
+
+use attest::gcp::{self, ADVICE, GcpError, NamePattern, Rules, VerifiedIdentity};
+use gcp_authority::{GOOGLE, NOW, at, audience, claims};
+
+const PROJECT: &str = "projects = [{ id = \"example-project\", number = 739419398126 }]\n";
+
+fn identity() -> VerifiedIdentity {
+    gcp::verify(GOOGLE.sign(&claims()).as_bytes(), &GOOGLE.keys(), &[audience()], at(NOW)).unwrap()
+}
+
+fn rules(more: &str) -> Rules {
+    toml::from_str(&format!("{PROJECT}{more}")).unwrap()
+}
+
+#[track_caller]
+fn check(more: &str, expect: Result<(), &str>) {
+    let result = gcp::appraise(&identity(), &rules(more), at(NOW));
+    assert_eq!(result.map_err(|error| error.code()), expect, "{more}");
+}
+
+#[test]
+fn the_project_must_be_given_and_be_the_right_one_by_both_names() {
+    let appraise = |text: &str| gcp::appraise(&identity(), &toml::from_str(text).unwrap(), at(NOW));
+    assert_eq!(appraise(PROJECT), Ok(()));
+    let refused = |text: &str, accepted: &str| {
+        let found = "example-project (739419398126)".to_owned();
+        let accepted = accepted.to_owned();
+        assert_eq!(appraise(text), Err(GcpError::ProjectRefused { found, accepted }));
+    };
+    refused("projects = []", "none");
+    refused("projects = [{ id = \"example-project\", number = 1 }]", "example-project (1)");
+    refused("projects = [{ id = \"other\", number = 739419398126 }]", "other (739419398126)");
+    // Id of one, number of the other.
+    refused(
+        "projects = [{ id = \"example-project\", number = 1 }, { id = \"other\", number = 739419398126 }]",
+        "example-project (1) or 1 more",
+    );
+    for text in [
+        "",
+        "projects = [{ id = \"example-project\" }]",
+        "projects = [{ number = 1 }]",
+        "projects = [\"example-project\"]",
+    ] {
+        assert!(toml::from_str::<Rules>(text).is_err(), "{text}");
+    }
+    let unknown = toml::from_str::<Rules>(&format!("{PROJECT}zone = [\"a\"]")).unwrap_err();
+    assert!(unknown.to_string().contains("zone"), "{unknown}");
+}
+
+#[test]
+fn zones_and_regions() {
+    let refused = Err("gcp-location-refused");
+    check("zones = [\"europe-west3-b\", \"europe-west3-a\"]", Ok(()));
+    check("regions = [\"europe-west3\"]", Ok(()));
+    check("zones = [\"us-east1-b\"]\nregions = [\"europe-west3\"]", Ok(()));
+    check("zones = [\"europe-west3-a\"]\nregions = []", Ok(()));
+    check("zones = [\"europe-west3\"]", refused);
+    check("zones = [\"europe-west3-b\"]", refused);
+    check("regions = [\"europe-west3-a\"]", refused);
+    check("regions = [\"europe-west\"]", refused);
+    check("zones = []", refused);
+    check("regions = []", refused);
+}
+
+#[test]
+fn instance_names() {
+    check("instance_names = [\"worker-*\"]", Ok(()));
+    check("instance_names = [\"x\", \"worker-7\"]", Ok(()));
+    check("instance_names = [\"master-*\"]", Err("gcp-name-refused"));
+    check("instance_names = []", Err("gcp-name-refused"));
+    for bad in ["", "Worker", "worker?", "a b", "[a-z]", &"a".repeat(64)] {
+        assert!(NamePattern::try_from(bad.to_owned()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_star_stands_for_any_characters() {
+    let check = |pattern: &str, name: &str, expect: bool| {
+        assert_eq!(
+            NamePattern::try_from(pattern.to_owned()).unwrap().matches(name),
+            expect,
+            "{pattern} {name}"
+        );
+    };
+    check("worker-7", "worker-7", true);
+    check("worker-7", "worker-70", false);
+    check("worker-7", "a-worker-7", false);
+    check("*", "", true);
+    check("*", "anything", true);
+    check("worker-*", "worker-", true);
+    check("worker-*", "worker", false);
+    check("*-worker", "a-worker", true);
+    check("*-worker", "a-worker-b", false);
+    check("a*b*c", "abc", true);
+    check("a*b*c", "a-b-b-c", true);
+    check("a*b*c", "a-c-b", false);
+    check("a*bc*c", "abcc", true);
+    check("a*bc*c", "abc", false);
+    check("ab*ba", "aba", false);
+    check("**", "x", true);
+}
+
+#[test]
+fn service_accounts_licences_and_age() {
+    check(
+        "service_accounts = [\"739419398126-compute@developer.gserviceaccount.com\"]",
+        Ok(()),
+    );
+    check(
+        "service_accounts = [\"other@example-project.iam.gserviceaccount.com\"]",
+        Err("gcp-service-account-refused"),
+    );
+    check("service_accounts = []", Err("gcp-service-account-refused"));
+    check("licenses = [\"1\", \"1000204\"]", Ok(()));
+    check("licenses = [\"1\"]", Err("gcp-license-refused"));
+    check("licenses = []", Err("gcp-license-refused"));
+    check("max_instance_age_seconds = 600", Ok(()));
+    check("max_instance_age_seconds = 599", Err("gcp-instance-too-old"));
+    check("max_instance_age_seconds = 0", Err("gcp-instance-too-old"));
+
+    let mut without = claims();
+    without["google"]["compute_engine"].as_object_mut().unwrap().remove("license_id");
+    let identity = gcp::verify(GOOGLE.sign(&without).as_bytes(), &GOOGLE.keys(), &[audience()], at(NOW)).unwrap();
+    let expect = GcpError::LicenseRefused {
+        found: "none".to_owned(),
+        accepted: "1000204".to_owned(),
+    };
+    assert_eq!(gcp::appraise(&identity, &rules("licenses = [\"1000204\"]"), at(NOW)), Err(expect));
+}
+
+#[test]
+fn rules_are_written_as_they_are_read() {
+    let text = format!("{PROJECT}instance_names = [\"worker-*\"]\nmax_instance_age_seconds = 600\n");
+    let rules: Rules = toml::from_str(&text).unwrap();
+    assert_eq!(toml::from_str::<Rules>(&toml::to_string(&rules).unwrap()).unwrap(), rules);
+}
+
+/// The page about this evidence lists every code with its meaning and the next step.
+#[test]
+fn every_code_is_in_the_document() {
+    let page = include_str!("../../docs/evidence/gcp.md");
+    for advice in ADVICE {
+        let row = format!("| `{}` | {} | {} |", advice.code, advice.title, advice.next_step);
+        assert!(page.contains(&row), "docs/evidence/gcp.md has no row {row}");
+    }
+    let listed = page.lines().filter(|line| line.starts_with("| `gcp-")).count();
+    assert_eq!(listed, ADVICE.len());
+}

@@ -105,6 +105,10 @@ fn links_between_documents_lead_somewhere() {
         "docs/errors.md",
         "docs/pools.md",
         "docs/tokens.md",
+        "docs/evidence/aws-identity-document.md",
+        "docs/evidence/aws-nitrotpm.md",
+        "docs/evidence/azure-attested-document.md",
+        "docs/evidence/gcp.md",
         "docs/evidence/tpm.md",
     ] {
         let folder = root.join(name).parent().unwrap().to_owned();

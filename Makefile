@@ -76,7 +76,7 @@ test-vm: images
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
 
 bench: toolchain ## the benchmarks
-	$(CARGO) bench --workspace --exclude swtpm-tests --locked
+	$(CARGO) bench --workspace --exclude swtpm-tests --locked --no-fail-fast
 
 images: ## what the VMs boot, in build/images (1-2 minutes, then kept)
 	@swtpm-tests/images/build all

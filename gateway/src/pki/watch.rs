@@ -9,7 +9,7 @@ use tokio::signal::unix::Signal;
 
 use super::expiry::{Expiry, Notice, look_again};
 use super::live::{LiveTls, Reloaded};
-use super::{Certificate, Serving, source};
+use super::{Certificate, Serving};
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
@@ -147,7 +147,6 @@ impl Said {
     /// Measures what is in use, says what ends, and when to look again.
     fn look(&mut self, tls: &LiveTls, clock: Clock, metrics: &Metrics) -> Instant {
         let current = tls.current();
-        let client = tls.files().client_ca.as_ref().and_then(|path| source::authorities(path).ok());
         let now = clock.now().as_secs();
         let all: Vec<(&str, &Certificate)> = current
             .serving
@@ -155,7 +154,7 @@ impl Said {
             .iter()
             .map(|certificate| ("mcs", certificate))
             .chain(current.serving.authorities().iter().map(|ca| ("mcs-ca", ca)))
-            .chain(client.iter().flatten().map(|ca| ("kubelet-client-ca", ca)))
+            .chain(current.client_authorities.certificates().map(|ca| ("kubelet-client-ca", ca)))
             .collect();
         metrics.certificates(
             all.iter()

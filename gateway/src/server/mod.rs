@@ -317,7 +317,7 @@ impl Handshakes {
         self.gateway.metrics.tls_refused_by_client();
         if self.refused.is_worth_saying(peer.ip(), self.gateway.clock.now().as_secs()) {
             tracing::warn!(
-                "{peer} refuses the MCS certificate ({alert:?}): its pointer lacks the CA that signed it, or names the gateway otherwise than                  the certificate does; give it a new pointer (`attest-gateway pointer`, `ca status`)"
+                "{peer} refuses the MCS certificate ({alert:?}): its pointer lacks the CA that signed it, or names the gateway otherwise than the certificate does; give it a new pointer (`attest-gateway pointer`, `ca status`)"
             );
         }
     }

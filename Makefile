@@ -62,8 +62,8 @@ deny:
 	fi
 
 test: deps check ## everything: checks, all tests, TPMs and VMs included
-	@# The programs that VMs run are built while other tests wait for their clocks and disks.
-	$(MAKE) -j2 build test-rust
+	@# What VMs boot and run is built while other tests wait for their clocks and disks.
+	$(MAKE) -j3 build images test-rust
 	$(MAKE) test-vm
 
 test-rust:

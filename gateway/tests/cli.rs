@@ -160,6 +160,12 @@ fn pointer_names_the_gateway_its_ca_and_the_token() {
         with_token.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap(),
         "Bearer abc"
     );
+    // Tokens are base64url: any of its characters may come first.
+    let hyphen = pointer(&["--token", "-3BuGctX"]);
+    assert_eq!(
+        hyphen.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap(),
+        "Bearer -3BuGctX"
+    );
     assert!(refused(&gateway, &["pointer", "--pool", "nowhere"]).contains("nowhere"));
     assert!(refused(&gateway, &["pointer", "--pool", POOL, "--url", "http://a"]).contains("https"));
 }

@@ -43,7 +43,8 @@ pub struct Arguments {
     url: Option<Url>,
     /// A provisioning token for machines that cannot attest. Whoever can read the pointer has it then. On the command line everybody on
     /// this machine can see it, in `ps`: better use --token-file.
-    #[arg(long, conflicts_with = "token_file")]
+    // A token is base64url: one in 64 begins with a hyphen.
+    #[arg(long, conflicts_with = "token_file", allow_hyphen_values = true)]
     token: Option<String>,
     /// A file with the token, or - for standard input.
     #[arg(long, value_name = "FILE")]

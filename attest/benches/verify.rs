@@ -84,11 +84,7 @@ fn measure(criterion: &mut Criterion) -> Vec<&'static str> {
     ] {
         let (challenge, evidence, endorsements) = (case.challenge(), case.evidence(), case.endorsements());
         bench(name, &mut || {
-            let submission = Submission {
-                challenge: &challenge,
-                evidence: &evidence,
-                server_keys: &case.server_keys,
-            };
+            let submission = Submission::new(&challenge, &evidence, &case.server_keys);
             black_box(attest::verify(&submission, &endorsements, support::at(case.now)).unwrap());
         });
     }

@@ -1,12 +1,206 @@
 //! Appraisal: whether what was proven is what the pool accepts.
 
-use serde::Serialize;
+use std::collections::BTreeSet;
 
-use crate::claims::Claims;
+use rustls_pki_types::UnixTime;
+use serde::{Deserialize, Serialize};
+
+use crate::aws::identity_document::{self, IdentityDocumentRules};
+use crate::aws::nitro_tpm::{self, NitroTpmRules, Shape};
+use crate::aws::sts::{self, StsRules};
+use crate::azure::{self, AttestedDocumentRules};
+use crate::claims::{Claims, EndorsedBy, TpmClaims};
+use crate::gcp;
+use crate::kind::{Combination, Kind};
 use crate::reference_values::{Accepted, ReferenceValues};
 use crate::reject::Reject;
+use crate::tpm::pcr::PcrSelection;
 
-/// Claims that a pool's reference values accept. Only [`appraise`] makes one.
+/// What a pool accepts: which kinds of evidence, and of each what it has to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AppraisalPolicy {
+    /// Which kinds of evidence have to be shown together, the preferred first. A node is asked for the first that it can show.
+    accepts: Vec<Combination>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tpm: Option<ReferenceValues>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gcp: Option<gcp::Rules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aws_identity_document: Option<IdentityDocumentRules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aws_nitro_tpm: Option<NitroTpmRules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aws_sts: Option<StsRules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    azure: Option<AttestedDocumentRules>,
+}
+
+/// The rules of a pool, for each kind of evidence of which it has some.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// The PCR values accepted.
+    pub tpm: Option<ReferenceValues>,
+    /// Instances of Google Compute Engine.
+    pub gcp: Option<gcp::Rules>,
+    /// Identity documents of AWS.
+    pub aws_identity_document: Option<IdentityDocumentRules>,
+    /// NitroTPM documents of AWS.
+    pub aws_nitro_tpm: Option<NitroTpmRules>,
+    /// Callers of AWS STS.
+    pub aws_sts: Option<StsRules>,
+    /// Attested documents of Azure.
+    pub azure: Option<AttestedDocumentRules>,
+}
+
+/// A policy that cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No combination at all.
+    #[error("no kind of evidence is accepted")]
+    Nothing,
+    /// A combination twice.
+    #[error("{0} is accepted twice")]
+    Repeated(Combination),
+    /// A kind is accepted, and nothing is said about what it has to say.
+    #[error("{0} is accepted, so there must be a section [{section}]", section = .0.section())]
+    NoRules(Kind),
+    /// Rules for a kind that is not accepted.
+    #[error("there is a section [{section}], but {0} is not among what is accepted", section = .0.section())]
+    NotAccepted(Kind),
+    /// A NitroTPM document says no account.
+    #[error(
+        "{0}: the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account"
+    )]
+    Account(Combination),
+    /// A document that a copy would be as well is accepted by itself.
+    #[error(
+        "{0}: an identity document has no nonce, so a copy of it is as good: set accept_replayable = true in [aws_identity_document] if that is meant"
+    )]
+    Replayable(Combination),
+}
+
+impl AppraisalPolicy {
+    /// A policy.
+    ///
+    /// # Errors
+    /// [`PolicyError`], if rules and accepted kinds do not fit together.
+    pub fn new(accepts: Vec<Combination>, rules: Rules) -> Result<Self, PolicyError> {
+        let policy = Self {
+            accepts,
+            tpm: rules.tpm,
+            gcp: rules.gcp,
+            aws_identity_document: rules.aws_identity_document,
+            aws_nitro_tpm: rules.aws_nitro_tpm,
+            aws_sts: rules.aws_sts,
+            azure: rules.azure,
+        };
+        policy.check()?;
+        Ok(policy)
+    }
+
+    /// The policy of a pool that accepts TPMs only.
+    #[must_use]
+    pub fn of_tpm(reference_values: ReferenceValues) -> Self {
+        Self {
+            accepts: vec![Kind::Tpm.into()],
+            tpm: Some(reference_values),
+            gcp: None,
+            aws_identity_document: None,
+            aws_nitro_tpm: None,
+            aws_sts: None,
+            azure: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.accepts.is_empty() {
+            return Err(PolicyError::Nothing);
+        }
+        for (index, combination) in self.accepts.iter().enumerate() {
+            if self.accepts.iter().take(index).any(|earlier| earlier == combination) {
+                return Err(PolicyError::Repeated(combination.clone()));
+            }
+            if let Some(kind) = combination.kinds().iter().find(|kind| !self.has_rules(**kind)) {
+                return Err(PolicyError::NoRules(*kind));
+            }
+            let account = combination.has(Kind::AwsIdentityDocument) || combination.has(Kind::AwsSts);
+            let checks_account = self.aws_nitro_tpm.as_ref().is_some_and(NitroTpmRules::checks_account);
+            if combination.has(Kind::AwsNitroTpm) && checks_account && !account {
+                return Err(PolicyError::Account(combination.clone()));
+            }
+            let accepted = self.aws_identity_document.as_ref().is_some_and(|rules| rules.accept_replayable);
+            if combination.has(Kind::AwsIdentityDocument) && !accepted && !proves_instance_anew(combination.kinds()) {
+                return Err(PolicyError::Replayable(combination.clone()));
+            }
+        }
+        // Rules that are never looked at are a mistake; those for instances may be about the certificate of their vTPMs.
+        let unused = |kind: &Kind| self.has_rules(*kind) && !self.accepts.iter().any(|combination| combination.has(*kind));
+        let clouds = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
+        match clouds.iter().find(|kind| unused(kind)) {
+            Some(kind) => Err(PolicyError::NotAccepted(*kind)),
+            None => Ok(()),
+        }
+    }
+
+    const fn has_rules(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Tpm => self.tpm.is_some(),
+            Kind::Gcp => self.gcp.is_some(),
+            Kind::AwsIdentityDocument => self.aws_identity_document.is_some(),
+            Kind::AwsNitroTpm => self.aws_nitro_tpm.is_some(),
+            Kind::AwsSts => self.aws_sts.is_some(),
+            Kind::Azure => self.azure.is_some(),
+            // Whether it is good is the gateway's to say.
+            Kind::Token => true,
+        }
+    }
+
+    /// Which kinds of evidence have to be shown together, the preferred first.
+    #[must_use]
+    pub fn accepts(&self) -> &[Combination] {
+        &self.accepts
+    }
+
+    /// Whether a kind of evidence is accepted, alone or beside others.
+    #[must_use]
+    pub fn accepts_kind(&self, kind: Kind) -> bool {
+        self.accepts.iter().any(|combination| combination.has(kind))
+    }
+
+    /// The PCR values accepted, if TPMs are.
+    #[must_use]
+    pub const fn reference_values(&self) -> Option<&ReferenceValues> {
+        self.tpm.as_ref()
+    }
+
+    /// The rules for instances of Google Compute Engine.
+    #[must_use]
+    pub const fn gcp(&self) -> Option<&gcp::Rules> {
+        self.gcp.as_ref()
+    }
+
+    /// The rules for callers of AWS STS.
+    #[must_use]
+    pub const fn aws_sts(&self) -> Option<&StsRules> {
+        self.aws_sts.as_ref()
+    }
+
+    /// The PCRs that a TPM has to quote.
+    #[must_use]
+    pub fn selection(&self) -> Option<PcrSelection> {
+        // Reference values that exist can be selected: they were checked when they were made.
+        self.tpm.as_ref()?.selection().ok()
+    }
+
+    /// Which of AWS's documents is asked for.
+    #[must_use]
+    pub fn nitro_tpm_shape(&self) -> Shape {
+        self.aws_nitro_tpm.as_ref().map_or(Shape::NitroTpm, NitroTpmRules::shape)
+    }
+}
+
+/// Claims that a pool's policy accepts. Only [`appraise`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct AttestationResult {
@@ -21,13 +215,60 @@ impl AttestationResult {
     }
 }
 
-/// Compares every quoted PCR with the pool's reference values.
+/// Compares what was proven with what the pool accepts: the kinds shown, then what each of them says.
 ///
 /// # Errors
-/// [`Reject::ReferenceSelection`] if the quote covers other PCRs than the values speak of (the pool was changed since the
-/// challenge), [`Reject::PcrMismatch`] for the first PCR whose value is not accepted.
-pub fn appraise(claims: Claims, reference_values: &ReferenceValues) -> Result<AttestationResult, Reject> {
-    let tpm = &claims.tpm;
+/// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge),
+/// [`Reject::ReferenceSelection`] if the quote covers other PCRs than the pool's values speak of (likewise), [`Reject::PcrMismatch`]
+/// for the first PCR whose value is not accepted, and what the rules of the clouds refuse.
+pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
+    if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
+        return Err(Reject::KindsAccepted {
+            shown: claims.kinds().clone(),
+            accepted: policy.accepts.clone(),
+        });
+    }
+    if let Some(tpm) = claims.tpm() {
+        appraise_tpm(tpm, rules(policy.tpm.as_ref(), Kind::Tpm)?)?;
+        // Beside an identity token, the certificate has only to be about the same instance.
+        if let (EndorsedBy::GcpInstance(instance), None) = (&tpm.endorsed_by, claims.gcp()) {
+            gcp::appraise_vtpm(instance, rules(policy.gcp.as_ref(), Kind::Gcp)?)?;
+        }
+    }
+    if let Some(identity) = claims.gcp() {
+        gcp::appraise(identity, rules(policy.gcp.as_ref(), Kind::Gcp)?, now)?;
+    }
+    if let Some(claimed) = claims.aws_identity_document() {
+        let rules = rules(policy.aws_identity_document.as_ref(), Kind::AwsIdentityDocument)?;
+        if proves_instance_anew(claims.kinds()) {
+            identity_document::appraise_beside_fresh(claimed.document(), rules, now)?;
+        } else {
+            identity_document::appraise(claimed.document(), rules, now)?;
+        }
+    }
+    if let Some(document) = claims.aws_nitro_tpm() {
+        nitro_tpm::appraise(document, rules(policy.aws_nitro_tpm.as_ref(), Kind::AwsNitroTpm)?, now)?;
+    }
+    if let Some(caller) = claims.aws_sts() {
+        sts::appraise(caller, rules(policy.aws_sts.as_ref(), Kind::AwsSts)?)?;
+    }
+    if let Some(document) = claims.azure() {
+        azure::appraise(document, rules(policy.azure.as_ref(), Kind::Azure)?, now)?;
+    }
+    Ok(AttestationResult { claims })
+}
+
+/// Whether an identity document stands beside evidence that says, for this challenge, that it is that very instance.
+pub(crate) fn proves_instance_anew(kinds: &BTreeSet<Kind>) -> bool {
+    kinds.contains(&Kind::AwsNitroTpm) || kinds.contains(&Kind::AwsSts)
+}
+
+fn rules<T>(rules: Option<&T>, kind: Kind) -> Result<&T, Reject> {
+    rules.ok_or(Reject::NothingToHoldAgainst { kind })
+}
+
+/// Compares every quoted PCR with the pool's reference values.
+fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(), Reject> {
     if tpm.pcr_bank != reference_values.bank() || !tpm.pcrs.keys().eq(reference_values.pcrs().keys()) {
         let list = |bank: crate::HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
         return Err(Reject::ReferenceSelection {
@@ -49,5 +290,5 @@ pub fn appraise(claims: Claims, reference_values: &ReferenceValues) -> Result<At
             }
         }
     }
-    Ok(AttestationResult { claims })
+    Ok(())
 }

@@ -7,9 +7,14 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::endorsements::Endorsements;
+use crate::appraisal::AppraisalPolicy;
+use crate::aws::nitro_tpm::Shape;
+use crate::endorsements::{EndorsedEk, Endorsements};
+use crate::kind::{Combination, Kind};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG, sha256};
-use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task, TpmAttester, TpmTask};
+use crate::protocol::{
+    Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task, TpmAttester, TpmTask, kinds_of,
+};
 use crate::reject::Reject;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::credential::{self, SECRET_BYTES};
@@ -48,12 +53,50 @@ pub struct Challenge {
     pub subject: Subject,
 }
 
-/// Who is asked, and what; one variant for each kind of evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Subject {
+/// Who is asked, and what: one member for each kind of evidence that is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Subject {
     /// TPM 2.0.
-    Tpm(TpmSubject),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmSubject>,
+    /// An identity token of Google Compute Engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<GcpTask>,
+    /// An instance identity document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_identity_document: Option<IdentityDocumentAttester>,
+    /// A NitroTPM attestation document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_nitro_tpm: Option<NitroTpmSubject>,
+    /// A request to AWS STS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_sts: Option<Nothing>,
+    /// An attested document of Azure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub azure: Option<Nothing>,
+    /// A provisioning token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Nothing>,
+}
+
+kinds_of!(Subject);
+
+impl From<TpmSubject> for Subject {
+    fn from(tpm: TpmSubject) -> Self {
+        Self {
+            tpm: Some(tpm),
+            ..Self::default()
+        }
+    }
+}
+
+/// Which of AWS's two kinds of documents is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NitroTpmSubject {
+    /// The document's shape.
+    pub shape: Shape,
 }
 
 /// What a TPM's answer is held against.
@@ -77,33 +120,98 @@ pub struct Issued {
     pub task: Task,
 }
 
+/// What a node is to be asked for: chosen by the pool's policy, with an EK that somebody vouches for if a TPM is part of it.
+struct Chosen<'a> {
+    kinds: &'a Combination,
+    ek: Option<EndorsedEk>,
+}
+
+/// The first combination that the pool accepts and the node can show. A TPM that nobody vouches for is as good as none: a machine in a
+/// cloud may have one, and be accepted for what the cloud says.
+fn choose<'a>(
+    request: &ChallengeRequest,
+    endorsements: &Endorsements,
+    policy: &'a AppraisalPolicy,
+    now: UnixTime,
+) -> Result<Chosen<'a>, Reject> {
+    let offered = request.attester.kinds();
+    let mut ek: Option<Result<EndorsedEk, Reject>> = None;
+    let mut not_endorsed = None;
+    for kinds in policy.accepts().iter().filter(|kinds| kinds.kinds().is_subset(&offered)) {
+        let Some(tpm) = request.attester.tpm.as_ref().filter(|_| kinds.has(Kind::Tpm)) else {
+            return Ok(Chosen { kinds, ek: None });
+        };
+        let endorse = || {
+            AkPublic::parse(tpm.ak_public.as_ref())?;
+            endorsements.endorse(tpm, now)
+        };
+        // Once for all combinations: a chain of certificates costs.
+        match ek.take().unwrap_or_else(endorse) {
+            Ok(endorsed) => {
+                return Ok(Chosen { kinds, ek: Some(endorsed) });
+            }
+            Err(reject) if reject.is_not_endorsed() => {
+                not_endorsed.get_or_insert_with(|| reject.clone());
+                ek = Some(Err(reject));
+            }
+            Err(reject) => return Err(reject),
+        }
+    }
+    Err(not_endorsed.unwrap_or_else(|| Reject::KindsOffered {
+        offered,
+        accepted: policy.accepts().to_vec(),
+    }))
+}
+
 impl Challenge {
     /// Answers a request for a challenge. Whatever can be refused now is refused now: an EK that nobody endorses, and an AK that
     /// could sign for others, never cost a credential.
     ///
+    /// `gateway` is the gateway's own name, for evidence that names whom it is for.
+    ///
     /// # Errors
-    /// [`Reject`]: `malformed-request`, `tpm-malformed`, `algorithm-refused`, and the codes that begin with `ek-` and `ak-`.
+    /// [`Reject`]: `malformed-request`, `evidence-not-accepted`, `tpm-malformed`, `algorithm-refused`, and the codes that begin with
+    /// `ek-` and `ak-`.
     pub fn issue(
         request: &ChallengeRequest,
         endorsements: &Endorsements,
-        selection: &PcrSelection,
+        policy: &AppraisalPolicy,
+        gateway: &str,
         now: UnixTime,
         lifetime: Duration,
     ) -> Result<Issued, Reject> {
         check_request(request)?;
-        let Attester::Tpm(attester) = &request.attester;
-        let ak = AkPublic::parse(attester.ak_public.as_ref())?;
-        let endorsed = endorsements.endorse(attester, now)?;
-
+        let Chosen { kinds, ek } = choose(request, endorsements, policy, now)?;
         let random = Random(SystemRandom::new());
+        let (mut subject, mut task) = (Subject::default(), Task::default());
+        if let (Some(ek), Some(attester)) = (ek, &request.attester.tpm) {
+            let (asked, credential) = tpm(&random, &ek, attester, policy)?;
+            (subject.tpm, task.tpm) = (Some(asked), Some(credential));
+        }
+        for kind in kinds.kinds() {
+            match kind {
+                Kind::Tpm => {}
+                Kind::Gcp => {
+                    let audience = GcpTask {
+                        gateway: gateway.to_owned(),
+                    };
+                    (subject.gcp, task.gcp) = (Some(audience.clone()), Some(audience));
+                }
+                Kind::AwsIdentityDocument => {
+                    subject.aws_identity_document.clone_from(&request.attester.aws_identity_document);
+                    task.aws_identity_document = Some(Nothing {});
+                }
+                Kind::AwsNitroTpm => {
+                    let shape = policy.nitro_tpm_shape();
+                    (subject.aws_nitro_tpm, task.aws_nitro_tpm) = (Some(NitroTpmSubject { shape }), Some(Nothing {}));
+                }
+                Kind::AwsSts => (subject.aws_sts, task.aws_sts) = (Some(Nothing {}), Some(Nothing {})),
+                Kind::Azure => (subject.azure, task.azure) = (Some(Nothing {}), Some(Nothing {})),
+                Kind::Token => (subject.token, task.token) = (Some(Nothing {}), Some(Nothing {})),
+            }
+        }
         let nonce: Zeroizing<[u8; NONCE_BYTES]> = random.bytes()?;
         let id: Zeroizing<[u8; 32]> = random.bytes()?;
-        let secret: Zeroizing<[u8; SECRET_BYTES]> = random.bytes()?;
-        let credential = credential::make(&endorsed.ek, ak.name(), &secret).map_err(|_| Reject::Request {
-            field: "ek_public",
-            problem: "the key cannot be encrypted to",
-        })?;
-
         let challenge = Self {
             id: HexDigest::from(*id),
             issued: now.as_secs(),
@@ -112,20 +220,33 @@ impl Challenge {
             pool: request.pool.clone(),
             name: request.name.clone(),
             nonce: Blob(nonce.to_vec()),
-            subject: Subject::Tpm(TpmSubject {
-                attester: attester.clone(),
-                secret_sha256: HexDigest::from(sha256(&[&*secret])),
-                selection: selection.clone(),
-            }),
+            subject,
         };
-        let task = Task::Tpm(TpmTask {
-            credential_blob: Blob(credential.blob.to_bytes()),
-            encrypted_secret: Blob(credential.encrypted_secret.to_bytes()),
-            pcr_bank: selection.bank().to_string(),
-            pcrs: selection.pcrs().iter().copied().collect(),
-        });
         Ok(Issued { challenge, task })
     }
+}
+
+/// A credential for the TPM that has this EK and this AK.
+fn tpm(random: &Random, ek: &EndorsedEk, attester: &TpmAttester, policy: &AppraisalPolicy) -> Result<(TpmSubject, TpmTask), Reject> {
+    let ak = AkPublic::parse(attester.ak_public.as_ref())?;
+    let selection = policy.selection().ok_or(Reject::NothingToHoldAgainst { kind: Kind::Tpm })?;
+    let secret: Zeroizing<[u8; SECRET_BYTES]> = random.bytes()?;
+    let credential = credential::make(&ek.ek, ak.name(), &secret).map_err(|_| Reject::Request {
+        field: "ek_public",
+        problem: "the key cannot be encrypted to",
+    })?;
+    let task = TpmTask {
+        credential_blob: Blob(credential.blob.to_bytes()),
+        encrypted_secret: Blob(credential.encrypted_secret.to_bytes()),
+        pcr_bank: selection.bank().to_string(),
+        pcrs: selection.pcrs().iter().copied().collect(),
+    };
+    let subject = TpmSubject {
+        attester: attester.clone(),
+        secret_sha256: HexDigest::from(sha256(&[&*secret])),
+        selection,
+    };
+    Ok((subject, task))
 }
 
 struct Random(SystemRandom);
@@ -168,11 +289,22 @@ fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
     if request.name.as_deref().is_some_and(|name| !is_node_name(name)) {
         return Err(Reject::Request { field: "name", problem });
     }
-    let Attester::Tpm(attester) = &request.attester;
-    if attester.ek_intermediates.len() > INTERMEDIATES_LIMIT {
+    let Attester {
+        tpm,
+        aws_identity_document,
+        ..
+    } = &request.attester;
+    if tpm.as_ref().is_some_and(|tpm| tpm.ek_intermediates.len() > INTERMEDIATES_LIMIT) {
         return Err(Reject::Request {
             field: "ek_intermediates",
             problem: "more than eight certificates",
+        });
+    }
+    let sha256 = |attester: &IdentityDocumentAttester| attester.claimant_sha256.as_bytes().len() == 32;
+    if !aws_identity_document.as_ref().is_none_or(sha256) {
+        return Err(Reject::Request {
+            field: "claimant_sha256",
+            problem: "not a SHA-256 digest",
         });
     }
     Ok(())

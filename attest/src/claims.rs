@@ -1,16 +1,26 @@
 //! Claims: what Evidence has proven.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::appraisal::proves_instance_anew;
+use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
+use crate::aws::nitro_tpm::VerifiedNitroTpm;
+use crate::aws::sts::VerifiedSts;
+use crate::azure::VerifiedAttestedDocument;
+use crate::gcp::VerifiedIdentity;
+use crate::gcp::vtpm::VerifiedInstance;
+use crate::kind::Kind;
 use crate::nonce::SpkiSha256;
 use crate::protocol::HexDigest;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::wire::HashAlg;
 
-/// The stable identity of a node: `tpm:<EkDigest>`. The same machine has the same one at every boot.
+/// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
+/// `aws-nitrotpm:<instance>` (a document that says no account), `azure:<subscription>/<vmId>`. The same machine has the same one at
+/// every boot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeIdentity(String);
@@ -20,6 +30,11 @@ impl NodeIdentity {
     #[must_use]
     pub fn of_tpm(ek: EkDigest) -> Self {
         Self(format!("tpm:{ek}"))
+    }
+
+    /// The identity that a cloud gives a machine.
+    pub(crate) const fn of_instance(identity: String) -> Self {
+        Self(identity)
     }
 
     /// The identity's text.
@@ -36,7 +51,7 @@ impl fmt::Display for NodeIdentity {
 }
 
 /// Who vouched for the EK.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndorsedBy {
     /// The administrator, by naming the EK.
@@ -50,23 +65,61 @@ pub enum EndorsedBy {
         /// Serial number of the EK certificate, hexadecimal.
         certificate_serial: String,
     },
+    /// Google, by a certificate that names the instance whose vTPM it is.
+    GcpInstance(Box<VerifiedInstance>),
 }
 
 /// What verification has proven about a node. Serialised into audit records; there is no way back from there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claims {
     pub(crate) identity: NodeIdentity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<NodeIdentity>,
+    pub(crate) kinds: BTreeSet<Kind>,
     pub(crate) pool: String,
     pub(crate) name: Option<String>,
-    pub(crate) server_key: SpkiSha256,
-    pub(crate) tpm: TpmClaims,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server_key: Option<SpkiSha256>,
+    #[serde(flatten)]
+    pub(crate) proven: Proven,
+}
+
+/// What each kind of evidence has proven.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Proven {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tpm: Option<TpmClaims>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gcp: Option<VerifiedIdentity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) aws_identity_document: Option<ClaimedDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) aws_nitro_tpm: Option<VerifiedNitroTpm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) aws_sts: Option<VerifiedSts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) azure: Option<VerifiedAttestedDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
 }
 
 impl Claims {
-    /// Who the node is.
+    /// Who the node is: its TPM, if that has attested, or else what its cloud says.
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
         &self.identity
+    }
+
+    /// Which instance of which cloud it is, if that is known. The same as [`Claims::identity`], if no TPM has attested.
+    #[must_use]
+    pub const fn instance(&self) -> Option<&NodeIdentity> {
+        self.instance.as_ref()
+    }
+
+    /// The kinds of evidence that were verified.
+    #[must_use]
+    pub const fn kinds(&self) -> &BTreeSet<Kind> {
+        &self.kinds
     }
 
     /// The pool the evidence was made for.
@@ -82,16 +135,80 @@ impl Claims {
         self.name.as_deref()
     }
 
-    /// The server key that the node saw.
+    /// The server key that the node saw, where the evidence says it by itself.
     #[must_use]
-    pub const fn server_key(&self) -> &SpkiSha256 {
-        &self.server_key
+    pub const fn server_key(&self) -> Option<&SpkiSha256> {
+        self.server_key.as_ref()
+    }
+
+    /// Who claims the instance, if only an identity document says which instance it is: then a copy would have proven the same.
+    #[must_use]
+    pub fn replayable_claimant(&self) -> Option<&HexDigest> {
+        let claimed = self.proven.aws_identity_document.as_ref()?;
+        (!proves_instance_anew(&self.kinds)).then_some(&claimed.claimant_sha256)
     }
 
     /// What the TPM says.
     #[must_use]
-    pub const fn tpm(&self) -> &TpmClaims {
-        &self.tpm
+    pub const fn tpm(&self) -> Option<&TpmClaims> {
+        self.proven.tpm.as_ref()
+    }
+
+    /// What Google's identity token says.
+    #[must_use]
+    pub const fn gcp(&self) -> Option<&VerifiedIdentity> {
+        self.proven.gcp.as_ref()
+    }
+
+    /// What AWS's identity document says, and who claims it.
+    #[must_use]
+    pub const fn aws_identity_document(&self) -> Option<&ClaimedDocument> {
+        self.proven.aws_identity_document.as_ref()
+    }
+
+    /// What AWS's NitroTPM attestation document says.
+    #[must_use]
+    pub const fn aws_nitro_tpm(&self) -> Option<&VerifiedNitroTpm> {
+        self.proven.aws_nitro_tpm.as_ref()
+    }
+
+    /// What AWS STS says.
+    #[must_use]
+    pub const fn aws_sts(&self) -> Option<&VerifiedSts> {
+        self.proven.aws_sts.as_ref()
+    }
+
+    /// What Azure's attested document says.
+    #[must_use]
+    pub const fn azure(&self) -> Option<&VerifiedAttestedDocument> {
+        self.proven.azure.as_ref()
+    }
+
+    /// The name of the provisioning token that the gateway has taken.
+    #[must_use]
+    pub fn token(&self) -> Option<&str> {
+        self.proven.token.as_deref()
+    }
+}
+
+/// An identity document of AWS, and who claims it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClaimedDocument {
+    pub(crate) document: Replayable<VerifiedIdentityDocument>,
+    pub(crate) claimant_sha256: HexDigest,
+}
+
+impl ClaimedDocument {
+    /// The document.
+    #[must_use]
+    pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
+        &self.document
+    }
+
+    /// SHA-256 of a secret that the node has made up: who claims the document again has to know it.
+    #[must_use]
+    pub const fn claimant_sha256(&self) -> &HexDigest {
+        &self.claimant_sha256
     }
 }
 

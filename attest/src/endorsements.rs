@@ -1,21 +1,41 @@
-//! Endorsements: who vouches for an attester's key.
+//! Endorsements: who vouches for an attester's key, and for what the clouds say.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
+use crate::aws::identity_document::RegionCertificates;
+use crate::aws::nitro_tpm::NitroRoots;
+use crate::azure::AzureTrust;
 use crate::claims::EndorsedBy;
+use crate::gcp::GoogleKeys;
+use crate::gcp::vtpm::{self, VtpmRoots};
 use crate::protocol::TpmAttester;
 use crate::reject::Reject;
 use crate::tpm::ek::{EkDigest, EkPublic};
 use crate::tpm::ek_certificate::{self, EkRoots};
 
-/// What the administrator trusts: roots of EK certificates, and single EKs.
+/// What the administrator trusts: roots of EK certificates, single EKs, and what the clouds sign with.
 #[derive(Debug, Clone)]
 pub struct Endorsements {
     roots: Arc<EkRoots>,
     allowed: BTreeSet<EkDigest>,
+    vtpm_roots: Option<Arc<VtpmRoots>>,
+    clouds: CloudEndorsements,
+}
+
+/// What the clouds sign with. Evidence of a cloud of which nothing is known is refused.
+#[derive(Debug, Clone, Default)]
+pub struct CloudEndorsements {
+    /// Google's keys for identity tokens.
+    pub google_keys: Option<Arc<GoogleKeys>>,
+    /// AWS's certificates for identity documents, by region.
+    pub region_certificates: Option<Arc<RegionCertificates>>,
+    /// AWS's roots of NitroTPM documents.
+    pub nitro_roots: Option<Arc<NitroRoots>>,
+    /// Azure's roots of attested documents.
+    pub azure: Option<Arc<AzureTrust>>,
 }
 
 impl Endorsements {
@@ -25,7 +45,34 @@ impl Endorsements {
         Self {
             roots,
             allowed: BTreeSet::new(),
+            vtpm_roots: None,
+            clouds: CloudEndorsements {
+                google_keys: None,
+                region_certificates: None,
+                nitro_roots: None,
+                azure: None,
+            },
         }
+    }
+
+    /// Trust in the vTPMs that Google has certified as an instance's, and in no other TPM.
+    #[must_use]
+    pub fn of_gcp_instances(roots: Arc<VtpmRoots>) -> Self {
+        Self {
+            vtpm_roots: Some(roots),
+            ..Self::new(Arc::default())
+        }
+    }
+
+    /// The same, and trust in what the clouds sign.
+    #[must_use]
+    pub fn with_clouds(mut self, clouds: CloudEndorsements) -> Self {
+        self.clouds = clouds;
+        self
+    }
+
+    pub(crate) const fn clouds(&self) -> &CloudEndorsements {
+        &self.clouds
     }
 
     /// Trust in one more EK, whoever made it.
@@ -39,7 +86,7 @@ impl Endorsements {
     ///
     /// # Errors
     /// [`Reject::Wire`], [`Reject::EkTemplate`], [`Reject::EkUnknown`], [`Reject::EkNotEndorsed`], [`Reject::EkCertificate`],
-    /// [`Reject::EkCertificateMismatch`].
+    /// [`Reject::EkCertificateMismatch`], [`Reject::Gcp`].
     pub(crate) fn endorse(&self, attester: &TpmAttester, now: UnixTime) -> Result<EndorsedEk, Reject> {
         let ek = EkPublic::parse(attester.ek_public.as_ref())?;
         if self.allowed.contains(&ek.digest()) {
@@ -53,6 +100,14 @@ impl Endorsements {
             return Err(Reject::EkUnknown { ek_digest });
         };
         let intermediates: Vec<&[u8]> = attester.ek_intermediates.iter().map(AsRef::as_ref).collect();
+        if let Some(roots) = &self.vtpm_roots {
+            let instance = vtpm::verify(certificate.as_ref(), &intermediates, roots, now)?;
+            instance.check_ek(&ek.digest())?;
+            return Ok(EndorsedEk {
+                ek,
+                by: EndorsedBy::GcpInstance(Box::new(instance)),
+            });
+        }
         let verified = ek_certificate::verify(certificate.as_ref(), &intermediates, &self.roots, now).map_err(|error| {
             if error.is_unknown_issuer() {
                 Reject::EkNotEndorsed {

@@ -9,6 +9,10 @@ use std::fmt;
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use zeroize::Zeroizing;
+
+use crate::aws::sts::SignedRequest;
+use crate::kind::Kind;
 
 /// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";
@@ -74,6 +78,17 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
+/// A text that is worth something to whoever has it, such as an identity token. `Debug` shows the length only.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text(pub String);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Text({} bytes)", self.0.len())
+    }
+}
+
 /// A digest of 32, 48 or 64 bytes that travels as hexadecimal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HexDigest(Vec<u8>);
@@ -129,6 +144,73 @@ impl<'de> Deserialize<'de> for HexDigest {
     }
 }
 
+/// A secret text, such as a provisioning token. `Debug` does not show it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SecretText(Zeroizing<String>);
+
+impl SecretText {
+    /// Takes a secret.
+    #[must_use]
+    pub const fn new(text: Zeroizing<String>) -> Self {
+        Self(text)
+    }
+
+    /// The secret.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl Serialize for SecretText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+/// Gives a message with one optional member for each kind of evidence the set of kinds that it has.
+macro_rules! kinds_of {
+    ($type:ty) => {
+        impl $type {
+            /// The kinds of evidence in it.
+            #[must_use]
+            pub fn kinds(&self) -> std::collections::BTreeSet<Kind> {
+                let members = [
+                    (Kind::Tpm, self.tpm.is_some()),
+                    (Kind::Gcp, self.gcp.is_some()),
+                    (Kind::AwsIdentityDocument, self.aws_identity_document.is_some()),
+                    (Kind::AwsNitroTpm, self.aws_nitro_tpm.is_some()),
+                    (Kind::AwsSts, self.aws_sts.is_some()),
+                    (Kind::Azure, self.azure.is_some()),
+                    (Kind::Token, self.token.is_some()),
+                ];
+                members
+                    .into_iter()
+                    .filter_map(|(kind, there)| there.then_some(kind))
+                    .collect()
+            }
+        }
+    };
+}
+pub(crate) use kinds_of;
+
+/// An object without members: there is nothing to say beyond the kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
 /// Answer of [`DISCOVERY_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,7 +219,7 @@ pub struct Discovery {
     pub service: String,
     /// [`VERSION`].
     pub protocol: u32,
-    /// The kinds of evidence this gateway can verify: `"tpm"`.
+    /// The kinds of evidence that this gateway can verify, by their words ([`Kind::as_str`]). A node offers no others.
     pub kinds: Vec<String>,
 }
 
@@ -154,12 +236,50 @@ pub struct ChallengeRequest {
     pub attester: Attester,
 }
 
-/// The public half of what a node attests with; one variant for each kind of evidence.
+/// What a node can attest with, and the public half of it: one member for each kind of evidence that it can show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Attester {
+    /// TPM 2.0: its keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmAttester>,
+    /// An identity token of Google Compute Engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<Nothing>,
+    /// An instance identity document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_identity_document: Option<IdentityDocumentAttester>,
+    /// A NitroTPM attestation document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_nitro_tpm: Option<Nothing>,
+    /// A request to AWS STS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_sts: Option<Nothing>,
+    /// An attested document of Azure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub azure: Option<Nothing>,
+    /// A provisioning token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Nothing>,
+}
+
+kinds_of!(Attester);
+
+impl From<TpmAttester> for Attester {
+    fn from(tpm: TpmAttester) -> Self {
+        Self {
+            tpm: Some(tpm),
+            ..Self::default()
+        }
+    }
+}
+
+/// Who claims an identity document, which by itself could come from anybody who has a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Attester {
-    /// TPM 2.0.
-    Tpm(TpmAttester),
+#[serde(deny_unknown_fields)]
+pub struct IdentityDocumentAttester {
+    /// SHA-256 of [`IdentityDocumentEvidence::claimant`].
+    pub claimant_sha256: HexDigest,
 }
 
 /// A TPM's keys as the node presents them.
@@ -194,12 +314,50 @@ pub struct ChallengeResponse {
     pub task: Task,
 }
 
-/// What a challenge asks for; one variant for each kind of evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Task {
+/// What a challenge asks for: one member for each kind of evidence, all of which have to be shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Task {
     /// TPM 2.0.
-    Tpm(TpmTask),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmTask>,
+    /// An identity token of Google Compute Engine for [`crate::gcp::Audience`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<GcpTask>,
+    /// The instance identity document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_identity_document: Option<Nothing>,
+    /// A NitroTPM attestation document with the challenge's nonce and [`crate::aws::nitro_tpm::expected_user_data`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_nitro_tpm: Option<Nothing>,
+    /// A request to AWS STS with [`crate::aws::sts::expected_server_id`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_sts: Option<Nothing>,
+    /// An attested document of Azure for [`crate::azure::ImdsNonce`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub azure: Option<Nothing>,
+    /// The provisioning token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Nothing>,
+}
+
+kinds_of!(Task);
+
+impl From<TpmTask> for Task {
+    fn from(tpm: TpmTask) -> Self {
+        Self {
+            tpm: Some(tpm),
+            ..Self::default()
+        }
+    }
+}
+
+/// For whom an identity token has to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GcpTask {
+    /// The gateway's own name, the same for all its nodes: a host name.
+    pub gateway: String,
 }
 
 /// Activate this credential, then quote these PCRs.
@@ -226,12 +384,92 @@ pub struct EvidenceRequest {
     pub evidence: Evidence,
 }
 
-/// Evidence of one kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Evidence {
+/// Evidence: exactly the kinds that were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Evidence {
     /// TPM 2.0.
-    Tpm(TpmEvidence),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmEvidence>,
+    /// An identity token of Google Compute Engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<GcpEvidence>,
+    /// An instance identity document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_identity_document: Option<IdentityDocumentEvidence>,
+    /// A NitroTPM attestation document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_nitro_tpm: Option<NitroTpmEvidence>,
+    /// A request to AWS STS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_sts: Option<StsEvidence>,
+    /// An attested document of Azure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub azure: Option<AzureEvidence>,
+    /// A provisioning token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenEvidence>,
+}
+
+kinds_of!(Evidence);
+
+impl From<TpmEvidence> for Evidence {
+    fn from(tpm: TpmEvidence) -> Self {
+        Self {
+            tpm: Some(tpm),
+            ..Self::default()
+        }
+    }
+}
+
+/// An identity token of Google Compute Engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GcpEvidence {
+    /// The JWT, as the metadata server gives it.
+    pub token: Text,
+}
+
+/// An instance identity document of AWS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdentityDocumentEvidence {
+    /// The PKCS#7 message, as the metadata server gives it: base64, in lines.
+    pub pkcs7: Text,
+    /// 32 random bytes, the same for all that this node does until it boots again: the first to claim a document is who has these.
+    pub claimant: Blob,
+}
+
+/// A NitroTPM attestation document of AWS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NitroTpmEvidence {
+    /// The COSE_Sign1 message.
+    pub document: Blob,
+}
+
+/// A request to AWS STS, signed by the node and to be sent by the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StsEvidence {
+    /// The request.
+    pub request: SignedRequest,
+}
+
+/// An attested document of Azure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AzureEvidence {
+    /// `signature` of the metadata server's answer: base64.
+    pub signature: Text,
+}
+
+/// A provisioning token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEvidence {
+    /// The token. A secret.
+    pub token: SecretText,
 }
 
 /// A TPM's evidence.

@@ -3,6 +3,14 @@
 //! Three readers: the node gets [`Reject::code`] and [`Reject::next_step`], the log the `Display` text, the audit record all
 //! of it beside the evidence itself. `docs/errors.md` lists the codes for people.
 
+use std::collections::BTreeSet;
+
+use crate::aws::identity_document::IdentityDocumentError;
+use crate::aws::nitro_tpm::NitroTpmError;
+use crate::aws::sts::StsError;
+use crate::azure::AttestedDocumentError;
+use crate::gcp::GcpError;
+use crate::kind::{self, Combination, Kind};
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
 use crate::tpm::wire::{HashAlg, WireError};
@@ -163,6 +171,65 @@ pub enum Reject {
         /// The accepted values, hexadecimal.
         accepted: Vec<String>,
     },
+    /// The node can show nothing that the pool accepts.
+    #[error("the node can show {}; the pool accepts {}", kind::list(.offered), alternatives(.accepted))]
+    KindsOffered {
+        /// What the node offers.
+        offered: BTreeSet<Kind>,
+        /// What the pool accepts.
+        accepted: Vec<Combination>,
+    },
+    /// The evidence is of other kinds than were asked for.
+    #[error("the challenge asked for {}, the evidence is {}", kind::list(.asked), kind::list(.shown))]
+    KindsShown {
+        /// What the challenge asked for.
+        asked: BTreeSet<Kind>,
+        /// What there is.
+        shown: BTreeSet<Kind>,
+    },
+    /// The evidence is of kinds that the pool does not accept any more.
+    #[error("the evidence is {}; the pool accepts {}", kind::list(.shown), alternatives(.accepted))]
+    KindsAccepted {
+        /// What was shown.
+        shown: BTreeSet<Kind>,
+        /// What the pool accepts.
+        accepted: Vec<Combination>,
+    },
+    /// There is nothing to verify or to compare evidence of this kind with.
+    #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
+    NothingToHoldAgainst {
+        /// The kind.
+        kind: Kind,
+    },
+    /// Evidence of different machines.
+    #[error("the evidence is about different machines: {first} and {second}")]
+    IdentitiesDiffer {
+        /// What one kind says.
+        first: String,
+        /// What another kind says.
+        second: String,
+    },
+    /// Another claimant than the one who asked for the challenge.
+    #[error("the claimant is another one than the challenge was for")]
+    Claimant,
+    /// The provisioning token beside the evidence was not taken, or not looked up.
+    #[error("the evidence needs a provisioning token beside it, and none was taken")]
+    TokenMissing,
+    /// Evidence of Google Compute Engine.
+    #[error(transparent)]
+    Gcp(#[from] GcpError),
+    /// An identity document of AWS.
+    #[error(transparent)]
+    AwsIdentityDocument(#[from] IdentityDocumentError),
+    /// A NitroTPM document of AWS.
+    #[error(transparent)]
+    AwsNitroTpm(#[from] NitroTpmError),
+    /// A request to AWS STS, or its answer.
+    #[error(transparent)]
+    AwsSts(#[from] StsError),
+    /// An attested document of Azure.
+    #[error(transparent)]
+    Azure(#[from] AttestedDocumentError),
     /// The quote covers other PCRs than the pool's reference values speak of.
     #[error("the quote covers {quoted}, the pool's reference values are about {wanted}")]
     ReferenceSelection {
@@ -171,6 +238,11 @@ pub enum Reject {
         /// What the pool wants.
         wanted: String,
     },
+}
+
+fn alternatives(accepted: &[Combination]) -> String {
+    let words: Vec<String> = accepted.iter().map(ToString::to_string).collect();
+    words.join(", or ")
 }
 
 fn list(values: &[String]) -> String {
@@ -195,7 +267,7 @@ pub struct Advice {
 macro_rules! advice {
     ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
         $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code a [`Reject`] can have.
+        /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
         pub const ADVICE: &[Advice] = &[$($name),*];
     };
 }
@@ -222,6 +294,11 @@ advice! {
     PCR_MISSING = "pcr-missing", "A quoted PCR's value is missing", "Use the unmodified attest-node.";
     EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks.";
     EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered or the firmware does not log all it measures.";
+    EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";
+    EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
+    EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
+    IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
+    CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
 }
 
@@ -261,6 +338,26 @@ impl Reject {
             Self::EventLog(_) => EVENT_LOG_MALFORMED,
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
             Self::PcrMismatch { .. } => PCR_MISMATCH,
+            Self::KindsOffered { .. } | Self::KindsAccepted { .. } => EVIDENCE_NOT_ACCEPTED,
+            Self::KindsShown { .. } | Self::TokenMissing => EVIDENCE_INCOMPLETE,
+            Self::NothingToHoldAgainst { .. } => EVIDENCE_NOT_CONFIGURED,
+            Self::IdentitiesDiffer { .. } => IDENTITIES_DIFFER,
+            Self::Claimant => CLAIMANT_MISMATCH,
+            Self::Gcp(error) => error.advice(),
+            Self::AwsIdentityDocument(error) => error.advice(),
+            Self::AwsNitroTpm(error) => error.advice(),
+            Self::AwsSts(error) => error.advice(),
+            Self::Azure(error) => error.advice(),
+        }
+    }
+
+    /// Whether nobody vouches for the EK, which otherwise is one.
+    #[must_use]
+    pub const fn is_not_endorsed(&self) -> bool {
+        match self {
+            Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => true,
+            Self::Gcp(GcpError::VtpmCertificate(error)) => error.is_unknown_issuer(),
+            _ => false,
         }
     }
 
@@ -269,4 +366,16 @@ impl Reject {
     pub const fn code(&self) -> &'static str {
         self.advice().code
     }
+}
+
+/// Every code that a [`Reject`] can have: those of TPMs and of all evidence, then those of each cloud's kinds.
+pub fn advices() -> impl Iterator<Item = &'static Advice> {
+    let clouds = [
+        crate::gcp::ADVICE,
+        crate::aws::identity_document::ADVICE,
+        crate::aws::nitro_tpm::ADVICE,
+        crate::aws::sts::ADVICE,
+        crate::azure::ADVICE,
+    ];
+    ADVICE.iter().chain(clouds.into_iter().flatten())
 }

@@ -40,10 +40,10 @@ fn accepts_every_kind_of_ak_and_says_what_was_proven() {
             format!("tpm:{}", attest::EkDigest::from_public_area(&case.ek_area.to_bytes()).unwrap())
         );
         assert_eq!(
-            (claims.pool(), claims.name(), *claims.server_key()),
+            (claims.pool(), claims.name(), *claims.server_key().unwrap()),
             ("worker", Some("worker-0"), SERVER_KEY)
         );
-        let tpm = claims.tpm();
+        let tpm = claims.tpm().unwrap();
         assert_eq!(
             (tpm.clock_ms, tpm.reset_count, tpm.restart_count, tpm.clock_safe),
             (123_456, 7, 1, true)
@@ -63,7 +63,7 @@ fn accepts_other_banks_and_a_previous_server_key() {
         .but(|case| case.server_keys = vec![SpkiSha256([1; 32]), SERVER_KEY])
         .verify()
         .unwrap();
-    assert_eq!(*claims.server_key(), SERVER_KEY);
+    assert_eq!(*claims.server_key().unwrap(), SERVER_KEY);
 }
 
 #[test]
@@ -211,12 +211,13 @@ fn attack_06_weak_hashes_and_empty_nonces() {
         let request = attest::protocol::ChallengeRequest {
             pool: "worker".to_owned(),
             name: None,
-            attester: attest::protocol::Attester::Tpm(attester),
+            attester: attester.into(),
         };
         attest::Challenge::issue(
             &request,
             &case.endorsements(),
-            &case.selection,
+            &support::accepting(&case.selection),
+            "gateway.test",
             support::at(NOW),
             std::time::Duration::from_secs(60),
         )

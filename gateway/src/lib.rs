@@ -30,6 +30,7 @@ pub mod ek_roots;
 pub mod enrolment;
 pub mod guesses;
 pub mod ignition;
+pub mod instances;
 pub mod kubelet;
 pub mod machine_config;
 pub mod metrics;

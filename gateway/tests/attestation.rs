@@ -6,7 +6,7 @@ mod support;
 
 use std::fs;
 
-use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_BODY_LIMIT_BYTES, Evidence, HexDigest};
+use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
 use attest::{Reject, SpkiSha256};
 use attest_gateway::audit::{Blobs, ReplayError, replay};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells
         "quote-pcr-digest"
     );
     assert_eq!(
-        code(|record| record["basis"]["reference_values"]["pcrs"]["0"] = json!({ "any_of": ["ab".repeat(32)] })),
+        code(|record| record["basis"]["policy"]["tpm"]["pcrs"]["0"] = json!({ "any_of": ["ab".repeat(32)] })),
         "pcr-mismatch"
     );
 }
@@ -133,7 +133,7 @@ async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
     gateway.attest(next_boot(&case), None).await.refused(403, "pcr-mismatch");
     let challenge = gateway.challenge(&case, None);
     let mut forged = gateway.answer(case, &challenge);
-    let Evidence::Tpm(evidence) = &mut forged.evidence;
+    let evidence = forged.evidence.tpm.as_mut().unwrap();
     evidence.secret_sha256 = HexDigest::from([0; 32]);
     gateway
         .post("/v1/attest/evidence", &forged)
@@ -381,13 +381,13 @@ async fn attack_23_bodies_that_are_none_cost_nothing() {
     // A name that would be two lines, in a request that is refused before names are looked at.
     let mut forger = challenge_request(&case, "worker");
     forger.name = Some("x\nINFO TRUSTED tpm:00".to_owned());
-    let attest::protocol::Attester::Tpm(attester) = &mut forger.attester;
+    let attester = forger.attester.tpm.as_mut().unwrap();
     attester.ek_public.0.truncate(10);
     gateway.post("/v1/attest/challenge", &forger).await.refused(400, "tpm-malformed");
     gateway.line(|line| line.contains("NOT TRUSTED") && line.contains("x\\nINFO TRUSTED"));
     assert!(!gateway.output().contains('\u{1b}'));
     let mut no_key = challenge_request(&case, "worker");
-    let attest::protocol::Attester::Tpm(attester) = &mut no_key.attester;
+    let attester = no_key.attester.tpm.as_mut().unwrap();
     attester.ek_public.0.truncate(10);
     gateway.post("/v1/attest/challenge", &no_key).await.refused(400, "tpm-malformed");
     let Answer { status, .. } = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;

@@ -6,8 +6,7 @@ use anyhow::{Context, Result, bail};
 use attest::SpkiSha256;
 use attest::nonce::qualifying_data;
 use attest::protocol::{
-    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, EVIDENCE_PATH, Evidence, EvidenceRequest, Problem, Task,
-    TpmEvidence, TpmTask,
+    CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, EVIDENCE_PATH, EvidenceRequest, Problem, TpmEvidence, TpmTask,
 };
 use reqwest::header::ACCEPT;
 use serde::Serialize;
@@ -145,8 +144,7 @@ impl Asked {
     /// What the TPM is asked to do.
     #[must_use]
     pub fn task(&self) -> &TpmTask {
-        let Task::Tpm(task) = &self.response.task;
-        task
+        self.response.task.tpm.as_ref().expect("the gateway asks for a TPM")
     }
 
     /// What the quote's extraData has to be.
@@ -161,7 +159,7 @@ impl Asked {
     pub fn answered(&self, evidence: TpmEvidence) -> EvidenceRequest {
         EvidenceRequest {
             challenge: self.response.challenge.clone(),
-            evidence: Evidence::Tpm(evidence),
+            evidence: evidence.into(),
         }
     }
 }

@@ -220,7 +220,7 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     let software = ChallengeRequest {
         pool: "worker".to_owned(),
         name: None,
-        attester: Presented::Tpm(TpmAttester {
+        attester: Presented::from(TpmAttester {
             ek_public: ek_area.to_bytes().into(),
             ek_certificate: None,
             ek_intermediates: Vec::new(),
@@ -232,7 +232,7 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     let mut tpm = bench.tpm();
     let ek = endorsement_key(&mut tpm);
     let mut borrowed = software;
-    let Presented::Tpm(attester) = &mut borrowed.attester;
+    let attester = borrowed.attester.tpm.as_mut().unwrap();
     attester.ek_certificate = ek.certificate.clone().map(Into::into);
     bench.refuses_request(&borrowed, "ek-certificate-mismatch");
 

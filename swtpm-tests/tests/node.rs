@@ -232,7 +232,7 @@ fn challenges(bench: &Bench, nonce: &[u8], reason: &str) {
         nonce: nonce.to_vec().into(),
         purpose: attest::nonce::PURPOSE_CONFIG.to_owned(),
         expires: 1,
-        task: Task::Tpm(TpmTask {
+        task: Task::from(TpmTask {
             credential_blob: vec![0xff; 40].into(),
             encrypted_secret: vec![0; 258].into(),
             pcr_bank: "sha256".to_owned(),

@@ -6,10 +6,7 @@ use std::path::Path;
 use std::str::FromStr as _;
 
 use attest::nonce::{NONCE_BYTES, PURPOSE_CONFIG, qualifying_data};
-use attest::protocol::{
-    Attester as PresentedAttester, Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, Task, TpmAttester,
-    TpmEvidence, TpmTask,
-};
+use attest::protocol::{Blob, ChallengeRequest, ChallengeResponse, EvidenceRequest, HexDigest, TpmAttester, TpmEvidence, TpmTask};
 use attest::tpm::event_log::LOG_LIMIT_BYTES;
 use attest::tpm::wire::HashAlg;
 use aws_lc_rs::digest;
@@ -71,7 +68,7 @@ pub fn attest(gateway: &Gateway<'_>, pool: &str, presented: &Presented, tpm: &mu
     let request = ChallengeRequest {
         pool: pool.to_owned(),
         name: presented.name.clone(),
-        attester: PresentedAttester::Tpm(presented.attester.clone()),
+        attester: presented.attester.clone().into(),
     };
     let mut challenges = 0;
     loop {
@@ -95,7 +92,7 @@ pub fn attest(gateway: &Gateway<'_>, pool: &str, presented: &Presented, tpm: &mu
         };
         match gateway.evidence(&EvidenceRequest {
             challenge: challenge.challenge,
-            evidence: Evidence::Tpm(evidence),
+            evidence: evidence.into(),
         }) {
             Ok(response) => return check_ticket(response.ticket, &response.url, pool),
             Err(GatewayError::Refused(problem))
@@ -119,7 +116,10 @@ fn check_challenge(challenge: &ChallengeResponse) -> Result<(&TpmTask, HashAlg),
             "check the gateway's release and its pool.toml",
         )
     };
-    let Task::Tpm(task) = &challenge.task;
+    let asked = challenge.task.kinds();
+    let Some(task) = challenge.task.tpm.as_ref().filter(|_| asked.len() == 1) else {
+        return Err(refuse("evidence of other kinds than this node has offered".to_owned()));
+    };
     if challenge.purpose != PURPOSE_CONFIG {
         return Err(refuse(format!("evidence for the purpose {:?}", printable(&challenge.purpose))));
     }
@@ -201,10 +201,10 @@ mod tests {
             nonce: vec![1; 32].into(),
             purpose: PURPOSE_CONFIG.to_owned(),
             expires: 0,
-            task: Task::Tpm(task.clone()),
+            task: task.clone().into(),
         };
         change(&mut challenge, &mut task);
-        challenge.task = Task::Tpm(task);
+        challenge.task = task.into();
         challenge
     }
 

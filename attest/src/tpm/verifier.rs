@@ -8,13 +8,13 @@ use super::event_log::EventLog;
 use super::pcr::PcrValues;
 use super::quote::{self, Expected};
 use crate::challenge::{Challenge, TpmSubject};
-use crate::claims::{Claims, EventLogClaims, NodeIdentity, TpmClaims};
+use crate::claims::{EventLogClaims, TpmClaims};
 use crate::endorsements::Endorsements;
 use crate::nonce::{SpkiSha256, qualifying_data};
 use crate::protocol::TpmEvidence;
 use crate::reject::Reject;
 
-/// Verifies `evidence` as the answer to `challenge`.
+/// Verifies `evidence` as the answer to `challenge`; gives the server key, too, that the node saw.
 pub(crate) fn verify(
     challenge: &Challenge,
     subject: &TpmSubject,
@@ -22,7 +22,7 @@ pub(crate) fn verify(
     server_keys: &[SpkiSha256],
     endorsements: &Endorsements,
     now: UnixTime,
-) -> Result<Claims, Reject> {
+) -> Result<(TpmClaims, SpkiSha256), Reject> {
     // The AK is in the TPM that has the EK: only that TPM could recover the secret.
     let activated = subject.secret_sha256.as_bytes().ct_eq(evidence.secret_sha256.as_bytes());
     if !bool::from(activated) {
@@ -52,26 +52,20 @@ pub(crate) fn verify(
         .as_ref()
         .map(|log| explain(log.as_ref(), subject, evidence))
         .transpose()?;
-    let ek_digest = endorsed.ek.digest();
-    Ok(Claims {
-        identity: NodeIdentity::of_tpm(ek_digest),
-        pool: challenge.pool.clone(),
-        name: challenge.name.clone(),
-        server_key,
-        tpm: TpmClaims {
-            ek_digest,
-            endorsed_by: endorsed.by,
-            ak_name: ak.name().to_string(),
-            pcr_bank: subject.selection.bank(),
-            pcrs: evidence.pcrs.clone(),
-            clock_ms: quote.clock.clock_ms,
-            reset_count: quote.clock.reset_count,
-            restart_count: quote.clock.restart_count,
-            clock_safe: quote.clock.safe,
-            firmware_version: quote.firmware_version,
-            event_log,
-        },
-    })
+    let claims = TpmClaims {
+        ek_digest: endorsed.ek.digest(),
+        endorsed_by: endorsed.by,
+        ak_name: ak.name().to_string(),
+        pcr_bank: subject.selection.bank(),
+        pcrs: evidence.pcrs.clone(),
+        clock_ms: quote.clock.clock_ms,
+        reset_count: quote.clock.reset_count,
+        restart_count: quote.clock.restart_count,
+        clock_safe: quote.clock.safe,
+        firmware_version: quote.firmware_version,
+        event_log,
+    };
+    Ok((claims, server_key))
 }
 
 /// Replays the log against the PCRs, which at this point are the quoted ones.

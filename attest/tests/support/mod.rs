@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Attester, Blob, Evidence, HexDigest, TpmAttester, TpmEvidence};
+use attest::reference_values::Accepted;
 use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
 use attest::{
-    Challenge, Claims, EkDigest, EkRoots, Endorsements, HashAlg, PcrSelection, Reject, SpkiSha256, Subject, Submission, UnixTime,
+    AppraisalPolicy, Challenge, Claims, EkDigest, EkRoots, Endorsements, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256,
+    Subject, Submission, UnixTime,
 };
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
@@ -241,7 +243,7 @@ impl Case {
             pool: self.pool.clone(),
             name: Some("worker-0".to_owned()),
             nonce: Blob(self.nonce.clone()),
-            subject: Subject::Tpm(attest::challenge::TpmSubject {
+            subject: Subject::from(attest::challenge::TpmSubject {
                 attester: self.attester(),
                 secret_sha256: HexDigest::from(SECRET_SHA256),
                 selection: self.selection.clone(),
@@ -252,7 +254,7 @@ impl Case {
     pub fn evidence(&self) -> Evidence {
         let quoted = self.raw_quoted.clone().unwrap_or_else(|| self.quoted.to_bytes());
         let signature = self.signature.clone().unwrap_or_else(|| self.ak.sign(&quoted));
-        Evidence::Tpm(TpmEvidence {
+        Evidence::from(TpmEvidence {
             secret_sha256: HexDigest::from(self.secret_sha256),
             quoted: Blob(quoted),
             signature: Blob(signature),
@@ -263,11 +265,7 @@ impl Case {
 
     pub fn verify(&self) -> Result<Claims, Reject> {
         let (challenge, evidence) = (self.challenge(), self.evidence());
-        let submission = Submission {
-            challenge: &challenge,
-            evidence: &evidence,
-            server_keys: &self.server_keys,
-        };
+        let submission = Submission::new(&challenge, &evidence, &self.server_keys);
         attest::verify(&submission, &self.endorsements(), at(self.now))
     }
 
@@ -284,16 +282,23 @@ impl Case {
         let request = attest::protocol::ChallengeRequest {
             pool: self.pool.clone(),
             name: None,
-            attester: Attester::Tpm(self.attester()),
+            attester: Attester::from(self.attester()),
         };
         Challenge::issue(
             &request,
             &self.endorsements(),
-            &self.selection,
+            &accepting(&self.selection),
+            "gateway.test",
             at(self.now),
             Duration::from_secs(120),
         )
     }
+}
+
+/// A policy that has these PCRs quoted, and accepts whatever they hold.
+pub fn accepting(selection: &PcrSelection) -> AppraisalPolicy {
+    let pcrs = selection.pcrs().iter().map(|index| (*index, Accepted::NotChecked)).collect();
+    AppraisalPolicy::of_tpm(ReferenceValues::new(selection.bank(), pcrs).unwrap())
 }
 
 pub fn at(seconds: u64) -> UnixTime {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest::protocol::{Attester, ChallengeRequest, ChallengeResponse};
+use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, UnixTime};
 use axum::Extension;
 use axum::Json;
@@ -44,9 +44,10 @@ pub(super) async fn post(
         return Refusal::unavailable().into_response();
     };
     let mut record = Record::new(id, Decision::Challenge, now.as_secs(), peer.to_string(), request.pool.clone());
-    let Attester::Tpm(attester) = &request.attester;
-    record.shown = Shown::Tpm;
-    record.identity = attester.ek_digest().ok().map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    record.kinds = request.attester.kinds();
+    record.shown = if request.attester.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+    let ek = request.attester.tpm.as_ref().and_then(|tpm| tpm.ek_digest().ok());
+    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
     record.name.clone_from(&request.name);
     record.user_agent = super::user_agent(&headers);
     super::refuse(&mut record, &refusal);
@@ -62,14 +63,11 @@ async fn issue(
     now: UnixTime,
     basis: &mut Basis,
 ) -> Result<ChallengeResponse, Refusal> {
-    let Attester::Tpm(attester) = &request.attester;
-    let vouched = gateway
-        .vouched(attester.ek_digest()?, pool)
-        .await
-        .map_err(|error| Refusal::because(&error))?;
+    let ek = request.attester.tpm.as_ref().map(|tpm| tpm.ek_digest()).transpose()?;
+    let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     vouched.note(gateway, basis);
     let lifetime = gateway.settings.challenge_lifetime;
-    let issued = Challenge::issue(request, &vouched.endorsements, &pool.selection, now, lifetime)?;
+    let issued = Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway.own_name(), now, lifetime)?;
     let challenge = challenges::seal(&gateway.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,

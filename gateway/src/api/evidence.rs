@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use attest::protocol::{CONFIG_PREFIX, Evidence, EvidenceRequest, EvidenceResponse};
-use attest::{AttestationResult, NodeIdentity, Subject, Submission, UnixTime};
+use std::net::IpAddr;
+
+use attest::protocol::{CONFIG_PREFIX, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
+use attest::{AttestationResult, Claims, EndorsedBy, NodeIdentity, TpmClaims, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -11,13 +13,14 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
+use super::anchors::Anchors;
 use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::audit::{Basis, Blobs, Decision, Record, Shown, Verdict};
 use crate::challenges::Opened;
 use crate::policy::Grant;
 use crate::pools::Pool;
-use crate::{enrolment, tickets};
+use crate::{enrolment, instances, tickets};
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(
@@ -52,14 +55,24 @@ pub(super) async fn post(
     };
 
     let mut record = Record::new(id, Decision::Evidence, now.as_secs(), peer.to_string(), pool.name().to_owned());
-    record.shown = Shown::Tpm;
+    let subject = &opened.peek().subject;
+    record.kinds = subject.kinds();
+    record.shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
     record.user_agent = super::user_agent(&headers);
-    let Subject::Tpm(subject) = &opened.peek().subject;
-    record.identity = subject.attester.ek_digest().ok().map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
+    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
     record.name.clone_from(&opened.peek().name);
 
     let mut basis = gateway.basis(&pool);
-    let outcome = match decide(&gateway, &pool, &opened, &request.evidence, now, &mut record, &mut basis).await {
+    let mut anchors = Anchors::default();
+    let asked = Asked {
+        pool: &pool,
+        opened: &opened,
+        evidence: &request.evidence,
+        peer: peer.ip(),
+        now,
+    };
+    let outcome = match decide(&gateway, &asked, &mut anchors, &mut record, &mut basis).await {
         Ok(earned) => match earned.ticket(&gateway, &record, now) {
             Ok(response) => response,
             Err(refusal) => return refusal.into_response(),
@@ -71,7 +84,8 @@ pub(super) async fn post(
         }
     };
     basis.challenge = Some(opened.into_inner());
-    let blobs = keep_evidence(request.evidence, &mut basis).into_iter().collect();
+    let mut blobs = anchors.into_blobs();
+    blobs.extend(keep_evidence(request.evidence, &mut basis));
     record.basis = Some(basis);
     super::answer(gateway.journal.record(&record, blobs, outcome).await)
 }
@@ -82,58 +96,110 @@ struct Earned {
     grant: Grant,
 }
 
+/// What a decision is about.
+pub(super) struct Asked<'r> {
+    pub(super) pool: &'r Pool,
+    pub(super) opened: &'r Opened,
+    pub(super) evidence: &'r Evidence,
+    pub(super) peer: IpAddr,
+    pub(super) now: UnixTime,
+}
+
 /// The decision. What it was made from is in its arguments and in the store; what comes of it, in the record.
 async fn decide(
     gateway: &Gateway,
-    pool: &Pool,
-    opened: &Opened,
-    evidence: &Evidence,
-    now: UnixTime,
+    asked: &Asked<'_>,
+    anchors: &mut Anchors,
     record: &mut Record,
     basis: &mut Basis,
 ) -> Result<Earned, Refusal> {
+    let Asked { pool, opened, now, .. } = *asked;
+    // First, so that what cannot be verified at all spends nothing.
+    anchors.gather(gateway, asked, basis).await?;
     let challenge = opened.spend(&*gateway.store).await?;
-    let Subject::Tpm(subject) = &challenge.subject;
-    let vouched = gateway
-        .vouched(subject.attester.ek_digest()?, pool)
-        .await
-        .map_err(|error| Refusal::because(&error))?;
+    let ek = challenge.subject.tpm.as_ref().map(|tpm| tpm.attester.ek_digest()).transpose()?;
+    let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     vouched.note(gateway, basis);
-    let claims = attest::verify(
-        &Submission {
-            challenge,
-            evidence,
-            server_keys: &basis.server_keys,
-        },
-        &vouched.endorsements,
-        now,
-    )?;
+    let claims = anchors.verify(gateway, asked, &vouched.endorsements, basis).await?;
+    record.identity = Some(claims.identity().to_string());
+    record.instance = claims
+        .instance()
+        .filter(|instance| *instance != claims.identity())
+        .map(ToString::to_string);
     record.claims = Some(claims.clone());
 
-    let alert = enrolment::note_counters(&*gateway.store, claims.identity(), claims.tpm())
-        .await
-        .map_err(|error| Refusal::because(&error))?;
-    record.alerts.extend(alert);
-
-    let result = attest::appraise(claims, &pool.reference_values)?;
+    if let Some(tpm) = claims.tpm() {
+        let alert = enrolment::note_counters(&*gateway.store, claims.identity(), tpm)
+            .await
+            .map_err(|error| Refusal::because(&error))?;
+        record.alerts.extend(alert);
+    }
+    let result = attest::appraise(claims, &pool.policy, now)?;
     let grant = pool
         .grants
         .for_attested(&result)
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
-    // Last: a machine that is not accepted does not get to keep a name.
-    let (asked, identity) = (result.claims().name(), result.claims().identity());
-    record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), asked, identity).await?;
+    // Only now: evidence that is not accepted uses no token up, takes no instance, and keeps no name.
+    let alert = anchors.redeem_token(gateway, asked).await?;
+    record.alerts.extend(alert);
+    instances::claim(&*gateway.store, result.claims(), now.as_secs(), &asked.peer.to_string())
+        .await
+        .inspect_err(|error| record.alerts.extend(error.alert()))?;
+    let (name, identity) = (result.claims().name(), result.claims().identity());
+    record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity).await?;
     record.verdict = Verdict::Trusted;
     record.grant = Some(grant.set());
-    record.reason = reason(&result);
+    record.reason = reason(result.claims());
     Ok(Earned { result, grant })
 }
 
-fn reason(result: &AttestationResult) -> String {
-    let tpm = result.claims().tpm();
+/// By what a node was trusted, for a person.
+fn reason(claims: &Claims) -> String {
+    let mut reasons = Vec::new();
+    reasons.extend(claims.tpm().map(tpm_reason));
+    if let Some(identity) = claims.gcp() {
+        let (instance, account) = (identity.instance(), identity.service_account());
+        reasons.push(format!(
+            "identity token of Google: instance {} in {}, service account {}",
+            instance.instance_name(),
+            instance.zone(),
+            account.email
+        ));
+    }
+    if let Some(claimed) = claims.aws_identity_document() {
+        let document = claimed.document().replayable();
+        reasons.push(format!(
+            "identity document of AWS: image {} in {}",
+            document.image_id(),
+            document.region()
+        ));
+    }
+    if let Some(document) = claims.aws_nitro_tpm() {
+        let document = document.document();
+        reasons.push(format!(
+            "NitroTPM document of AWS: {} PCRs accepted, in {}",
+            document.pcrs().len(),
+            document.region()
+        ));
+    }
+    if let Some(caller) = claims.aws_sts() {
+        reasons.push(format!("AWS STS in {}: role {}", caller.region(), caller.role()));
+    }
+    if let Some(document) = claims.azure() {
+        let place = document.location().unwrap_or("an unnamed region");
+        reasons.push(format!("attested document of Azure, signed in {place}"));
+    }
+    if let Some(name) = claims.token() {
+        reasons.push(format!("provisioning token {name:?}"));
+    }
+    reasons.join("; ")
+}
+
+fn tpm_reason(tpm: &TpmClaims) -> String {
     let by = match &tpm.endorsed_by {
-        attest::EndorsedBy::Allowlist => "the allowlist".to_owned(),
-        attest::EndorsedBy::Root { root_subject, .. } => format!("{root_subject:?}"),
+        EndorsedBy::Allowlist => "the allowlist".to_owned(),
+        EndorsedBy::Root { root_subject, .. } => format!("{root_subject:?}"),
+        EndorsedBy::GcpInstance(instance) => format!("Google as the vTPM of {}", instance.identity()),
     };
     let log = match &tpm.event_log {
         None => "no event log".to_owned(),
@@ -173,11 +239,18 @@ impl Earned {
     }
 }
 
-/// Puts the evidence into the record; its event log goes beside it, kept once for all who have the same.
-fn keep_evidence(evidence: Evidence, basis: &mut Basis) -> Option<(String, Vec<u8>)> {
-    let Evidence::Tpm(mut tpm) = evidence;
-    let log = tpm.event_log.take().map(|log| (Blobs::name(log.as_ref()), log.0));
+/// Puts the evidence into the record, without what is worth something to a reader; its event log goes beside it, kept once for all who
+/// have the same.
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, Vec<u8>)> {
+    if let Some(token) = &mut evidence.token {
+        token.token = SecretText::default();
+    }
+    if let Some(sts) = &mut evidence.aws_sts {
+        sts.request = sts.request.redacted();
+    }
+    let log = evidence.tpm.as_mut().and_then(|tpm| tpm.event_log.take());
+    let log = log.map(|log| (Blobs::name(log.as_ref()), log.0));
     basis.event_log_sha256 = log.as_ref().map(|(name, _)| name.clone());
-    basis.evidence = Some(Evidence::Tpm(tpm));
+    basis.evidence = Some(evidence);
     log
 }

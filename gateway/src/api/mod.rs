@@ -1,6 +1,7 @@
 //! The HTTP API: what each endpoint takes and gives. `docs/protocol.md` describes it for people.
 
 mod accept;
+mod anchors;
 mod challenge;
 mod config;
 mod credential;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use attest::protocol::{
     CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, Discovery, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, SERVICE, VERSION,
 };
-use attest::{EkDigest, Endorsements};
+use attest::{EkDigest, Endorsements, Kind};
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
@@ -98,19 +99,30 @@ impl Gateway {
 
     /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
     /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
-    async fn vouched(&self, ek: EkDigest, pool: &Pool) -> Result<Vouched, StoreError> {
+    async fn vouched(&self, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
+        let Some(ek) = ek else { return Ok(Vouched::nothing()) };
         let record = enrolment::allowlisted(&*self.store, ek).await?;
         let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
-        let roots = pool.endorsement == Endorsement::Any && !elsewhere;
-        let allowlisted = record.filter(|_| !elsewhere);
-        let mut endorsements = Endorsements::new(if roots { Arc::clone(&self.ek_roots.roots) } else { Arc::default() });
+        let by = match pool.endorsement {
+            _ if elsewhere => RootsTaken::None,
+            Endorsement::Any => RootsTaken::OfMakers,
+            Endorsement::Allowlist => RootsTaken::None,
+            Endorsement::GcpInstance => RootsTaken::OfGoogle,
+        };
+        // Where Google has to say which instance it is, the administrator's word about an EK says too little.
+        let allowlisted = record.filter(|_| !elsewhere && by != RootsTaken::OfGoogle);
+        let mut endorsements = match by {
+            RootsTaken::OfMakers => Endorsements::new(Arc::clone(&self.ek_roots.roots)),
+            RootsTaken::OfGoogle => Endorsements::of_gcp_instances(self.vtpm_roots()),
+            RootsTaken::None => Endorsements::new(Arc::default()),
+        };
         if allowlisted.is_some() {
             endorsements = endorsements.allow(ek);
         }
         Ok(Vouched {
             endorsements,
             allowlisted,
-            roots,
+            by,
         })
     }
 
@@ -134,25 +146,44 @@ impl Gateway {
     fn basis(&self, pool: &Pool) -> Basis {
         Basis {
             server_keys: self.tls.server_keys(),
-            reference_values: Some(pool.reference_values.clone()),
+            policy: Some(pool.policy.clone()),
             ..Basis::default()
         }
     }
+}
+
+/// Which roots of EK certificates are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RootsTaken {
+    OfMakers,
+    OfGoogle,
+    None,
 }
 
 /// Who vouches for one EK in one pool.
 struct Vouched {
     endorsements: Endorsements,
     allowlisted: Option<EkRecord>,
-    roots: bool,
+    by: RootsTaken,
 }
 
 impl Vouched {
+    /// For a node without a TPM.
+    fn nothing() -> Self {
+        Self {
+            endorsements: Endorsements::new(Arc::default()),
+            allowlisted: None,
+            by: RootsTaken::None,
+        }
+    }
+
     /// Puts into the record what the endorsement stood on.
     fn note(&self, gateway: &Gateway, basis: &mut Basis) {
         basis.allowlisted = self.allowlisted.is_some();
-        if self.roots {
-            basis.ek_roots.clone_from(&gateway.ek_root_blobs);
+        match self.by {
+            RootsTaken::OfMakers => basis.ek_roots.clone_from(&gateway.ek_root_blobs),
+            RootsTaken::OfGoogle => basis.cloud.vtpm_roots = Some(gateway.vtpm_root_blobs()),
+            RootsTaken::None => {}
         }
     }
 }
@@ -197,7 +228,7 @@ async fn discovery() -> Json<Discovery> {
     Json(Discovery {
         service: SERVICE.to_owned(),
         protocol: VERSION,
-        kinds: vec!["tpm".to_owned()],
+        kinds: Kind::ALL.iter().map(ToString::to_string).collect(),
     })
 }
 

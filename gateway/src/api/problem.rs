@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::challenges::ChallengeError;
 use crate::enrolment::EnrolmentError;
 use crate::ignition::Inexpressible;
+use crate::instances::InstanceError;
 use crate::kubelet::{KubeletError, MemberError};
 use crate::tickets::TicketError;
 use crate::tokens::TokenError;
@@ -25,6 +26,7 @@ codes! {
     CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
+    INSTANCE_CLAIMED = FORBIDDEN, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
     NODE_REVOKED = FORBIDDEN, "node-revoked", "The node is revoked", "If the node is to be trusted again: run `attest-gateway node restore NAME`.";
     KUBELET_CERTIFICATE_INVALID = FORBIDDEN, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
     KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
@@ -166,7 +168,7 @@ impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
         let advice = reject.advice();
         let status = match advice.code {
-            "malformed-request" | "tpm-malformed" => StatusCode::BAD_REQUEST,
+            "malformed-request" | "tpm-malformed" | "evidence-incomplete" => StatusCode::BAD_REQUEST,
             _ => StatusCode::FORBIDDEN,
         };
         let command = match &reject {
@@ -225,6 +227,26 @@ impl From<EnrolmentError> for Refusal {
                 }
             }
             EnrolmentError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<InstanceError> for Refusal {
+    fn from(error: InstanceError) -> Self {
+        match error {
+            InstanceError::Claimed { ref instance, .. } => {
+                let command = format!(
+                    "If this node was provisioned anew: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
+                );
+                // Who came first is for the administrator to know.
+                let told = format!("{instance} belongs to another claimant");
+                Self {
+                    command: Some(command.into()),
+                    told: Some(told.into()),
+                    ..Self::new(INSTANCE_CLAIMED, error)
+                }
+            }
+            InstanceError::Store(error) => Self::because(&error),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The attestation log: for each decision one line of JSON, durable before the answer leaves, from which the decision can be made
 //! again.
 
+mod anchors;
 mod blobs;
 mod journal;
 mod record;
@@ -8,5 +9,5 @@ mod replay;
 
 pub use blobs::{BlobError, Blobs};
 pub use journal::{Journal, JournalError, Recorded};
-pub use record::{Basis, Decision, Record, Shown, Verdict};
+pub use record::{Basis, CloudBasis, Decision, Record, RecordedAnswer, Shown, Verdict};
 pub use replay::{ReplayError, replay, replay_kubelet};

@@ -1,7 +1,10 @@
 //! What a line of the attestation log says.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use attest::azure::AzureCloud;
 use attest::protocol::{ChallengeRequest, Evidence};
-use attest::{Challenge, Claims, ReferenceValues, SpkiSha256};
+use attest::{AppraisalPolicy, Challenge, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
 use crate::ignition::SpecVersion;
@@ -38,8 +41,10 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shown {
-    /// A TPM.
+    /// Evidence with a TPM's.
     Tpm,
+    /// Evidence of a cloud's, without a TPM's.
+    Cloud,
     /// A ticket.
     Ticket,
     /// A provisioning token.
@@ -73,9 +78,15 @@ pub struct Record {
     pub pool: String,
     /// What the node showed.
     pub shown: Shown,
+    /// The kinds of evidence that were shown, or asked for.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub kinds: BTreeSet<Kind>,
     /// The identity, as far as it is known. Proven only if the verdict is not `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
+    /// Which instance of a cloud it is, if that is known and is not the identity. Proven likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The node's or the token's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -131,7 +142,9 @@ impl Record {
             peer,
             pool,
             shown: Shown::Nothing,
+            kinds: BTreeSet::new(),
             identity: None,
+            instance: None,
             name: None,
             code: None,
             reason: String::new(),
@@ -173,9 +186,15 @@ pub struct Basis {
     /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_roots: Vec<String>,
-    /// The pool's reference values at that time.
+    /// The pool's policy at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<AppraisalPolicy>,
+    /// In records of before there were policies: the pool's reference values at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_values: Option<ReferenceValues>,
+    /// What evidence of clouds was held against.
+    #[serde(default, skip_serializing_if = "CloudBasis::is_empty")]
+    pub cloud: CloudBasis,
     /// SHA-256 of the client certificate that was presented, whatever it is worth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate_sha256: Option<String>,
@@ -188,4 +207,56 @@ pub struct Basis {
     /// The names of the pool's nodes at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubelet_names: Vec<String>,
+}
+
+/// What evidence of clouds was held against. Certificates and keys by SHA-256: the names of their files among the blobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CloudBasis {
+    /// Google's keys: a JWK set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub google_keys: Option<String>,
+    /// The roots and intermediates of instances' vTPMs, if those were what the pool takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vtpm_roots: Option<Vec<String>>,
+    /// AWS's certificates for identity documents, by region.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub region_certificates: BTreeMap<String, Vec<String>>,
+    /// AWS's roots of NitroTPM documents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nitro_roots: Vec<String>,
+    /// Whose attested documents are taken.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub azure_clouds: Vec<AzureCloud>,
+    /// Azure's roots of attested documents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub azure_roots: Vec<String>,
+    /// Intermediates of the same, configured and fetched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub azure_intermediates: Vec<String>,
+    /// What AWS STS has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sts_answer: Option<RecordedAnswer>,
+    /// The name of the provisioning token that was shown beside the evidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+impl CloudBasis {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// An answer of AWS STS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The header `content-type`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// The body.
+    pub body: attest::protocol::Blob,
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use attest::protocol::{Blob, Evidence};
-use attest::{AttestationResult, Endorsements, Reject, Subject, Submission, UnixTime};
+use attest::aws::sts::Answer;
+use attest::protocol::Blob;
+use attest::{AppraisalPolicy, AttestationResult, Endorsements, Reject, StsCall, Submission, UnixTime};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
@@ -37,6 +38,14 @@ pub enum ReplayError {
     Authority {
         /// Its blob, or its subject.
         name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What the clouds signed with cannot be read.
+    #[error("the recorded {what} cannot be used: {problem}")]
+    Anchor {
+        /// What it is.
+        what: &'static str,
         /// What is wrong.
         problem: String,
     },
@@ -113,25 +122,43 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
-    let reference_values = basis.reference_values.ok_or(ReplayError::Missing("reference values"))?;
+    let policy = basis
+        .policy
+        .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
+        .ok_or(ReplayError::Missing("policy"))?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
-    if let Some(name) = basis.event_log_sha256 {
-        let Evidence::Tpm(tpm) = &mut evidence;
+    if let (Some(name), Some(tpm)) = (basis.event_log_sha256, &mut evidence.tpm) {
         tpm.event_log = Some(Blob(blobs.get(&name)?));
     }
-    let certificates = basis.ek_roots.iter().map(|name| blobs.get(name)).collect::<Result<Vec<_>, _>>()?;
-    let (roots, _) = ek_roots::sorted(certificates.into_iter().map(Into::into));
-    let mut endorsements = Endorsements::new(Arc::new(roots));
-    if basis.allowlisted {
-        let Subject::Tpm(subject) = &challenge.subject;
+    let mut endorsements = match basis.cloud.vtpm_roots(blobs)? {
+        Some(roots) => Endorsements::of_gcp_instances(roots),
+        None => {
+            let certificates = basis.ek_roots.iter().map(|name| blobs.get(name)).collect::<Result<Vec<_>, _>>()?;
+            let (roots, _) = ek_roots::sorted(certificates.into_iter().map(Into::into));
+            Endorsements::new(Arc::new(roots))
+        }
+    };
+    if let (true, Some(subject)) = (basis.allowlisted, &challenge.subject.tpm) {
         endorsements = endorsements.allow(subject.attester.ek_digest()?);
     }
+    endorsements = endorsements.with_clouds(basis.cloud.endorsements(blobs)?);
+    let sts = match (&basis.cloud.sts_answer, policy.aws_sts()) {
+        (Some(answer), Some(rules)) => Some(StsCall {
+            rules,
+            answer: Answer {
+                status: answer.status,
+                content_type: answer.content_type.as_deref(),
+                body: answer.body.as_ref(),
+            },
+        }),
+        _ => None,
+    };
     let submission = Submission {
-        challenge: &challenge,
-        evidence: &evidence,
-        server_keys: &basis.server_keys,
+        sts,
+        token: basis.cloud.token.as_deref(),
+        ..Submission::new(&challenge, &evidence, &basis.server_keys)
     };
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     let claims = attest::verify(&submission, &endorsements, now)?;
-    Ok(attest::appraise(claims, &reference_values)?)
+    Ok(attest::appraise(claims, &policy, now)?)
 }

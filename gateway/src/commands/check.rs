@@ -89,13 +89,22 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
 /// What there is to say of a pool.
 fn inspect(pool: &Pool, roots: bool, client_ca: bool, findings: &mut Vec<Finding>) {
     findings.push(Finding::Good(format!(
-        "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; quotes {}",
+        "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; accepts {}{}",
         pool.name(),
         pool.grants.attested,
         pool.grants.token,
         pool.grants.kubelet,
         pool.grants.nothing,
-        pool.selection
+        pool.policy
+            .accepts()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", or "),
+        pool.policy
+            .selection()
+            .map(|selection| format!("; quotes {selection}"))
+            .unwrap_or_default()
     )));
     findings.push(Finding::Good(format!("pool {}: {}", pool.name(), pool.summary())));
     for set in [ConfigSet::PreApproved, ConfigSet::Full] {

@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use attest::appraisal::Rules;
+use attest::aws::identity_document::IdentityDocumentRules;
+use attest::aws::nitro_tpm::NitroTpmRules;
+use attest::aws::sts::StsRules;
+use attest::azure::AttestedDocumentRules;
 use attest::protocol::HexDigest;
 use attest::reference_values::Accepted;
-use attest::{HashAlg, ReferenceValues};
+use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
@@ -17,7 +22,14 @@ use crate::policy::{Earns, Grants};
 #[serde(deny_unknown_fields)]
 struct File {
     grants: GrantsFile,
-    tpm: Tpm,
+    #[serde(default)]
+    attestation: Attestation,
+    tpm: Option<Tpm>,
+    gcp: Option<gcp::Rules>,
+    aws_identity_document: Option<IdentityDocumentRules>,
+    aws_nitro_tpm: Option<NitroTpmRules>,
+    aws_sts: Option<StsRules>,
+    azure: Option<AttestedDocumentRules>,
     #[serde(default)]
     kubelet: KubeletFile,
     #[serde(default)]
@@ -25,6 +37,20 @@ struct File {
     #[serde(default)]
     pre_approved: PreApproved,
     upstream: Option<UpstreamSettings>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Attestation {
+    accepts: Vec<Combination>,
+}
+
+impl Default for Attestation {
+    fn default() -> Self {
+        Self {
+            accepts: vec![Kind::Tpm.into()],
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -60,7 +86,7 @@ struct PreApproved {
 pub(super) struct PoolFile {
     pub grants: Grants,
     pub endorsement: Endorsement,
-    pub reference_values: ReferenceValues,
+    pub policy: AppraisalPolicy,
     /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
     /// The folder with MachineConfigs; it need not be there.
@@ -130,30 +156,19 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let wrong = |problem: String| PoolError::Pcrs {
+    let endorsement = file.tpm.as_ref().map(|tpm| tpm.endorsement).unwrap_or_default();
+    let rules = Rules {
+        tpm: file.tpm.map(|tpm| reference_values(tpm, path)).transpose()?,
+        gcp: file.gcp,
+        aws_identity_document: file.aws_identity_document,
+        aws_nitro_tpm: file.aws_nitro_tpm,
+        aws_sts: file.aws_sts,
+        azure: file.azure,
+    };
+    let policy = policy(file.attestation.accepts, rules, endorsement).map_err(|problem| PoolError::Attestation {
         path: path.to_owned(),
         problem,
-    };
-    let mut pcrs = BTreeMap::new();
-    for (key, rule) in file.tpm.pcrs {
-        let (first, last) = range(&key).ok_or_else(|| wrong(format!("{key:?} is no PCR and no range such as \"0-7\"")))?;
-        let accepted = match rule {
-            Rule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
-            Rule::Digests(_) if first != last => return Err(wrong(format!("{key:?}: a range cannot share one list of digests"))),
-            Rule::Digests(digests) => Accepted::AnyOf(digests),
-        };
-        for pcr in first..=last {
-            if pcrs.insert(pcr, accepted.clone()).is_some() {
-                return Err(wrong(format!("PCR {pcr} is named twice")));
-            }
-        }
-    }
-    if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
-        return Err(wrong(format!(
-            "PCR {missing} is not named: list its accepted digests, or say {missing} = \"not checked\""
-        )));
-    }
-    let reference_values = ReferenceValues::new(file.tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))?;
+    })?;
     let GrantsFile {
         attested,
         token,
@@ -179,13 +194,66 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
             nothing,
         },
         kubelet_names,
-        endorsement: file.tpm.endorsement,
-        reference_values,
+        endorsement,
+        policy,
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         acknowledged: file.pre_approved.acknowledged,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })
+}
+
+/// What is accepted, if it fits together.
+fn policy(accepts: Vec<Combination>, rules: Rules, endorsement: Endorsement) -> Result<AppraisalPolicy, String> {
+    let (instance_rules, gcp) = (rules.gcp.is_some(), rules.gcp.clone());
+    let policy = AppraisalPolicy::new(accepts, rules).map_err(|error| error.to_string())?;
+    let tpm_alone = |kinds: &Combination| kinds.has(Kind::Tpm) && !kinds.has(Kind::Gcp);
+    let by_certificate = endorsement == Endorsement::GcpInstance;
+    if by_certificate && !instance_rules {
+        return Err(
+            "tpm.endorsement is \"gcp-instance\", so [gcp] must say which instances; docs/evidence/gcp.md has an example".to_owned(),
+        );
+    }
+    if instance_rules && !by_certificate && !policy.accepts_kind(Kind::Gcp) {
+        return Err("there is a section [gcp], but gcp is not among what is accepted".to_owned());
+    }
+    // The certificate of a vTPM says less than an identity token.
+    let unprovable = gcp.filter(|gcp| gcp.service_accounts.is_some() || gcp.licenses.is_some() || gcp.max_instance_age_seconds.is_some());
+    if by_certificate && unprovable.is_some() && policy.accepts().iter().any(tpm_alone) {
+        return Err(
+            "service_accounts, licenses and max_instance_age_seconds of [gcp] cannot be proven by a TPM alone: accept [\"tpm\", \"gcp\"]"
+                .to_owned(),
+        );
+    }
+    Ok(policy)
+}
+
+/// The reference values of `[tpm]`.
+fn reference_values(tpm: Tpm, path: &Path) -> Result<ReferenceValues, PoolError> {
+    let wrong = |problem: String| PoolError::Pcrs {
+        path: path.to_owned(),
+        problem,
+    };
+    let mut pcrs = BTreeMap::new();
+    for (key, rule) in tpm.pcrs {
+        let (first, last) = range(&key).ok_or_else(|| wrong(format!("{key:?} is no PCR and no range such as \"0-7\"")))?;
+        let accepted = match rule {
+            Rule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
+            Rule::Digests(_) if first != last => return Err(wrong(format!("{key:?}: a range cannot share one list of digests"))),
+            Rule::Digests(digests) => Accepted::AnyOf(digests),
+        };
+        for pcr in first..=last {
+            if pcrs.insert(pcr, accepted.clone()).is_some() {
+                return Err(wrong(format!("PCR {pcr} is named twice")));
+            }
+        }
+    }
+    if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
+        return Err(wrong(format!(
+            "PCR {missing} is not named: list its accepted digests, or say {missing} = \"not checked\""
+        )));
+    }
+    ReferenceValues::new(tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))
 }
 
 fn range(key: &str) -> Option<(u8, u8)> {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use attest::{PcrSelection, ReferenceValues};
+use attest::{AppraisalPolicy, Kind as EvidenceKind, ReferenceValues};
 pub use difference::{Change, Difference};
 use folder::{Folder, Reader};
 use serde::Deserialize;
@@ -34,13 +34,15 @@ use crate::policy::{ConfigSet, Earns, Grant, Grants};
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
 /// Whose endorsement of a TPM a pool takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Endorsement {
     /// A maker's, by the EK certificate, or the administrator's, by the allowlist.
     #[default]
     Any,
     /// The administrator's only: whoever buys a TPM of a trusted maker is not thereby a node.
     Allowlist,
+    /// Google's only, by the certificate of the vTPM of an instance that the pool's rules accept.
+    GcpInstance,
 }
 
 /// One pool.
@@ -50,12 +52,10 @@ pub struct Pool {
     pub grants: Grants,
     /// Whose endorsement of a TPM is taken.
     pub endorsement: Endorsement,
-    /// The PCR values accepted.
-    pub reference_values: ReferenceValues,
+    /// Which evidence is accepted.
+    pub policy: AppraisalPolicy,
     /// The names of its nodes, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
-    /// What a challenge asks for.
-    pub selection: PcrSelection,
     name: String,
     pre_approved: Versions,
     full: Versions,
@@ -87,6 +87,14 @@ pub enum PoolError {
     /// The reference values do not make sense.
     #[error("{path}: [tpm.pcrs]: {problem}")]
     Pcrs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What is accepted does not fit together.
+    #[error("{path}: [attestation]: {problem}")]
+    Attestation {
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -397,16 +405,11 @@ impl Pool {
                 findings,
             });
         }
-        let selection = file.reference_values.selection().map_err(|error| PoolError::Pcrs {
-            path: "pool.toml".into(),
-            problem: error.to_string(),
-        })?;
         Ok(Self {
             name: name.to_owned(),
             grants: file.grants,
             endorsement: file.endorsement,
-            selection,
-            reference_values: file.reference_values,
+            policy: file.policy,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),
             unpinned: file
@@ -477,9 +480,8 @@ impl Pool {
     fn same(&self, other: &Self) -> bool {
         self.grants == other.grants
             && self.endorsement == other.endorsement
-            && self.reference_values == other.reference_values
+            && self.policy == other.policy
             && self.kubelet_names == other.kubelet_names
-            && self.selection == other.selection
             && self.needless == other.needless
             && self.unpinned == other.unpinned
             && self.pre_approved == other.pre_approved
@@ -497,14 +499,16 @@ impl Pool {
                 self.name
             ));
         }
-        let any_machine = roots && self.endorsement == Endorsement::Any && self.reference_values.checks_nothing();
+        let tpm_alone = self.policy.accepts().contains(&EvidenceKind::Tpm.into());
+        let any_boot = tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing);
+        let any_machine = roots && self.endorsement == Endorsement::Any && any_boot;
         if any_machine && self.grants.attested == Earns::Full {
             warnings.push(format!(
                 "pool {} gives its full config to every machine with a TPM of a maker in the EK roots: check PCRs, or set tpm.endorsement = \"allowlist\"",
                 self.name
             ));
         }
-        if self.reference_values.checks_nothing() && self.grants.attested != Earns::Refuse {
+        if any_boot && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} accepts any measured boot: an attestation proves which machine it is, not what it runs",
                 self.name

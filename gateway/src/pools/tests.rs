@@ -77,7 +77,7 @@ fn the_sample_is_a_pool() {
             nothing: Earns::PreApproved
         }
     );
-    assert!(pool.selection.pcrs().iter().copied().eq(0..8));
+    assert!(pool.policy.selection().unwrap().pcrs().iter().copied().eq(0..8));
     assert_eq!(pool.endorsement, Endorsement::Any);
     assert_eq!(
         (pool.warnings(false, true).len(), pool.warnings(true, true).len()),

@@ -29,6 +29,8 @@ pub enum Kind {
     Clock,
     /// Pointers that were seen, by pool and the CAs that they carry.
     Pointer,
+    /// Instances of clouds, and to whom each belongs.
+    Instance,
     /// Nodes whose certificates are not taken any longer, by name.
     Revoked,
 }
@@ -47,6 +49,7 @@ impl Kind {
             Self::NameOf => "name-of",
             Self::Clock => "clock",
             Self::Pointer => "pointer",
+            Self::Instance => "instance",
             Self::Revoked => "revoked",
         }
     }

@@ -450,7 +450,7 @@ pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
     ChallengeRequest {
         pool: pool.to_owned(),
         name: None,
-        attester: Attester::Tpm(case.attester()),
+        attester: Attester::from(case.attester()),
     }
 }
 

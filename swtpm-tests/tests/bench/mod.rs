@@ -166,7 +166,7 @@ pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
     ChallengeRequest {
         pool: POOL.to_owned(),
         name: None,
-        attester: Presented::Tpm(TpmAttester {
+        attester: Presented::from(TpmAttester {
             ek_public: ek.public.clone().into(),
             ek_certificate: ek.certificate.clone().map(Into::into),
             ek_intermediates: Vec::new(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use attest::protocol::{Attester, Blob, ChallengeRequest, TpmAttester};
+use attest::protocol::{Blob, ChallengeRequest, TpmAttester};
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection, Stream};
@@ -268,7 +268,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
     let request = ChallengeRequest {
         pool: "worker".to_owned(),
         name: None,
-        attester: Attester::Tpm(attester),
+        attester: attester.into(),
     };
     let http = Http::new(trust(&ca)).unwrap();
     let (_, key) = Gateway::new(&http, &server.base, Deadline::after(PATIENCE)).challenge(&request)?;

@@ -25,5 +25,6 @@ pub use certificates::{
 pub use document::{IMDS_PATH, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
 pub use partition::Partition;
+pub(crate) use rules::appraise_beside_fresh;
 pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};
 pub use verifier::verify;

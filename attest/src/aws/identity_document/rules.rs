@@ -15,7 +15,8 @@ const NAMED_LIMIT: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdentityDocumentRules {
-    /// Whether evidence is accepted that a copy would be as well. Left out, every document is refused.
+    /// Whether evidence is accepted that a copy would be as well. Left out, a document is refused unless evidence beside it is bound to
+    /// the challenge and names the same instance.
     #[serde(default)]
     pub accept_replayable: bool,
     /// The accounts whose instances are accepted: 12 digits each. An empty list refuses everything.
@@ -83,10 +84,22 @@ pub fn appraise(
     rules: &IdentityDocumentRules,
     now: UnixTime,
 ) -> Result<(), IdentityDocumentError> {
-    let document = document.replayable();
     if !rules.accept_replayable {
         return Err(IdentityDocumentError::Replayable);
     }
+    appraise_beside_fresh(document, rules, now)
+}
+
+/// The same beside evidence that is bound to the challenge and names the same instance: then a copy is worth nothing.
+///
+/// # Errors
+/// [`IdentityDocumentError::NotAccepted`] and those about age.
+pub(crate) fn appraise_beside_fresh(
+    document: &Replayable<VerifiedIdentityDocument>,
+    rules: &IdentityDocumentRules,
+    now: UnixTime,
+) -> Result<(), IdentityDocumentError> {
+    let document = document.replayable();
     one_of(Rule::Account, document.account_id(), &rules.accounts)?;
     let partition = document
         .partition()

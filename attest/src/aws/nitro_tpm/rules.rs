@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use rustls_pki_types::UnixTime;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::document::VerifiedNitroTpm;
+use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
@@ -16,9 +16,10 @@ use crate::reference_values::{Accepted, ReferenceValues, ReferenceValuesError};
 const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
 /// The rules. Every one that is given must hold.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Raw")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Raw", into = "Raw")]
 pub struct NitroTpmRules {
+    shape: Shape,
     /// `None`: the administrator has said that any account will do.
     accounts: Option<Vec<String>>,
     regions: Option<Vec<String>>,
@@ -28,24 +29,34 @@ pub struct NitroTpmRules {
 }
 
 /// As it stands in `pool.toml`.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
+    /// An enclave's document is about the enclave, and not about what the instance has booted.
+    #[serde(default = "nitro_tpm")]
+    shape: Shape,
     accounts: Rule<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     regions: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     instances: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     age_limit_seconds: Option<u64>,
     pcrs: BTreeMap<String, Rule<Vec<HexDigest>>>,
 }
 
-#[derive(Deserialize)]
+const fn nitro_tpm() -> Shape {
+    Shape::NitroTpm
+}
+
+#[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a list, or \"not checked\"")]
 enum Rule<T> {
     AnyOf(T),
     Word(NotChecked),
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 enum NotChecked {
     #[serde(rename = "not checked")]
     NotChecked,
@@ -91,12 +102,35 @@ impl TryFrom<Raw> for NitroTpmRules {
         check_form("region", raw.regions.as_deref(), is_region)?;
         check_form("instance", raw.instances.as_deref(), is_instance)?;
         Ok(Self {
+            shape: raw.shape,
             accounts,
             regions: raw.regions,
             instances: raw.instances,
             age_limit_seconds: raw.age_limit_seconds,
             pcrs: reference_values(raw.pcrs)?,
         })
+    }
+}
+
+impl From<NitroTpmRules> for Raw {
+    fn from(rules: NitroTpmRules) -> Self {
+        let accepted = |accepted: &Accepted| match accepted {
+            Accepted::NotChecked => Rule::Word(NotChecked::NotChecked),
+            Accepted::AnyOf(digests) => Rule::AnyOf(digests.clone()),
+        };
+        Self {
+            shape: rules.shape,
+            accounts: rules.accounts.map_or(Rule::Word(NotChecked::NotChecked), Rule::AnyOf),
+            regions: rules.regions,
+            instances: rules.instances,
+            age_limit_seconds: rules.age_limit_seconds,
+            pcrs: rules
+                .pcrs
+                .pcrs()
+                .iter()
+                .map(|(index, values)| (index.to_string(), accepted(values)))
+                .collect(),
+        }
     }
 }
 
@@ -142,6 +176,12 @@ impl NitroTpmRules {
     #[must_use]
     pub const fn checks_account(&self) -> bool {
         self.accounts.is_some()
+    }
+
+    /// Which of the two kinds of documents is accepted.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// What is accepted in the PCRs: SHA-384.

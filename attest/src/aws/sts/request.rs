@@ -11,7 +11,7 @@ use super::error::StsError;
 use super::rules::StsRules;
 use super::time;
 use crate::aws::names::{is_lower_hex, printable};
-use crate::nonce::SpkiSha256;
+use crate::nonce::{SpkiSha256, sha256};
 
 /// The header that ties the request to this gateway and its challenge. AWS does not know it, but its signature covers it.
 pub const SERVER_ID_HEADER: &str = "x-attestation-gateway-server-id";
@@ -85,6 +85,27 @@ mod secret_text {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
         String::deserialize(deserializer).map(Zeroizing::new)
+    }
+}
+
+impl SignedRequest {
+    /// The request for a record: in the place of the signature and the session token stand their SHA-256, so that it cannot be sent
+    /// any more. [`check`] takes it as before: AWS alone can tell signatures.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let digest = |text: &str| data_encoding::HEXLOWER.encode(&sha256(&[text.as_bytes()]));
+        let mut redacted = self.clone();
+        for Header { name, value } in &mut redacted.headers {
+            if name == "x-amz-security-token" {
+                *value = Zeroizing::new(digest(value));
+            } else if name == "authorization" {
+                *value = Zeroizing::new(match value.rsplit_once('=') {
+                    Some((before, signature)) => format!("{before}={}", digest(signature)),
+                    None => digest(value),
+                });
+            }
+        }
+        redacted
     }
 }
 

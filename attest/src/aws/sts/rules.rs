@@ -1,6 +1,6 @@
 //! What a pool accepts of STS, and where STS is.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer::is_role;
 use super::document::VerifiedSts;
@@ -8,12 +8,13 @@ use super::error::StsError;
 use crate::aws::names::{is_account, is_instance, is_region};
 
 /// The rules. Accounts, roles and regions must be given; an empty list accepts nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct StsRules {
     accounts: Vec<String>,
     roles: Vec<String>,
     regions: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     instances: Option<Vec<String>>,
 }
 

@@ -1,0 +1,77 @@
+//! What recorded evidence was held against, read back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use attest::EkRoots;
+use attest::aws::identity_document::RegionCertificates;
+use attest::aws::nitro_tpm::NitroRoots;
+use attest::azure::AzureTrust;
+use attest::endorsements::CloudEndorsements;
+use attest::gcp::GoogleKeys;
+use attest::gcp::vtpm::VtpmRoots;
+use rustls_pki_types::CertificateDer;
+
+use super::blobs::Blobs;
+use super::record::CloudBasis;
+use super::replay::ReplayError;
+
+impl CloudBasis {
+    /// What the clouds signed with, as it was then.
+    pub(super) fn endorsements(&self, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
+        let wrong = |what: &'static str| move |problem: String| ReplayError::Anchor { what, problem };
+        let google_keys = match &self.google_keys {
+            Some(name) => {
+                let keys = GoogleKeys::from_jwks(&blobs.get(name)?).map_err(|error| wrong("keys of Google")(error.to_string()))?;
+                Some(Arc::new(keys))
+            }
+            None => None,
+        };
+        let mut regions = BTreeMap::new();
+        for (region, names) in &self.region_certificates {
+            regions.insert(region.clone(), certificates(names, blobs)?);
+        }
+        let region_certificates = if regions.is_empty() {
+            None
+        } else {
+            let regions = RegionCertificates::new(regions).map_err(|error| wrong("certificates of AWS's regions")(error.to_string()))?;
+            Some(Arc::new(regions))
+        };
+        let nitro_roots = if self.nitro_roots.is_empty() {
+            None
+        } else {
+            let roots = NitroRoots::new(&certificates(&self.nitro_roots, blobs)?);
+            Some(Arc::new(roots.map_err(|error| wrong("roots of NitroTPM")(error.to_string()))?))
+        };
+        let azure = if self.azure_roots.is_empty() {
+            None
+        } else {
+            let (roots, intermediates) = (
+                certificates(&self.azure_roots, blobs)?,
+                certificates(&self.azure_intermediates, blobs)?,
+            );
+            let trust = AzureTrust::new(self.azure_clouds.clone(), &roots, intermediates);
+            Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
+        };
+        Ok(CloudEndorsements {
+            google_keys,
+            region_certificates,
+            nitro_roots,
+            azure,
+        })
+    }
+
+    /// The roots of instances' vTPMs, as they were then.
+    pub(super) fn vtpm_roots(&self, blobs: &Blobs) -> Result<Option<Arc<VtpmRoots>>, ReplayError> {
+        let Some(names) = &self.vtpm_roots else { return Ok(None) };
+        let (roots, intermediates) = certificates(names, blobs)?
+            .into_iter()
+            .partition(|certificate| EkRoots::is_self_issued(certificate));
+        let (roots, _) = VtpmRoots::load(roots, intermediates);
+        Ok(Some(Arc::new(roots)))
+    }
+}
+
+fn certificates(names: &[String], blobs: &Blobs) -> Result<Vec<CertificateDer<'static>>, ReplayError> {
+    names.iter().map(|name| Ok(CertificateDer::from(blobs.get(name)?))).collect()
+}

@@ -21,7 +21,7 @@ use std::path::Path;
 use attest::gcp::{self, GoogleKeys, vtpm};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaPublicKeyComponents};
 use criterion::Criterion;
-use gcp_authority::{Ca, GOOGLE, NOW, at, audience, claims, ek_params};
+use gcp_authority::{Ca, GOOGLE, NOW, at, audience, claims, ek_params, keys_of};
 use rcgen::{KeyPair, RsaKeySize};
 
 /// A whole verification, in verifications of the signature alone.
@@ -44,7 +44,7 @@ fn main() {
 }
 
 fn identity_token(criterion: &mut Criterion) {
-    let (keys, audiences) = (GOOGLE.keys(), [audience()]);
+    let (keys, audiences) = (keys_of(&GOOGLE), [audience()]);
     let token = GOOGLE.sign(&claims());
     let (input, _) = token.rsplit_once('.').unwrap();
     raw(

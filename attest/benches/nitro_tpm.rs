@@ -56,7 +56,7 @@ fn main() {
         bytes(&[]),
         bytes(&payload),
     ]));
-    let signature = sign(case.levels[4].key, &case.protected, &payload);
+    let signature = sign(&case.levels[4].key, &case.protected, &payload);
     let leaf = point(4);
 
     criterion.bench_function(FLOOR, |bencher| {

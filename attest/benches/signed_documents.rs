@@ -13,9 +13,6 @@
     reason = "a benchmark may panic"
 )]
 
-#[path = "../tests/pkcs7_builder/mod.rs"]
-mod pkcs7_builder;
-
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
@@ -25,8 +22,10 @@ use attest::aws::identity_document::{self, RegionCertificates};
 use attest::azure::{self, AzureCloud, AzureTrust, ImdsNonce};
 use attest::pkcs7::{SignedData, from_base64};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
+use cloud_fixtures::aws::region_certificate;
+use cloud_fixtures::azure::metadata_params;
+use cloud_fixtures::pkcs7::*;
 use criterion::Criterion;
-use pkcs7_builder::*;
 use rcgen::PublicKeyData;
 use rustls_pki_types::CertificateDer;
 

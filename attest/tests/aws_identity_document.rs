@@ -8,8 +8,6 @@
     reason = "a test may panic"
 )]
 
-mod pkcs7_builder;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -20,7 +18,8 @@ use attest::aws::identity_document::{
     REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, Replayable, VerifiedIdentityDocument, appraise, verify,
 };
 use attest::pkcs7::Pkcs7Error;
-use pkcs7_builder::*;
+use cloud_fixtures::aws::region_certificate;
+use cloud_fixtures::pkcs7::*;
 use proptest::prelude::*;
 use rcgen::date_time_ymd;
 use rustls_pki_types::CertificateDer;

@@ -8,8 +8,6 @@
     reason = "a test may panic"
 )]
 
-mod pkcs7_builder;
-
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -20,7 +18,9 @@ use attest::azure::{
     INTERMEDIATES_LIMIT, ImdsNonce, IssuerUrls, ROOTS_LIMIT, URLS_LIMIT, VerifiedAttestedDocument, appraise, imds_path, issuer_urls,
     verify,
 };
-use pkcs7_builder::*;
+use cloud_fixtures::aws::region_certificate;
+use cloud_fixtures::azure::attested_document::{access, metadata_params};
+use cloud_fixtures::pkcs7::*;
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;
@@ -554,17 +554,6 @@ fn a_roots_path_length_counts() {
     let root: CertificateDer<'static> = params.self_signed(&ROOT.pair).unwrap().into();
     let trust = AzureTrust::new(vec![AzureCloud::Public], &[root], vec![INTERMEDIATE_CA.clone()]).unwrap();
     assert!(matches!(certificate_refused(&LEAF, &trust), ChainError::Path(_)));
-}
-
-/// authorityInfoAccess with these URLs as caIssuers, and one for OCSP before them.
-fn access(urls: &[&str]) -> CustomExtension {
-    let entry = |method: u8, url: &str| {
-        let oid = der(OID, &[&[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, method]]);
-        der(SEQUENCE, &[&oid, &der(0x86, &[url.as_bytes()])])
-    };
-    let mut entries = vec![entry(1, "http://oneocsp.microsoft.com/ocsp")];
-    entries.extend(urls.iter().map(|url| entry(2, url)));
-    CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], der(SEQUENCE, &[&entries.concat()]))
 }
 
 #[test]

@@ -8,7 +8,6 @@
     reason = "a test may panic"
 )]
 
-mod pkcs7_builder;
 mod vectors;
 
 use std::collections::BTreeMap;
@@ -19,7 +18,8 @@ use attest::UnixTime;
 use attest::aws::identity_document::{self, IdentityDocumentError, IdentityDocumentRules, RegionCertificateProblem, RegionCertificates};
 use attest::azure::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use attest::pkcs7::{Content, Pkcs7Error, SignedData, SigningCertificate};
-use pkcs7_builder::{Message, OCTETS, der};
+use cloud_fixtures::der::{OCTETS, der};
+use cloud_fixtures::pkcs7::{self, Message};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ fn attack_11_an_aws_document_altered_at_any_byte() {
     let trusted = RegionCertificates::new(regions(&vectors.join("aws/region-certs/rsa2048"))).unwrap();
     let text = std::fs::read(vectors.join("aws/iid/apse2-2026.rsa2048.p7.b64")).unwrap();
     let message = attest::pkcs7::from_base64(&text).unwrap();
-    let check = |message: &[u8]| identity_document::verify(&pkcs7_builder::in_lines(message), &trusted, at(STARTED));
+    let check = |message: &[u8]| identity_document::verify(&pkcs7::in_lines(message), &trusted, at(STARTED));
     assert!(check(&message).is_ok());
     for at_byte in 0..message.len() {
         let mut flipped = message.clone();
@@ -155,13 +155,13 @@ fn attack_14_rsa_1024_and_dsa_are_refused() {
         let content = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
         let signature = attest::pkcs7::from_base64(&signature).unwrap();
         let message = Message::azure(&content, weak).but(|message| message.certificates.clear());
-        let stand_in = message.sign(&pkcs7_builder::SIGNER);
+        let stand_in = message.sign(&pkcs7::SIGNER);
         let template = der(OCTETS, &[&[0; 256]]);
         let end = stand_in.len() - template.len();
         let real = rewrap(&stand_in[..end], &der(OCTETS, &[&signature]));
         let parsed = SignedData::parse(&real).unwrap();
         assert!(parsed.signer().contains("Amazon Web Services"), "{}", parsed.signer());
-        let error = identity_document::verify(&pkcs7_builder::in_lines(&real), &trusted, at(STARTED)).unwrap_err();
+        let error = identity_document::verify(&pkcs7::in_lines(&real), &trusted, at(STARTED)).unwrap_err();
         assert!(matches!(error, IdentityDocumentError::SignerUnknown { .. }), "{error}");
     }
 }

@@ -11,12 +11,12 @@
 mod gcp_authority;
 
 use attest::gcp::{self, ADVICE, GcpError, NamePattern, Rules, VerifiedIdentity};
-use gcp_authority::{GOOGLE, NOW, at, audience, claims};
+use gcp_authority::{GOOGLE, NOW, at, audience, claims, keys_of};
 
 const PROJECT: &str = "projects = [{ id = \"example-project\", number = 739419398126 }]\n";
 
 fn identity() -> VerifiedIdentity {
-    gcp::verify(GOOGLE.sign(&claims()).as_bytes(), &GOOGLE.keys(), &[audience()], at(NOW)).unwrap()
+    gcp::verify(GOOGLE.sign(&claims()).as_bytes(), &keys_of(&GOOGLE), &[audience()], at(NOW)).unwrap()
 }
 
 fn rules(more: &str) -> Rules {
@@ -131,7 +131,7 @@ fn service_accounts_licences_and_age() {
 
     let mut without = claims();
     without["google"]["compute_engine"].as_object_mut().unwrap().remove("license_id");
-    let identity = gcp::verify(GOOGLE.sign(&without).as_bytes(), &GOOGLE.keys(), &[audience()], at(NOW)).unwrap();
+    let identity = gcp::verify(GOOGLE.sign(&without).as_bytes(), &keys_of(&GOOGLE), &[audience()], at(NOW)).unwrap();
     let expect = GcpError::LicenseRefused {
         found: "none".to_owned(),
         accepted: "1000204".to_owned(),

@@ -21,7 +21,7 @@ use attest::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots};
 use attest::{EkDigest, UnixTime};
 use gcp_authority::{
     Ca, GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, ZONE, at, audience, claims, der, der_flag, der_number,
-    der_text, ek_params, extension, extension_fields, instance_extension,
+    der_text, ek_params, extension, extension_fields, instance_extension, keys_of,
 };
 use proptest::prelude::*;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
@@ -47,7 +47,7 @@ fn verify(certificate: &[u8]) -> Result<VerifiedInstance, GcpError> {
 fn ek_with(alter: impl FnOnce(&mut CertificateParams)) -> Result<VerifiedInstance, GcpError> {
     let mut params = ek_params();
     alter(&mut params);
-    verify(&CA.issue(&params, &EK))
+    verify(&CA.issue(&params, &*EK))
 }
 
 fn with_extension(content: Vec<u8>) -> Result<VerifiedInstance, GcpError> {
@@ -81,14 +81,14 @@ fn an_ek_belongs_to_the_instance_that_its_certificate_names() {
     let ek_usage = ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1]);
     let older = ek_with(|params| params.extended_key_usages = vec![ek_usage]).unwrap();
     assert_eq!(older.instance(), instance);
-    let padded = [CA.issue(&ek_params(), &EK), vec![0xff; 100]].concat();
+    let padded = [CA.issue(&ek_params(), &*EK), vec![0xff; 100]].concat();
     assert_eq!(verify(&padded).unwrap().instance(), instance);
 }
 
 /// Most of what other CAs' certificates must not have here would be refused by the TPM's path too; not a missing extended key usage.
 #[test]
 fn the_general_path_still_refuses_a_certificate_without_extended_key_usage() {
-    let certificate = CA.issue(&ek_params(), &EK);
+    let certificate = CA.issue(&ek_params(), &*EK);
     let roots = EkRoots::new(vec![CA.certificate()], vec![]).unwrap();
     let found = "absent".to_owned();
     assert_eq!(
@@ -126,7 +126,7 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     assert_eq!(server, GcpError::VtpmCertificate(expected));
 
     let somebody = Ca::new(p256());
-    let forged = verify(&somebody.issue(&ek_params(), &EK)).unwrap_err();
+    let forged = verify(&somebody.issue(&ek_params(), &*EK)).unwrap_err();
     assert_eq!(
         forged,
         GcpError::VtpmCertificate(EkCertificateError::Signature),
@@ -134,14 +134,14 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     );
     let mut named = Ca::new(p256());
     named.1 = gcp_authority::ca_params("Somebody");
-    let unknown = verify(&named.issue(&ek_params(), &EK)).unwrap_err();
+    let unknown = verify(&named.issue(&ek_params(), &*EK)).unwrap_err();
     assert_eq!(unknown.code(), "gcp-vtpm-not-endorsed");
-    let with_own_ca = vtpm::verify(&named.issue(&ek_params(), &EK), &[&named.certificate()], &roots(), at(NOW)).unwrap_err();
+    let with_own_ca = vtpm::verify(&named.issue(&ek_params(), &*EK), &[&named.certificate()], &roots(), at(NOW)).unwrap_err();
     assert_eq!(with_own_ca.code(), "gcp-vtpm-not-endorsed");
     // A machine's EK key signs another certificate.
     let below = Ca(p256(), ek_params());
     let not_a_ca = vtpm::verify(
-        &below.issue(&ek_params(), &EK),
+        &below.issue(&ek_params(), &*EK),
         &[&CA.issue(&ek_params(), &below.0)],
         &roots(),
         at(NOW),
@@ -149,7 +149,7 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     assert!(matches!(not_a_ca, Err(GcpError::VtpmCertificate(_))), "{not_a_ca:?}");
     let ca = verify(&CA.certificate()).unwrap_err();
     assert_eq!(ca, GcpError::VtpmCertificate(EkCertificateError::IsCa));
-    let late = vtpm::verify(&CA.issue(&ek_params(), &EK), &[], &roots(), at(2_700_000_000)).unwrap_err();
+    let late = vtpm::verify(&CA.issue(&ek_params(), &*EK), &[], &roots(), at(2_700_000_000)).unwrap_err();
     assert!(
         matches!(late, GcpError::VtpmCertificate(EkCertificateError::Expired { .. })),
         "{late}"
@@ -265,7 +265,7 @@ fn joined_with_the_tpm_and_with_the_identity_token() {
     let token = |name: &str, value: serde_json::Value| {
         let mut claims = claims();
         claims["google"]["compute_engine"][name] = value;
-        gcp::verify(GOOGLE.sign(&claims).as_bytes(), &GOOGLE.keys(), &[audience()], at(NOW)).unwrap()
+        gcp::verify(GOOGLE.sign(&claims).as_bytes(), &keys_of(&GOOGLE), &[audience()], at(NOW)).unwrap()
     };
     let same = token("zone", json!(ZONE));
     assert_eq!(verified.check_identity(&same), Ok(()));
@@ -317,7 +317,7 @@ fn attack_19_sizes_are_bounded() {
     let long = "a".repeat(100);
     let large = der(0x0c, &[long.as_bytes()]).repeat(12);
     assert!(matches!(vtpm::parse_extension(&large), Err(GcpError::VtpmExtension { .. })));
-    let certificate = CA.issue(&ek_params(), &EK);
+    let certificate = CA.issue(&ek_params(), &*EK);
     let many: Vec<&[u8]> = vec![&certificate; 9];
     assert_eq!(
         vtpm::verify(&certificate, &many, &roots(), at(NOW)).unwrap_err().code(),
@@ -332,7 +332,7 @@ fn attack_23_no_byte_can_be_missing_and_no_bit_be_flipped() {
     for length in 0..content.len() {
         assert!(vtpm::parse_extension(&content[..length]).is_err(), "{length}");
     }
-    let (certificate, roots) = (CA.issue(&ek_params(), &EK), roots());
+    let (certificate, roots) = (CA.issue(&ek_params(), &*EK), roots());
     let expected = vtpm::verify(&certificate, &[], &roots, at(NOW)).unwrap();
     for length in 0..certificate.len() {
         assert!(verify(&certificate[..length]).is_err(), "{length}");

@@ -11,7 +11,7 @@
 mod nitro_authority;
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use attest::SpkiSha256;
@@ -21,7 +21,7 @@ use attest::aws::nitro_tpm::{
 };
 use attest::nonce::PURPOSE_CONFIG;
 use ciborium::Value;
-use nitro_authority::{Case, INSTANCE, Level, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, named, p256, p384};
+use nitro_authority::{Case, INSTANCE, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, leaf, named, p256, p384};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;
@@ -209,7 +209,7 @@ fn an_enclaves_document_is_refused_unless_asked_for() {
         let module = "i-0123456789abcdef0-enc0123456789abcdef";
         case.fields[3].0 = "pcrs".into();
         case.set("module_id", Value::from(module));
-        *case.levels.last_mut().unwrap() = Level::leaf(&format!("{module}.{REGION}.aws"));
+        *case.levels.last_mut().unwrap() = leaf(&format!("{module}.{REGION}.aws"));
     };
     refused(&case(enclave), "Shape", SHAPE);
     let asked = case(|case| {
@@ -256,7 +256,10 @@ fn chains_that_are_refused() {
     check(
         |case| {
             case.roots = Some(vec![
-                Case::new().but(|case| case.levels[0].key = leak(p384())).certificates().remove(0),
+                Case::new()
+                    .but(|case| case.levels[0].key = Arc::new(p384()))
+                    .certificates()
+                    .remove(0),
             ])
         },
         "ChainSignature",
@@ -324,14 +327,14 @@ fn chains_that_are_refused() {
     // P-384 and nothing else, in each place.
     check(
         |case| {
-            case.levels[4].key = leak(p256());
+            case.levels[4].key = Arc::new(p256());
             case.signing_key = Some(p384());
         },
         "LeafKey",
         CERTIFICATE,
     );
-    check(|case| case.levels[3].key = leak(p256()), "ChainAlgorithm", CERTIFICATE);
-    check(|case| case.levels[1].key = leak(p256()), "ChainAlgorithm", CERTIFICATE);
+    check(|case| case.levels[3].key = Arc::new(p256()), "ChainAlgorithm", CERTIFICATE);
+    check(|case| case.levels[1].key = Arc::new(p256()), "ChainAlgorithm", CERTIFICATE);
     // Each validity, from both sides.
     for level in 0..5 {
         let late = case(|case| case.levels[level].params.not_before = date_time_ymd(2027, 1, 15) + Duration::from_secs(8 * 3600 + 1));
@@ -344,10 +347,6 @@ fn chains_that_are_refused() {
     check(|case| case.now = NOW + 2 * 3600 + 1, "Expired", time);
     check(|case| case.now = NOW - 3601, "NotYetValid", time);
     check(|case| case.now = 0, "NotYetValid", time);
-}
-
-fn leak(key: KeyPair) -> &'static KeyPair {
-    Box::leak(Box::new(key))
 }
 
 fn leaf_of(case: &Case) -> Vec<u8> {
@@ -394,7 +393,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
             .but(|case| case.fields[position].1 = Value::Bytes(vec![7; 48]))
             .payload();
         let swapped = Case::new().but(|case| {
-            case.signature = Some(nitro_authority::sign(case.levels[4].key, nitro_authority::ES384, &case.payload()));
+            case.signature = Some(nitro_authority::sign(&case.levels[4].key, nitro_authority::ES384, &case.payload()));
             case.swapped_payload = Some(altered);
         });
         // Whatever is wrong with the altered field: nobody has looked.
@@ -406,7 +405,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
     }
     // The certificate of another instance, of the same authority: it verifies its own documents only.
     let other = "i-0fffffffffffffff0-tpm0000000000000000";
-    let other_module = |case: &mut Case| *case.levels.last_mut().unwrap() = Level::leaf(&format!("{other}.{REGION}.aws"));
+    let other_module = |case: &mut Case| *case.levels.last_mut().unwrap() = leaf(&format!("{other}.{REGION}.aws"));
     refused(&case(other_module), "ModuleIdNotCertified", SHAPE);
     for common_name in [
         MODULE.to_owned(),
@@ -417,7 +416,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
         format!("x{MODULE}.{REGION}.aws"),
         format!("{INSTANCE}.{REGION}.aws"),
     ] {
-        let certified = case(|case| *case.levels.last_mut().unwrap() = Level::leaf(&common_name));
+        let certified = case(|case| *case.levels.last_mut().unwrap() = leaf(&common_name));
         refused(&certified, "ModuleIdNotCertified", SHAPE);
     }
     // Two common names, of which one is right.
@@ -429,7 +428,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
     refused(&two, "ModuleIdNotCertified", SHAPE);
     // A certificate of the attacker's own, beside the right one.
     let own = Case::new()
-        .but(|case| case.levels[0].key = leak(p384()))
+        .but(|case| case.levels[0].key = Arc::new(p384()))
         .certificates()
         .pop()
         .unwrap()
@@ -443,7 +442,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
 
 #[test]
 fn attack_03_a_chain_of_ones_own() {
-    let own = case(|case| case.levels[0].key = leak(p384()));
+    let own = case(|case| case.levels[0].key = Arc::new(p384()));
     let authentic = Case::new();
     let verified = nitro_tpm::verify(&own.document(), &authentic.nitro_roots(), &authentic.expected(), at(NOW));
     is(&verified.unwrap_err(), "ChainSignature", CERTIFICATE);
@@ -510,7 +509,7 @@ fn attack_19_chains_that_cost_too_much() {
     refused(&bundle(vec![vec![0; 1025]]), "FieldLength", MALFORMED);
     refused(&case(|case| case.certificate = Some(vec![0; 1025])), "FieldLength", MALFORMED);
     // Lookalikes, which a path builder would try one after the other.
-    let lookalike = Case::new().but(|case| case.levels[3].key = leak(p384())).certificates()[3].to_vec();
+    let lookalike = Case::new().but(|case| case.levels[3].key = Arc::new(p384())).certificates()[3].to_vec();
     refused(&bundle([authentic(), vec![lookalike]].concat()), "CertificateRepeated", CERTIFICATE);
     // Strangers are passed over.
     let strangers = (0..4).map(|stranger| {

@@ -8,12 +8,12 @@
     reason = "a test may panic"
 )]
 
-mod pkcs7_builder;
-
 use std::sync::LazyLock;
 
 use attest::pkcs7::{CERTIFICATES_LIMIT, Content, MESSAGE_LIMIT_BYTES, Pkcs7Error, SignedData, SigningCertificate, from_base64};
-use pkcs7_builder::*;
+use cloud_fixtures::aws::region_certificate;
+use cloud_fixtures::der::*;
+use cloud_fixtures::pkcs7::*;
 use proptest::prelude::*;
 use rcgen::{KeyIdMethod, KeyPair, RsaKeySize, SerialNumber};
 use rustls_pki_types::CertificateDer;

@@ -24,8 +24,10 @@
 
 pub mod api;
 pub mod audit;
+pub mod certificate_folder;
 pub mod challenges;
 pub mod clock;
+pub mod cloud;
 pub mod ek_roots;
 pub mod enrolment;
 pub mod guesses;

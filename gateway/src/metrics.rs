@@ -21,6 +21,8 @@ pub struct Metrics {
     certificates_broken: Gauge,
     certificate_expiry: Family<CertificateLabels, Gauge>,
     tls_refused_by_client: Counter,
+    cloud_fetches: Family<FetchLabels, Counter>,
+    google_keys_stale: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,6 +47,23 @@ struct CertificateLabels {
 struct ReloadLabels {
     pool: String,
     result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FetchLabels {
+    what: &'static str,
+    result: &'static str,
+}
+
+/// What came of a request of the gateway's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fetched {
+    /// An answer that could be used.
+    Answered,
+    /// None, or none that could be used.
+    Failed,
+    /// It was not sent, because there were too many.
+    Limited,
 }
 
 impl Default for Metrics {
@@ -92,6 +111,18 @@ impl Default for Metrics {
             "Handshakes in which the client refused the MCS certificate",
             tls_refused_by_client.clone(),
         );
+        let cloud_fetches = Family::default();
+        registry.register(
+            "cloud_fetches",
+            "Requests of the gateway's own about evidence of clouds, by what was asked for and result: answered, failed, limited",
+            cloud_fetches.clone(),
+        );
+        let google_keys_stale = Gauge::default();
+        registry.register(
+            "google_keys_stale",
+            "1 while Google's keys are used for longer than Google says, because newer ones cannot be fetched",
+            google_keys_stale.clone(),
+        );
         Self {
             registry,
             decisions,
@@ -101,6 +132,8 @@ impl Default for Metrics {
             certificates_broken,
             certificate_expiry,
             tls_refused_by_client,
+            cloud_fetches,
+            google_keys_stale,
         }
     }
 }
@@ -166,6 +199,21 @@ impl Metrics {
         self.tls_refused_by_client.inc();
     }
 
+    /// Counts a request of the gateway's own, by what was asked for: `google-keys`, `azure-issuer`, `aws-sts`.
+    pub fn cloud_fetched(&self, what: &'static str, fetched: Fetched) {
+        let result = match fetched {
+            Fetched::Answered => "answered",
+            Fetched::Failed => "failed",
+            Fetched::Limited => "limited",
+        };
+        self.cloud_fetches.get_or_create(&FetchLabels { what, result }).inc();
+    }
+
+    /// Says whether Google's keys are used for longer than Google says.
+    pub fn google_keys_stale(&self, stale: bool) {
+        self.google_keys_stale.set(i64::from(stale));
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -212,6 +260,8 @@ mod tests {
         metrics.certificates([("mcs", "b".to_owned(), 7)].into_iter());
         metrics.certificates_broken(true);
         metrics.tls_refused_by_client();
+        metrics.cloud_fetched("aws-sts", Fetched::Limited);
+        metrics.google_keys_stale(true);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -223,6 +273,8 @@ mod tests {
             r#"attest_gateway_certificate_expiry_seconds{certificate="mcs",fingerprint="b"} 7"#,
             "attest_gateway_certificates_broken 1",
             "attest_gateway_tls_refused_by_client_total 1",
+            r#"attest_gateway_cloud_fetches_total{what="aws-sts",result="limited"} 1"#,
+            "attest_gateway_google_keys_stale 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

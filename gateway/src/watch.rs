@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fs;
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -13,6 +14,10 @@ use tokio::signal::unix::Signal;
 
 /// How long nothing must change before files are read: who changes several files at once is rarely slower.
 pub const SETTLE: Duration = Duration::from_millis(200);
+/// How long is waited for quiet in a folder where something always changes.
+pub const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// Most links that are followed, as in the kernel.
+const LINK_LIMIT: usize = 40;
 /// Room for events, in bytes: some hundred at once; more wait in the kernel.
 const EVENT_BUFFER_BYTES: usize = 16 * 1024;
 
@@ -159,5 +164,90 @@ pub async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
         None => pending().await,
+    }
+}
+
+/// The folders in which a change may mean another content of these files: their own, and those of every link on the way to them. In the
+/// place of a folder that is not there, the one that it would come to be in.
+pub fn folders_of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::new();
+    for path in paths {
+        follow(path, &mut folders);
+    }
+    let there = |folder: &PathBuf| folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
+    folders.iter().filter_map(there).collect()
+}
+
+/// The folder of a file, and the folders of all links that lead to it. Kubernetes changes a volume by pointing its link `..data` elsewhere.
+fn follow(path: &Path, folders: &mut BTreeSet<PathBuf>) {
+    let Ok(path) = std::path::absolute(path) else { return };
+    folders.extend(path.parent().map(Path::to_owned));
+    let mut rest: Vec<PathBuf> = parts(&path);
+    let mut done = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == Path::new("..") {
+            done.pop();
+            continue;
+        }
+        let here = done.join(&part);
+        match fs::read_link(&here) {
+            Ok(target) if links < LINK_LIMIT => {
+                links += 1;
+                folders.insert(done.clone());
+                if target.is_absolute() {
+                    done = PathBuf::from("/");
+                }
+                rest.extend(parts(&target));
+            }
+            _ => done = here,
+        }
+    }
+    folders.extend(done.parent().map(Path::to_owned));
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let parts = path
+        .components()
+        .rev()
+        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    parts.map(|part| PathBuf::from(part.as_os_str())).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn every_folder_on_the_way_is_watched() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        let path = |name: &str| root.join(name);
+        fs::create_dir_all(path("volume/..1")).unwrap();
+        fs::create_dir_all(path("gateway")).unwrap();
+        fs::write(path("volume/..1/tls.crt"), "").unwrap();
+        symlink("..1", path("volume/..data")).unwrap();
+        symlink("..data/tls.crt", path("volume/tls.crt")).unwrap();
+        symlink("../volume", path("gateway/tls")).unwrap();
+        symlink("loop", path("loop")).unwrap();
+        let check = |name: &str, expected: &[&str]| {
+            let mut found = BTreeSet::new();
+            follow(&path(name), &mut found);
+            let expected: BTreeSet<PathBuf> = expected.iter().map(|name| path(name)).collect();
+            assert_eq!(found, expected, "{name}");
+        };
+        check("volume/..1/tls.crt", &["volume/..1"]);
+        check("volume/tls.crt", &["volume", "volume/..1"]);
+        check("gateway/tls/tls.crt", &["gateway/tls", "gateway", "volume", "volume/..1"]);
+        check("gateway/none.crt", &["gateway"]);
+        assert!(root.join("loop").parent().is_some_and(|parent| {
+            let mut found = BTreeSet::new();
+            follow(&path("loop"), &mut found);
+            found.contains(parent)
+        }));
     }
 }

@@ -13,6 +13,7 @@
 //! What both say is an [`Instance`]. Its identity is the instance id, which Google never gives twice; the name can be had by another
 //! machine after this one was deleted.
 
+mod discovery;
 mod document;
 mod error;
 mod instance;
@@ -21,6 +22,7 @@ mod rules;
 mod verifier;
 pub mod vtpm;
 
+pub use discovery::{DISCOVERY_LIMIT_BYTES, DISCOVERY_URL, DiscoveryError, keys_url};
 pub use document::{Audience, METADATA_HEADER, METADATA_HOST, ServiceAccount, VerifiedIdentity, request_path};
 pub use error::{ADVICE, GcpError};
 pub use instance::Instance;

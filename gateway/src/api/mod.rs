@@ -31,6 +31,7 @@ use tokio::sync::Semaphore;
 
 use crate::audit::{Basis, Journal, JournalError, Record, Recorded, Verdict};
 use crate::clock::Clock;
+use crate::cloud::Clouds;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
 use crate::guesses::Guesses;
@@ -63,6 +64,8 @@ pub struct Gateway {
     pub ek_roots: EkRootsFolder,
     /// The blobs that hold these certificates: written once, at the start, and named in each record.
     pub ek_root_blobs: Vec<String>,
+    /// What evidence of clouds is verified against.
+    pub clouds: Clouds,
     /// The pools, as they are at the moment.
     pub pools: LivePools,
     /// What is counted.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest_gateway::clock::Clock;
+use attest_gateway::cloud::Clouds;
 use attest_gateway::pki::{self, Finding};
 use attest_gateway::policy::ConfigSet;
 use attest_gateway::pools::Pool;
@@ -40,6 +41,12 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
                 ));
             }
         }
+        Err(error) => findings.push(Finding::Error(error.to_string())),
+    }
+    // If it cannot be loaded, that was found above.
+    let serving = pki::Serving::load(&settings.tls, Clock::System.now()).ok();
+    match Clouds::open(&settings.clouds, serving.as_ref().and_then(pki::Serving::dns_name)) {
+        Ok(clouds) => findings.extend(clouds.findings()),
         Err(error) => findings.push(Finding::Error(error.to_string())),
     }
     match pools::folders(&settings.pools) {

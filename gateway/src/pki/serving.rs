@@ -1,5 +1,6 @@
 //! What the gateway shows to nodes: a chain that whoever trusts the MCS CA accepts now, and the key that fits it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -154,6 +155,15 @@ impl Serving {
     #[must_use]
     pub fn certificate(&self) -> Option<&Certificate> {
         self.chain.first()
+    }
+
+    /// The first DNS name of that certificate that names one host.
+    #[must_use]
+    pub fn dns_name(&self) -> Option<&str> {
+        let names = self.certificate()?.names.iter().map(String::as_str);
+        names
+            .into_iter()
+            .find(|name| name.parse::<IpAddr>().is_err() && !name.contains('*'))
     }
 
     /// It, and what it comes with.

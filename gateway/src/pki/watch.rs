@@ -1,8 +1,7 @@
 //! Watching: the certificates are read again when their files change and when the administrator says so, and their end is said in time.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
@@ -13,60 +12,12 @@ use super::{Certificate, Serving};
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
-use crate::watch::{SETTLE, Watched, at, next, received};
+use crate::watch::{SETTLE, SETTLE_LIMIT, Watched, at, folders_of, next, received};
 
-/// How long is waited for quiet in a folder where something always changes.
-const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-/// Most links that are followed, as in the kernel.
-const LINK_LIMIT: usize = 40;
-
-/// The folders in which a change may mean another certificate: those of the files, and of every link on the way to them. In the place of a
-/// folder that is not there, the one that it would come to be in.
+/// The folders in which a change may mean another certificate.
 fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
     let paths = [&files.ca, &files.certificate, &files.key].into_iter().chain(&files.client_ca);
-    let mut folders = BTreeSet::new();
-    for path in paths {
-        follow(path, &mut folders);
-    }
-    let there = |folder: &PathBuf| folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
-    folders.iter().filter_map(there).collect()
-}
-
-/// The folder of a file, and the folders of all links that lead to it. Kubernetes changes a volume by pointing its link `..data` elsewhere.
-fn follow(path: &Path, folders: &mut BTreeSet<PathBuf>) {
-    let Ok(path) = std::path::absolute(path) else { return };
-    folders.extend(path.parent().map(Path::to_owned));
-    let mut rest: Vec<PathBuf> = parts(&path);
-    let mut done = PathBuf::from("/");
-    let mut links = 0;
-    while let Some(part) = rest.pop() {
-        if part == Path::new("..") {
-            done.pop();
-            continue;
-        }
-        let here = done.join(&part);
-        match fs::read_link(&here) {
-            Ok(target) if links < LINK_LIMIT => {
-                links += 1;
-                folders.insert(done.clone());
-                if target.is_absolute() {
-                    done = PathBuf::from("/");
-                }
-                rest.extend(parts(&target));
-            }
-            _ => done = here,
-        }
-    }
-    folders.extend(done.parent().map(Path::to_owned));
-}
-
-/// The parts of a path, the last one first.
-fn parts(path: &Path) -> Vec<PathBuf> {
-    let parts = path
-        .components()
-        .rev()
-        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-    parts.map(|part| PathBuf::from(part.as_os_str())).collect()
+    folders_of(paths.map(PathBuf::as_path))
 }
 
 /// Keeps what is shown to nodes up to date for as long as it is polled; `hangup` is the administrator's signal.
@@ -205,42 +156,5 @@ fn changed(old: &Serving, new: &Serving) {
             "the certificates' files have changed; the MCS certificate is still {}",
             leaf.fingerprint.short()
         );
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn every_folder_on_the_way_is_watched() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = fs::canonicalize(folder.path()).unwrap();
-        let path = |name: &str| root.join(name);
-        fs::create_dir_all(path("volume/..1")).unwrap();
-        fs::create_dir_all(path("gateway")).unwrap();
-        fs::write(path("volume/..1/tls.crt"), "").unwrap();
-        symlink("..1", path("volume/..data")).unwrap();
-        symlink("..data/tls.crt", path("volume/tls.crt")).unwrap();
-        symlink("../volume", path("gateway/tls")).unwrap();
-        symlink("loop", path("loop")).unwrap();
-        let check = |name: &str, expected: &[&str]| {
-            let mut found = BTreeSet::new();
-            follow(&path(name), &mut found);
-            let expected: BTreeSet<PathBuf> = expected.iter().map(|name| path(name)).collect();
-            assert_eq!(found, expected, "{name}");
-        };
-        check("volume/..1/tls.crt", &["volume/..1"]);
-        check("volume/tls.crt", &["volume", "volume/..1"]);
-        check("gateway/tls/tls.crt", &["gateway/tls", "gateway", "volume", "volume/..1"]);
-        check("gateway/none.crt", &["gateway"]);
-        assert!(root.join("loop").parent().is_some_and(|parent| {
-            let mut found = BTreeSet::new();
-            follow(&path("loop"), &mut found);
-            found.contains(parent)
-        }));
     }
 }

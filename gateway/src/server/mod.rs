@@ -24,6 +24,7 @@ use tower::ServiceExt;
 use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, Journal, JournalError};
 use crate::clock::Clock;
+use crate::cloud::{self, CloudError, Clouds};
 use crate::ek_roots::{self, EkRootsFolderError};
 use crate::guesses::Guesses;
 use crate::kubelet::Presented;
@@ -86,6 +87,9 @@ pub enum ServeError {
     /// The EK roots.
     #[error(transparent)]
     EkRoots(#[from] EkRootsFolderError),
+    /// What evidence of clouds is verified against.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -112,6 +116,7 @@ pub struct Server {
 struct Hangup {
     pools: Signal,
     certificates: Signal,
+    clouds: Signal,
 }
 
 impl Server {
@@ -137,6 +142,7 @@ impl Server {
         let hangup = Hangup {
             pools: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
             certificates: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
+            clouds: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
         };
         let metrics = Arc::new(Metrics::default());
         let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
@@ -150,6 +156,10 @@ impl Server {
         }
         for refused in &ek_roots.refused {
             tracing::warn!("left out of the EK roots: {refused}");
+        }
+        let clouds = Clouds::open_counted(&settings.clouds, tls.current().serving.dns_name(), Arc::clone(&metrics))?;
+        for refused in clouds.refused() {
+            tracing::warn!("left out of the clouds' certificates: {refused}");
         }
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.state.join("evidence"))?;
@@ -188,6 +198,7 @@ impl Server {
             journal,
             ek_roots,
             ek_root_blobs,
+            clouds,
             pools,
             metrics,
             tls,
@@ -237,6 +248,8 @@ impl Server {
         background.spawn(async move { watch(&watched.pools, hangup.pools).await });
         let watched = Arc::clone(&gateway);
         background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
+        let watched = Arc::clone(&gateway);
+        background.spawn(async move { cloud::watch::watch(&watched.clouds, hangup.clouds).await });
         let handshakes = Arc::new(Handshakes {
             limit: limits.handshake,
             refused: Refused::default(),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use attest::SpkiSha256;
 use serde::Deserialize;
 
+use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
+
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
@@ -19,6 +21,10 @@ pub(super) struct File {
     pub limits: Limits,
     pub log: Log,
     pub metrics: Metrics,
+    pub outgoing: OutgoingSection,
+    pub gcp: GcpSection,
+    pub aws: AwsSection,
+    pub azure: AzureSection,
 }
 
 impl Default for File {
@@ -35,6 +41,10 @@ impl Default for File {
             limits: Limits::default(),
             log: Log::default(),
             metrics: Metrics::default(),
+            outgoing: OutgoingSection::default(),
+            gcp: GcpSection::default(),
+            aws: AwsSection::default(),
+            azure: AzureSection::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Settings: what the file says, made whole with defaults and checked.
 
+mod cloud;
 mod file;
 
 use std::net::SocketAddr;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::SpkiSha256;
+pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 use file::File;
 pub use file::LogFormat;
 
@@ -38,6 +40,8 @@ pub struct Settings {
     pub log_filter: String,
     /// Where metrics are, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
+    /// What cloud evidence is verified against.
+    pub clouds: CloudSettings,
 }
 
 /// The MCS certificate and its surroundings.
@@ -170,6 +174,10 @@ impl Settings {
             limits,
             log,
             metrics,
+            outgoing,
+            gcp,
+            aws,
+            azure,
         } = file;
         if ticket.uses == 0 || ticket.uses > 100 {
             return range("ticket.uses", ticket.uses.to_string(), "1 to 100");
@@ -178,6 +186,11 @@ impl Settings {
             return range("limits", "0".to_owned(), "connections and requests are at least 1");
         }
         let folder = path.parent().unwrap_or(Path::new(""));
+        let request = seconds("limits.request_seconds", limits.request_seconds, 300)?;
+        let clouds = match cloud::checked((outgoing, gcp, aws, azure), folder, request) {
+            Ok(clouds) => clouds,
+            Err((key, found, allowed)) => return range(key, found, allowed),
+        };
         Ok(Self {
             listen,
             state: folder.join(state),
@@ -200,12 +213,13 @@ impl Settings {
                 requests: limits.requests,
                 handshake: seconds("limits.handshake_seconds", limits.handshake_seconds, 120)?,
                 header: seconds("limits.header_seconds", limits.header_seconds, 120)?,
-                request: seconds("limits.request_seconds", limits.request_seconds, 300)?,
+                request,
                 drain: seconds("limits.drain_seconds", limits.drain_seconds, 300)?,
             },
             log_format: log.format,
             log_filter: log.filter,
             metrics_listen: metrics.listen,
+            clouds,
         })
     }
 
@@ -254,6 +268,19 @@ mod tests {
         let settings = parse("state = \"s\"\npools = \"/srv/pools\"").unwrap();
         assert_eq!(settings.state, Path::new("/etc/attestation-gateway/s"));
         assert_eq!(settings.pools, Path::new("/srv/pools"));
+        let clouds = parse("[gcp]\njwks = \"keys.json\"\n[aws]\nnitro_roots = \"/srv/nitro\"")
+            .unwrap()
+            .clouds;
+        assert_eq!(clouds.gcp.jwks.unwrap(), Path::new("/etc/attestation-gateway/keys.json"));
+        assert_eq!(clouds.azure.roots, Path::new("/etc/attestation-gateway/azure-roots"));
+        assert_eq!(clouds.aws.nitro_roots, Path::new("/srv/nitro"));
+    }
+
+    #[test]
+    fn who_waits_for_a_cloud_has_time_left_to_answer() {
+        assert_eq!(parse("").unwrap().clouds.wait, Duration::from_secs(5));
+        let clouds = parse("[limits]\nrequest_seconds = 1").unwrap().clouds;
+        assert_eq!(clouds.wait, Duration::from_millis(500));
     }
 
     #[test]
@@ -269,5 +296,15 @@ mod tests {
         assert!(error("[limits]\nconnections = -1").contains("line 2"));
         assert!(error("[tls]\nprevious_keys = [\"abc\"]").contains("64"));
         assert!(error("[log]\nformat = \"xml\"").contains("text"));
+        assert!(error("[outgoing]\nproxy = \"x\"").contains("proxy"));
+        assert!(error("[outgoing.connect]\n\"10.0.0.5\" = \"10.0.0.5:443\"").contains("names of hosts"));
+        assert!(error("[outgoing.connect]\n\"a.b\" = \"10.0.0.5\"").contains("line 2"));
+        assert!(error("[outgoing.connect]\n\"a.b\" = \"10.0.0.5:0\"").contains("port"));
+        assert!(error("[outgoing.connect]\n\"a.b\" = \"1.1.1.1:1\"\n\"A.b\" = \"1.1.1.1:1\"").contains("each host once"));
+        assert!(error("[gcp]\nname = \"a/b\"").contains("gcp.name"));
+        assert!(error("[gcp]\nname = \"\"").contains("gcp.name"));
+        assert!(error("[aws]\nroots = \"x\"").contains("roots"));
+        assert!(error("[azure]\nclouds = [\"private\"]").contains("private"));
+        assert!(error("[azure]\nclouds = [\"public\", \"public\"]").contains("each cloud once"));
     }
 }

@@ -1,88 +1,78 @@
-//! CMS SignedData by keys that the test holds, in the forms of AWS and of Azure: so that everything can be wrong in it too.
-
-#![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::as_conversions,
-    reason = "a test may panic"
-)]
+//! CMS SignedData by keys that the test holds, in the forms of AWS and of Azure: so that everything can be wrong in it, too.
 
 use std::sync::LazyLock;
 
 use aws_lc_rs::digest;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RsaEncoding, RsaKeyPair};
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    RsaKeySize, SerialNumber, date_time_ymd,
-};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, RsaKeySize, SerialNumber, date_time_ymd};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 
+use crate::der::{CONTEXT_0, CONTEXT_1, OCTETS, OID, SEQUENCE, SET, der, indefinite};
+use crate::named;
+
+/// id-sha1.
 pub const SHA1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
+/// id-sha256.
 pub const SHA256: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01];
+/// id-sha384.
 pub const SHA384: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x02];
+/// id-sha512.
 pub const SHA512: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x03];
+/// rsaEncryption.
 pub const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+/// sha1WithRSAEncryption.
 pub const SHA1_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05];
+/// id-RSASSA-PSS.
 pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
+/// sha256WithRSAEncryption.
 pub const SHA256_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];
+/// sha384WithRSAEncryption.
 pub const SHA384_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c];
+/// sha512WithRSAEncryption.
 pub const SHA512_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d];
+/// id-data.
 pub const DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x01];
+/// id-signedData.
 pub const SIGNED_DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x02];
+/// id-contentType.
 pub const CONTENT_TYPE: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x03];
+/// id-messageDigest.
 pub const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x04];
+/// The element NULL.
 pub const NULL: &[u8] = &[0x05, 0x00];
 
-pub const OCTETS: u8 = 0x04;
-pub const OID: u8 = 0x06;
-pub const SEQUENCE: u8 = 0x30;
-pub const SET: u8 = 0x31;
-pub const CONTEXT_0: u8 = 0xa0;
-pub const CONTEXT_1: u8 = 0xa1;
-
-/// An element in DER.
-pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let content = parts.concat();
-    let [.., high, low] = content.len().to_be_bytes();
-    let header = match content.len() {
-        0..0x80 => vec![tag, low],
-        0x80..0x100 => vec![tag, 0x81, low],
-        _ => vec![tag, 0x82, high, low],
-    };
-    [header, content].concat()
-}
-
-/// A constructed element with an indefinite length.
-pub fn indefinite(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-    [&[tag, 0x80], parts.concat().as_slice(), &[0, 0]].concat()
-}
-
+/// An AlgorithmIdentifier; `parameters` is a whole element, or nothing.
+#[must_use]
 pub fn algorithm(oid: &[u8], parameters: &[u8]) -> Vec<u8> {
     der(SEQUENCE, &[&der(OID, &[oid]), parameters])
 }
 
+/// An Attribute.
+#[must_use]
 pub fn attribute(oid: &[u8], values: &[&[u8]]) -> Vec<u8> {
     der(SEQUENCE, &[&der(OID, &[oid]), &der(SET, values)])
 }
 
 /// A key that signs messages and certificates.
 pub struct Key {
+    /// For certificates.
     pub pair: KeyPair,
     raw: RsaKeyPair,
 }
 
 impl Key {
+    /// Generates one.
+    #[must_use]
     pub fn new(size: RsaKeySize) -> Self {
         let pair = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
         let raw = RsaKeyPair::from_pkcs8(&pair.serialize_der()).unwrap();
         Self { pair, raw }
     }
 
+    /// A signature, RSASSA-PKCS1-v1_5, with the hash of this OID; SHA-256 for those that nobody signs with.
+    #[must_use]
     pub fn sign(&self, hash: &[u8], message: &[u8]) -> Vec<u8> {
         let padding: &dyn RsaEncoding = match hash {
             hash if hash == SHA384 => &RSA_PKCS1_SHA384,
@@ -95,19 +85,17 @@ impl Key {
     }
 }
 
-/// Some keys: a root's, an intermediate's, a signer's, and somebody else's.
+/// A root's key.
 pub static ROOT: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
+/// An intermediate's key.
 pub static INTERMEDIATE: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
+/// A signer's key.
 pub static SIGNER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
+/// Somebody else's key.
 pub static OTHER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 
-pub fn named(common_name: &str) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::OrganizationName, "Test");
-    name.push(DnType::CommonName, common_name);
-    name
-}
-
+/// A certificate of 2024 to 2040, no CA.
+#[must_use]
 pub fn params(common_name: &str, serial: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(common_name);
@@ -117,6 +105,8 @@ pub fn params(common_name: &str, serial: u64) -> CertificateParams {
     params
 }
 
+/// A CA of 2024 to 2040.
+#[must_use]
 pub fn ca_params(common_name: &str, serial: u64) -> CertificateParams {
     let mut params = params(common_name, serial);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -124,24 +114,8 @@ pub fn ca_params(common_name: &str, serial: u64) -> CertificateParams {
     params
 }
 
-/// As AWS's region certificates are: signed by itself, a CA by its extensions.
-pub fn region_certificate(key: &Key, serial: u64) -> CertificateDer<'static> {
-    ca_params("Amazon Web Services LLC", serial).self_signed(&key.pair).unwrap().into()
-}
-
-/// As the certificates of Azure's metadata services are.
-pub fn metadata_params(names: &[&str]) -> CertificateParams {
-    let mut params = params("metadata.azure.com", 77);
-    params.subject_alt_names = names
-        .iter()
-        .map(|name| rcgen::SanType::DnsName((*name).try_into().unwrap()))
-        .collect();
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params
-}
-
 /// A certificate for `key`, issued by a CA of that name and key.
+#[must_use]
 pub fn issued(params: &CertificateParams, key: &Key, issuer: &CertificateParams, issuer_key: &Key) -> CertificateDer<'static> {
     params
         .signed_by(&key.pair, &Issuer::from_params(issuer, &issuer_key.pair))
@@ -150,6 +124,7 @@ pub fn issued(params: &CertificateParams, key: &Key, issuer: &CertificateParams,
 }
 
 /// issuerAndSerialNumber of a certificate.
+#[must_use]
 pub fn issuer_and_serial(certificate: &[u8]) -> Vec<u8> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).unwrap();
     der(SEQUENCE, &[parsed.issuer().as_raw(), &der(0x02, &[parsed.raw_serial()])])
@@ -158,34 +133,49 @@ pub fn issuer_and_serial(certificate: &[u8]) -> Vec<u8> {
 /// Everything of a message that can be different.
 #[derive(Clone)]
 pub struct Message {
+    /// Indefinite lengths and segments, as AWS's.
     pub ber: bool,
+    /// Of the SignedData.
     pub version: u8,
+    /// OID of the ContentInfo.
     pub content_info_type: Vec<u8>,
     /// AlgorithmIdentifiers.
     pub digest_algorithms: Vec<Vec<u8>>,
+    /// OID of the content.
     pub content_type: Vec<u8>,
+    /// What is signed.
     pub content: Vec<u8>,
     /// What is in the message, if that is not `content`.
     pub shown: Option<Vec<u8>>,
+    /// Whether the content is left out.
     pub detached: bool,
+    /// The bag.
     pub certificates: Vec<Vec<u8>>,
+    /// A whole element, or nothing.
     pub crls: Vec<u8>,
+    /// Of the SignerInfo.
     pub signer_version: u8,
+    /// issuerAndSerialNumber, or what is in its place.
     pub signer: Vec<u8>,
+    /// OID of the hash that is signed with.
     pub hash: Vec<u8>,
+    /// The SignerInfo's AlgorithmIdentifier of the digest.
     pub digest_algorithm: Vec<u8>,
+    /// The SignerInfo's AlgorithmIdentifier of the signature.
     pub signature_algorithm: Vec<u8>,
     /// Attributes in the order of the message; signed as DER wants it.
     pub attributes: Option<Vec<Vec<u8>>>,
     /// Instead of what the attributes are.
     pub signed: Option<Vec<u8>>,
+    /// Unsigned attributes.
     pub unsigned: Vec<u8>,
-    /// How often the SignerInfo is there.
+    /// More SignerInfos.
     pub extra_signers: Vec<Vec<u8>>,
 }
 
 impl Message {
     /// As AWS makes them.
+    #[must_use]
     pub fn aws(content: &[u8], certificate: &[u8]) -> Self {
         let message = Self {
             ber: true,
@@ -216,6 +206,7 @@ impl Message {
     }
 
     /// As Azure makes them.
+    #[must_use]
     pub fn azure(content: &[u8], certificate: &[u8]) -> Self {
         Self {
             ber: false,
@@ -228,12 +219,15 @@ impl Message {
         }
     }
 
+    /// The same, but.
+    #[must_use]
     pub fn but(mut self, alter: impl FnOnce(&mut Self)) -> Self {
         alter(&mut self);
         self
     }
 
     /// contentType and messageDigest for the content.
+    #[must_use]
     pub fn usual_attributes(&self) -> Vec<Vec<u8>> {
         vec![
             attribute(CONTENT_TYPE, &[&der(OID, &[&self.content_type])]),
@@ -241,6 +235,8 @@ impl Message {
         ]
     }
 
+    /// Hash of the content.
+    #[must_use]
     pub fn digest(&self) -> Vec<u8> {
         let algorithm = match self.hash.as_slice() {
             hash if hash == SHA384 => &digest::SHA384,
@@ -251,6 +247,7 @@ impl Message {
     }
 
     /// What the key signs.
+    #[must_use]
     pub fn to_be_signed(&self) -> Vec<u8> {
         if let Some(signed) = &self.signed {
             return signed.clone();
@@ -263,12 +260,17 @@ impl Message {
         der(SET, &[&sorted.concat()])
     }
 
+    /// The SignerInfo, signed by this key.
+    #[must_use]
     pub fn signer_info(&self, key: &Key) -> Vec<u8> {
+        self.signer_info_with(&key.sign(&self.hash, &self.to_be_signed()))
+    }
+
+    fn signer_info_with(&self, signature: &[u8]) -> Vec<u8> {
         let attributes = self
             .attributes
             .as_ref()
             .map_or_else(Vec::new, |all| der(CONTEXT_0, &[&all.concat()]));
-        let signature = key.sign(&self.hash, &self.to_be_signed());
         let unsigned = if self.unsigned.is_empty() {
             vec![]
         } else {
@@ -282,13 +284,21 @@ impl Message {
                 &self.digest_algorithm,
                 &attributes,
                 &self.signature_algorithm,
-                &der(OCTETS, &[&signature]),
+                &der(OCTETS, &[signature]),
                 &unsigned,
             ],
         )
     }
 
+    /// The message, signed by this key.
+    #[must_use]
     pub fn sign(&self, key: &Key) -> Vec<u8> {
+        self.sign_with(&key.sign(&self.hash, &self.to_be_signed()))
+    }
+
+    /// The message with this signature, right or wrong.
+    #[must_use]
+    pub fn sign_with(&self, signature: &[u8]) -> Vec<u8> {
         let wrap = if self.ber { indefinite } else { der };
         let shown = self.shown.as_ref().unwrap_or(&self.content);
         let octets = if self.ber {
@@ -302,7 +312,7 @@ impl Message {
         } else {
             der(CONTEXT_0, &[&self.certificates.concat()])
         };
-        let signers = [vec![self.signer_info(key)], self.extra_signers.clone()].concat();
+        let signers = [vec![self.signer_info_with(signature)], self.extra_signers.clone()].concat();
         let signed_data = wrap(
             SEQUENCE,
             &[
@@ -322,6 +332,7 @@ impl Message {
 }
 
 /// Base64 in lines of 64, as metadata services give it.
+#[must_use]
 pub fn in_lines(message: &[u8]) -> Vec<u8> {
     let text = data_encoding::BASE64.encode(message);
     let lines: Vec<&[u8]> = text.as_bytes().chunks(64).collect();

@@ -1,0 +1,160 @@
+//! Where Google says that the keys of its identity tokens are: OpenID Connect Discovery 1.0.
+
+use openidconnect::core::CoreProviderMetadata;
+
+use crate::gcp::ISSUER;
+use crate::gcp::error::printable;
+
+/// Where Google publishes its discovery document.
+pub const DISCOVERY_URL: &str = "https://accounts.google.com/.well-known/openid-configuration";
+
+/// Largest discovery document that is read, in bytes. Google's has about 1.3 KiB.
+pub const DISCOVERY_LIMIT_BYTES: usize = 64 * 1024;
+
+/// Hosts from which keys are taken. Not every host of Google's will do: on `storage.googleapis.com` any customer publishes.
+const KEY_HOSTS: [&str; 3] = ["www.googleapis.com", "oauth2.googleapis.com", "accounts.google.com"];
+
+/// Where the keys of service accounts are, on the same hosts: whoever has such an account's key could sign for any instance.
+const SERVICE_ACCOUNTS: &str = "/service_accounts/";
+
+/// Why a discovery document cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoveryError {
+    /// Too many bytes.
+    #[error("the discovery document has {bytes} bytes, at most {DISCOVERY_LIMIT_BYTES} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is no discovery document.
+    #[error("the discovery document cannot be read: {problem}")]
+    Malformed {
+        /// What the parser says.
+        problem: String,
+    },
+    /// It is another issuer's.
+    #[error("the discovery document is that of {found:?}, not of {ISSUER:?}")]
+    Issuer {
+        /// Whose it is.
+        found: String,
+    },
+    /// The keys are where keys of identity tokens are not taken from.
+    #[error("the discovery document says that the keys are at {found:?}; they are taken by https from {}", KEY_HOSTS.join(", "))]
+    KeysUrl {
+        /// Where they would be.
+        found: String,
+    },
+}
+
+/// The URL of the JWK set, from the answer at [`DISCOVERY_URL`].
+///
+/// # Errors
+/// [`DiscoveryError`].
+pub fn keys_url(document: &[u8]) -> Result<String, DiscoveryError> {
+    if document.len() > DISCOVERY_LIMIT_BYTES {
+        return Err(DiscoveryError::TooLarge { bytes: document.len() });
+    }
+    let metadata: CoreProviderMetadata = serde_json::from_slice(document).map_err(|error| DiscoveryError::Malformed {
+        problem: printable(&error.to_string()),
+    })?;
+    if metadata.issuer().as_str() != ISSUER {
+        return Err(DiscoveryError::Issuer {
+            found: printable(metadata.issuer()),
+        });
+    }
+    let url = metadata.jwks_uri().url();
+    let allowed = url.scheme() == "https"
+        && url.host_str().is_some_and(|host| KEY_HOSTS.contains(&host))
+        && url.port().is_none()
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.fragment().is_none()
+        && !url.path().contains(SERVICE_ACCOUNTS);
+    if allowed {
+        Ok(url.as_str().to_owned())
+    } else {
+        Err(DiscoveryError::KeysUrl {
+            found: printable(url.as_str()),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::gcp::JWKS_URL;
+
+    fn document(issuer: &str, keys: &str) -> String {
+        serde_json::json!({
+            "issuer": issuer,
+            "authorization_endpoint": "https://accounts.google.com/o/oauth2/v2/auth",
+            "device_authorization_endpoint": "https://oauth2.googleapis.com/device/code",
+            "token_endpoint": "https://oauth2.googleapis.com/token",
+            "userinfo_endpoint": "https://openidconnect.googleapis.com/v1/userinfo",
+            "revocation_endpoint": "https://oauth2.googleapis.com/revoke",
+            "jwks_uri": keys,
+            "response_types_supported": ["code", "token", "id_token", "none"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "scopes_supported": ["openid", "email", "profile"],
+            "claims_supported": ["aud", "email", "exp", "iat", "iss", "sub"],
+            "grant_types_supported": ["authorization_code"]
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn says_where_the_keys_are() {
+        assert_eq!(keys_url(document(ISSUER, JWKS_URL).as_bytes()).unwrap(), JWKS_URL);
+    }
+
+    #[test]
+    fn attack_16_another_issuers_document_is_refused() {
+        for issuer in [
+            "https://accounts.google.com/",
+            "https://accounts.google.com.evil.example",
+            "http://accounts.google.com",
+            "https://evil.example",
+        ] {
+            let error = keys_url(document(issuer, JWKS_URL).as_bytes()).unwrap_err();
+            assert_eq!(error, DiscoveryError::Issuer { found: issuer.to_owned() });
+        }
+    }
+
+    #[test]
+    fn attack_16_keys_from_elsewhere_are_refused() {
+        for url in [
+            "http://www.googleapis.com/oauth2/v3/certs",
+            "https://www.googleapis.com:8443/oauth2/v3/certs",
+            "https://www.googleapis.com.evil.example/oauth2/v3/certs",
+            "https://evil.example/oauth2/v3/certs",
+            "https://evil.example@www.googleapis.com/oauth2/v3/certs",
+            "https://www.googleapis.com@evil.example/oauth2/v3/certs",
+            "https://storage.googleapis.com/bucket/certs",
+            "https://www.googleapis.com/service_accounts/v1/jwk/a@b.iam.gserviceaccount.com",
+            "https://169.254.169.254/certs",
+            "file:///etc/passwd",
+        ] {
+            let error = keys_url(document(ISSUER, url).as_bytes()).unwrap_err();
+            assert!(matches!(error, DiscoveryError::KeysUrl { .. }), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn attack_23_what_is_no_document_is_refused() {
+        for document in [
+            "",
+            "{}",
+            "[]",
+            "<html>",
+            r#"{"issuer":"https://accounts.google.com"}"#,
+            &document(ISSUER, "no url"),
+        ] {
+            let error = keys_url(document.as_bytes()).unwrap_err();
+            assert!(matches!(error, DiscoveryError::Malformed { .. }), "{document}: {error}");
+        }
+        let bytes = DISCOVERY_LIMIT_BYTES + 1;
+        assert_eq!(keys_url(&vec![b' '; bytes]).unwrap_err(), DiscoveryError::TooLarge { bytes });
+    }
+}

@@ -1,0 +1,73 @@
+//! Instance identity documents, and the certificates of regions that sign them.
+
+use rcgen::RsaKeySize;
+use rustls_pki_types::CertificateDer;
+use serde_json::Value;
+
+use crate::pem;
+use crate::pkcs7::{Key, Message, ca_params, in_lines};
+
+/// As AWS's region certificates are: signed by itself, a CA by its extensions.
+#[must_use]
+pub fn region_certificate(key: &Key, serial: u64) -> CertificateDer<'static> {
+    ca_params("Amazon Web Services LLC", serial).self_signed(&key.pair).unwrap().into()
+}
+
+/// A region's key for the `rsa2048` form of identity documents, and its certificate of 2024 to 2040.
+pub struct RegionAuthority {
+    key: Key,
+    certificate: CertificateDer<'static>,
+}
+
+impl RegionAuthority {
+    /// Generates its key. Regions differ by their certificates' serial numbers.
+    #[must_use]
+    pub fn new(serial: u64) -> Self {
+        let key = Key::new(RsaKeySize::_2048);
+        let certificate = region_certificate(&key, serial);
+        Self { key, certificate }
+    }
+
+    /// The region's certificate.
+    #[must_use]
+    pub const fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The region's certificate, for a gateway's directory of region certificates.
+    #[must_use]
+    pub fn certificate_pem(&self) -> String {
+        pem(&self.certificate)
+    }
+
+    /// The region's key.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The text that is signed.
+    #[must_use]
+    pub fn text(document: &Value) -> String {
+        serde_json::to_string_pretty(document).unwrap()
+    }
+
+    /// What IMDS answers at `…/instance-identity/rsa2048`: a PKCS#7 message in BER, in Base64 with line breaks.
+    #[must_use]
+    pub fn sign(&self, document: &Value) -> String {
+        self.sign_text(&Self::text(document))
+    }
+
+    /// The same for any content.
+    #[must_use]
+    pub fn sign_text(&self, content: &str) -> String {
+        let message = self.message(content.as_bytes()).sign(&self.key);
+        String::from_utf8(in_lines(&message)).unwrap()
+    }
+
+    /// The message before it is signed: everything in it can be changed.
+    #[must_use]
+    pub fn message(&self, content: &[u8]) -> Message {
+        Message::aws(content, &self.certificate)
+    }
+}

@@ -1,0 +1,172 @@
+//! The instance metadata service, version 2 only: <http://169.254.169.254>.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use data_encoding::BASE64;
+
+use super::weak::WeakAuthority;
+use super::{Instance, RegionAuthority, Session};
+use crate::clock::Clock;
+use crate::server::{Answer, Request, Server, loopback};
+
+/// How long a session may be asked for.
+const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=21600;
+
+struct State {
+    instance: Mutex<Instance>,
+    user_data: Mutex<Option<Vec<u8>>>,
+    authority: Arc<RegionAuthority>,
+    weak: Mutex<Option<WeakAuthority>>,
+    session: Mutex<Option<Session>>,
+    /// When each token ends.
+    tokens: Mutex<BTreeMap<String, u64>>,
+    clock: Clock,
+}
+
+/// Speaks IMDSv2 to one instance.
+pub struct MetadataServer {
+    server: Server,
+    state: Arc<State>,
+}
+
+impl Deref for MetadataServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl MetadataServer {
+    /// Starts one on a port of its own. Without a session the instance has no profile.
+    #[must_use]
+    pub fn start(instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
+        Self::start_at(loopback(), instance, authority, session)
+    }
+
+    /// Starts one at an address.
+    #[must_use]
+    pub fn start_at(address: SocketAddr, instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
+        let state = Arc::new(State {
+            instance: Mutex::new(instance),
+            user_data: Mutex::default(),
+            authority,
+            weak: Mutex::default(),
+            session: Mutex::new(session),
+            tokens: Mutex::default(),
+            clock: Clock::system(),
+        });
+        let server = Server::start(address, None, {
+            let state = state.clone();
+            move |request| state.answer(request)
+        });
+        Self { server, state }
+    }
+
+    /// The instance's user data.
+    pub fn set_user_data(&self, user_data: Option<&[u8]>) {
+        *self.state.user_data.lock().unwrap() = user_data.map(<[u8]>::to_vec);
+    }
+
+    /// Makes it another instance.
+    pub fn change_instance(&self, change: impl FnOnce(&mut Instance)) {
+        change(&mut self.state.instance.lock().unwrap());
+    }
+
+    /// Gives the instance another profile, or takes it away.
+    pub fn set_session(&self, session: Option<Session>) {
+        *self.state.session.lock().unwrap() = session;
+    }
+
+    /// By which its tokens end.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.state.clock
+    }
+}
+
+impl State {
+    fn answer(&self, request: &Request) -> Answer {
+        self.unmarked(request).with("server", "EC2ws")
+    }
+
+    fn unmarked(&self, request: &Request) -> Answer {
+        match (request.method.as_str(), request.path()) {
+            ("PUT", "/latest/api/token") => self.token(request),
+            ("GET", path) => {
+                let token = request.header("x-aws-ec2-metadata-token").unwrap_or_default();
+                let holds = self.tokens.lock().unwrap().get(token).is_some_and(|end| self.clock.now() < *end);
+                if !holds {
+                    return refused(401, "Unauthorized");
+                }
+                // The newest and every dated version are the same here.
+                match path.trim_start_matches('/').split_once('/') {
+                    Some((version, rest)) if is_version(version) => self.metadata(rest),
+                    _ => refused(404, "Not Found"),
+                }
+            }
+            _ => refused(405, "Method Not Allowed"),
+        }
+    }
+
+    fn token(&self, request: &Request) -> Answer {
+        if request.header("x-forwarded-for").is_some() {
+            return refused(403, "Forbidden");
+        }
+        let ttl = request.header("x-aws-ec2-metadata-token-ttl-seconds");
+        let Some(ttl) = ttl.and_then(|ttl| ttl.parse().ok()).filter(|ttl| TTL_SECONDS.contains(ttl)) else {
+            return refused(400, "Bad Request");
+        };
+        let token = BASE64.encode(&crate::random::<42>());
+        self.tokens.lock().unwrap().insert(token.clone(), self.clock.now() + ttl);
+        text(token).with("x-aws-ec2-metadata-token-ttl-seconds", &ttl.to_string())
+    }
+
+    fn metadata(&self, path: &str) -> Answer {
+        let instance = self.instance.lock().unwrap().clone();
+        let session = self.session.lock().unwrap().clone();
+        let document = RegionAuthority::text(&instance.identity_document());
+        match (path, session) {
+            ("user-data", _) => match &*self.user_data.lock().unwrap() {
+                Some(data) => Answer::new(200, "application/octet-stream", data.clone()),
+                None => refused(404, "Not Found"),
+            },
+            ("dynamic/instance-identity/document", _) => text(document),
+            ("dynamic/instance-identity/rsa2048", _) => text(self.authority.sign_text(&document)),
+            ("dynamic/instance-identity/pkcs7", _) => text(self.weak(|weak| weak.dsa(document.as_bytes()))),
+            ("dynamic/instance-identity/signature", _) => text(self.weak(|weak| weak.signature(document.as_bytes()))),
+            ("meta-data/instance-id", _) => text(instance.instance_id),
+            ("meta-data/ami-id", _) => text(instance.image_id),
+            ("meta-data/instance-type", _) => text(instance.instance_type),
+            ("meta-data/local-ipv4", _) => text(instance.private_ip),
+            ("meta-data/placement/region", _) => text(instance.region),
+            ("meta-data/placement/availability-zone", _) => text(instance.availability_zone),
+            ("meta-data/iam/security-credentials/" | "meta-data/iam/security-credentials", Some(session)) => text(session.role),
+            (path, Some(session)) if path.strip_prefix("meta-data/iam/security-credentials/") == Some(&session.role) => {
+                text(serde_json::to_string_pretty(&session.credentials()).unwrap())
+            }
+            _ => refused(404, "Not Found"),
+        }
+    }
+
+    /// Made when it is asked for: nothing that this project has asks for it.
+    fn weak(&self, sign: impl FnOnce(&WeakAuthority) -> String) -> String {
+        sign(self.weak.lock().unwrap().get_or_insert_default())
+    }
+}
+
+fn is_version(version: &str) -> bool {
+    version == "latest" || version == "1.0" || version.len() == 10 && version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+}
+
+fn text(text: impl Into<String>) -> Answer {
+    Answer::new(200, "text/plain", text.into())
+}
+
+fn refused(status: u16, what: &str) -> Answer {
+    let body = format!("<?xml version=\"1.0\" encoding=\"iso-8859-1\"?>\n<html><body><h1>{status} - {what}</h1></body></html>\n");
+    Answer::new(status, "text/html", body)
+}

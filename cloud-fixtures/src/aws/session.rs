@@ -1,0 +1,127 @@
+//! Credentials of an instance's role, and requests that are signed with them.
+
+use data_encoding::{BASE32_NOPAD, BASE64};
+use serde_json::{Value, json};
+
+use super::Instance;
+use super::sigv4::{ALGORITHM, Signed};
+use crate::clock::{compact, rfc3339};
+
+/// How long credentials hold: about what EC2 gives.
+const LIFETIME_SECONDS: u64 = 6 * 3600;
+
+/// The body of a request for the caller's identity.
+pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
+
+/// A role's session with its credentials.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Begins with `ASIA`.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+    /// The session token.
+    pub token: String,
+    /// When the credentials end, in seconds since 1970.
+    pub expires: u64,
+    /// Twelve digits.
+    pub account: String,
+    /// The role's name.
+    pub role: String,
+    /// Such as `arn:aws:sts::123456789012:assumed-role/worker-role/i-0123456789abcdef0`.
+    pub arn: String,
+    /// Such as `AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0`.
+    pub user_id: String,
+}
+
+impl Session {
+    /// That of an instance's profile: named after the instance.
+    #[must_use]
+    pub fn of(instance: &Instance, now: u64) -> Self {
+        Self::named(instance, &instance.instance_id, now)
+    }
+
+    /// Of the instance's role, with another name: as somebody gets it who may assume the role.
+    #[must_use]
+    pub fn named(instance: &Instance, name: &str, now: u64) -> Self {
+        let Instance { account, role, region, .. } = instance;
+        let partition = match region.split('-').next() {
+            Some("cn") => "aws-cn",
+            _ if region.starts_with("us-gov-") => "aws-us-gov",
+            _ => "aws",
+        };
+        Self {
+            access_key_id: format!("ASIA{}", BASE32_NOPAD.encode(&crate::random::<10>())),
+            secret_access_key: BASE64.encode(&crate::random::<30>()),
+            token: BASE64.encode(&crate::random::<300>()),
+            expires: now + LIFETIME_SECONDS,
+            account: account.clone(),
+            role: role.clone(),
+            arn: format!("arn:{partition}:sts::{account}:assumed-role/{role}/{name}"),
+            user_id: format!("AROA{}:{name}", BASE32_NOPAD.encode(&crate::random::<10>())),
+        }
+    }
+
+    /// What IMDS answers under the role's name.
+    #[must_use]
+    pub fn credentials(&self) -> Value {
+        json!({
+            "Code": "Success",
+            "LastUpdated": rfc3339(self.expires - LIFETIME_SECONDS),
+            "Type": "AWS-HMAC",
+            "AccessKeyId": self.access_key_id,
+            "SecretAccessKey": self.secret_access_key,
+            "Token": self.token,
+            "Expiration": rfc3339(self.expires),
+        })
+    }
+
+    /// A request for the caller's identity to a region's STS, with the gateway's header (`server_id`: 64 hexadecimal digits), as the protocol
+    /// carries it: method, url, headers, body.
+    #[must_use]
+    pub fn presigned(&self, region: &str, server_id: &str, now: u64) -> Value {
+        let host = sts_host(region);
+        let mut headers = vec![
+            ("accept".to_owned(), "application/json".to_owned()),
+            (
+                "content-type".to_owned(),
+                "application/x-www-form-urlencoded; charset=utf-8".to_owned(),
+            ),
+            ("host".to_owned(), host.clone()),
+            ("x-amz-date".to_owned(), compact(now)),
+            ("x-amz-security-token".to_owned(), self.token.clone()),
+            ("x-attestation-gateway-server-id".to_owned(), server_id.to_owned()),
+        ];
+        let authorization = self.authorization(&headers, region, &compact(now));
+        headers.push(("authorization".to_owned(), authorization));
+        let headers: Vec<Value> = headers.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        json!({"method": "POST", "url": format!("https://{host}/"), "headers": headers, "body": BODY})
+    }
+
+    /// The header `authorization` of a POST of [`BODY`] with these headers, which are all signed.
+    #[must_use]
+    pub fn authorization(&self, headers: &[(String, String)], region: &str, date: &str) -> String {
+        let signed = Signed {
+            method: "POST",
+            headers,
+            body: BODY.as_bytes(),
+            date,
+            region,
+            service: "sts",
+        };
+        format!(
+            "{ALGORITHM} Credential={}/{}, SignedHeaders={}, Signature={}",
+            self.access_key_id,
+            signed.scope(),
+            signed.names(),
+            signed.signature(&self.secret_access_key)
+        )
+    }
+}
+
+/// The host of a region's STS.
+#[must_use]
+pub fn sts_host(region: &str) -> String {
+    let end = if region.starts_with("cn-") { ".cn" } else { "" };
+    format!("sts.{region}.amazonaws.com{end}")
+}

@@ -1,0 +1,196 @@
+//! The Instance Metadata Service, <http://169.254.169.254/metadata>.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use data_encoding::BASE64;
+use serde_json::{Value, json};
+
+use super::{Authority, Machine};
+use crate::clock::Clock;
+use crate::server::{Answer, Request, Server, loopback};
+
+/// Versions of the API that it knows, the newest first.
+const VERSIONS: [&str; 7] = [
+    "2023-07-01",
+    "2021-12-13",
+    "2021-02-01",
+    "2021-01-01",
+    "2020-09-01",
+    "2019-06-01",
+    "2018-10-01",
+];
+
+/// Digits of a nonce.
+const NONCE_DIGITS: usize = 10;
+
+struct State {
+    machine: Mutex<Machine>,
+    user_data: Mutex<Option<Vec<u8>>>,
+    authority: Mutex<Arc<Authority>>,
+    /// The document that is given whatever the nonce is, once there was one.
+    repeated: Mutex<Option<Option<Value>>>,
+    clock: Clock,
+}
+
+/// Speaks the protocol of IMDS to one machine.
+pub struct MetadataServer {
+    server: Server,
+    state: Arc<State>,
+}
+
+impl Deref for MetadataServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl MetadataServer {
+    /// Starts one on a port of its own.
+    #[must_use]
+    pub fn start(machine: Machine, authority: Arc<Authority>) -> Self {
+        Self::start_at(loopback(), machine, authority)
+    }
+
+    /// Starts one at an address.
+    #[must_use]
+    pub fn start_at(address: SocketAddr, machine: Machine, authority: Arc<Authority>) -> Self {
+        let state = Arc::new(State {
+            machine: Mutex::new(machine),
+            user_data: Mutex::default(),
+            authority: Mutex::new(authority),
+            repeated: Mutex::default(),
+            clock: Clock::system(),
+        });
+        let server = Server::start(address, None, {
+            let state = state.clone();
+            move |request| state.answer(request)
+        });
+        Self { server, state }
+    }
+
+    /// The machine's user data. IMDS gives it in Base64.
+    pub fn set_user_data(&self, user_data: Option<&[u8]>) {
+        *self.state.user_data.lock().unwrap() = user_data.map(<[u8]>::to_vec);
+    }
+
+    /// Makes it another machine.
+    pub fn change_machine(&self, change: impl FnOnce(&mut Machine)) {
+        change(&mut self.state.machine.lock().unwrap());
+    }
+
+    /// Another authority signs.
+    pub fn set_authority(&self, authority: Arc<Authority>) {
+        *self.state.authority.lock().unwrap() = authority;
+    }
+
+    /// Whether it gives the next document again and again, whatever the nonce, as Azure's does for some seconds.
+    pub fn set_repeating(&self, repeating: bool) {
+        *self.state.repeated.lock().unwrap() = repeating.then_some(None);
+    }
+
+    /// When its documents are made.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.state.clock
+    }
+}
+
+impl State {
+    fn answer(&self, request: &Request) -> Answer {
+        self.unmarked(request).with("server", "IMDS/150.870.65.1854")
+    }
+
+    fn unmarked(&self, request: &Request) -> Answer {
+        let Some(path) = request.path().strip_prefix("/metadata/") else {
+            return refused(404, json!({"error": "Not found"}));
+        };
+        if request.header("metadata") != Some("true") || request.header("x-forwarded-for").is_some() {
+            return refused(
+                400,
+                json!({"error": "Bad request. Required metadata header not specified or not correct"}),
+            );
+        }
+        let versions = VERSIONS.iter().take(3).collect::<Vec<_>>();
+        match request.parameter("api-version").as_deref() {
+            None => {
+                let error = "Bad request. api-version was not specified in the request";
+                return refused(400, json!({"error": error, "newest-versions": versions}));
+            }
+            Some(version) if !VERSIONS.contains(&version) => {
+                let error = "Bad request. api-version is invalid or was not specified in the request.";
+                return refused(400, json!({"error": error, "newest-versions": versions}));
+            }
+            Some(_) => {}
+        }
+        if request.method != "GET" {
+            return refused(405, json!({"error": "Method not allowed"}));
+        }
+        match path.trim_end_matches('/') {
+            "attested/document" => self.attested(request),
+            "instance" => json_answer(&self.instance()),
+            path => match path.strip_prefix("instance/") {
+                Some(path) => instance_part(&self.instance(), path, request.parameter("format").as_deref()),
+                None => refused(404, json!({"error": "Not found"})),
+            },
+        }
+    }
+
+    fn instance(&self) -> Value {
+        let machine = self.machine.lock().unwrap().clone();
+        let user_data = self.user_data.lock().unwrap().clone().unwrap_or_default();
+        json!({
+            "compute": {
+                "azEnvironment": "AzurePublicCloud",
+                "customData": "",
+                "location": machine.location,
+                "name": machine.name,
+                "osType": "Linux",
+                "resourceGroupName": machine.resource_group,
+                "sku": machine.sku,
+                "subscriptionId": machine.subscription_id,
+                "userData": BASE64.encode(&user_data),
+                "vmId": machine.vm_id,
+                "vmSize": "Standard_D2s_v5",
+            },
+            "network": {"interface": []},
+        })
+    }
+
+    fn attested(&self, request: &Request) -> Answer {
+        let nonce = request.parameter("nonce");
+        if let Some(nonce) = &nonce
+            && (nonce.len() != NONCE_DIGITS || !nonce.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            return refused(400, json!({"error": "Bad request. nonce has to be a 10-digit string"}));
+        }
+        let fresh = || self.machine.lock().unwrap().document(nonce.as_deref(), self.clock.now());
+        let document = match &mut *self.repeated.lock().unwrap() {
+            None => fresh(),
+            Some(repeated) => repeated.get_or_insert_with(fresh).clone(),
+        };
+        let signature = self.authority.lock().unwrap().sign(&document);
+        json_answer(&json!({"encoding": "pkcs7", "signature": signature}))
+    }
+}
+
+/// Objects are given as JSON; single values as text, if text was asked for.
+fn instance_part(instance: &Value, path: &str, format: Option<&str>) -> Answer {
+    match (instance.pointer(&format!("/{path}")), format) {
+        (None, _) => refused(404, json!({"error": "Not found"})),
+        (Some(Value::String(value)), Some("text")) => Answer::new(200, "text/plain; charset=utf-8", value.as_str()),
+        (Some(part @ (Value::Object(_) | Value::Array(_))), None | Some("json")) => json_answer(part),
+        _ => refused(400, json!({"error": "Bad request. The format is not supported for this"})),
+    }
+}
+
+fn json_answer(value: &Value) -> Answer {
+    Answer::new(200, "application/json; charset=utf-8", value.to_string())
+}
+
+fn refused(status: u16, error: Value) -> Answer {
+    Answer::new(status, "application/json; charset=utf-8", error.to_string())
+}

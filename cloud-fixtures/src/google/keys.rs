@@ -1,0 +1,73 @@
+//! The keys that Google signs identity tokens with, and those that it publishes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use aws_lc_rs::rsa::KeySize;
+use data_encoding::HEXLOWER;
+use serde_json::{Value, json};
+
+use super::Signer;
+
+/// Shared by a metadata server, which signs, and an identity provider, which publishes.
+pub struct Keys(Mutex<State>);
+
+struct State {
+    /// The last one signs.
+    signers: Vec<Arc<Signer>>,
+    hidden: BTreeSet<String>,
+}
+
+fn generate() -> Arc<Signer> {
+    let id: [u8; 20] = crate::random();
+    Arc::new(Signer::with_id(KeySize::Rsa2048, &HEXLOWER.encode(&id)))
+}
+
+impl Keys {
+    /// Generates one key.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        let signers = vec![generate()];
+        Arc::new(Self(Mutex::new(State {
+            signers,
+            hidden: BTreeSet::new(),
+        })))
+    }
+
+    /// The key that signs.
+    #[must_use]
+    pub fn current(&self) -> Arc<Signer> {
+        self.0.lock().unwrap().signers.last().unwrap().clone()
+    }
+
+    /// Another key signs from here on. It is published beside those before.
+    pub fn rotate(&self) -> Arc<Signer> {
+        let signer = generate();
+        self.0.lock().unwrap().signers.push(signer.clone());
+        signer
+    }
+
+    /// Only the key that signs is published from here on.
+    pub fn retire(&self) {
+        let signers = &mut self.0.lock().unwrap().signers;
+        signers.drain(..signers.len() - 1);
+    }
+
+    /// A key is not published, whether or not it signs.
+    pub fn hide(&self, kid: &str) {
+        self.0.lock().unwrap().hidden.insert(kid.to_owned());
+    }
+
+    /// A key is published again.
+    pub fn show(&self, kid: &str) {
+        self.0.lock().unwrap().hidden.remove(kid);
+    }
+
+    /// What is published: a JWK set.
+    #[must_use]
+    pub fn jwks(&self) -> Value {
+        let state = self.0.lock().unwrap();
+        let shown = state.signers.iter().filter(|signer| !state.hidden.contains(signer.kid()));
+        json!({ "keys": shown.map(|signer| signer.jwk(signer.kid())).collect::<Vec<_>>() })
+    }
+}

@@ -1,0 +1,52 @@
+//! The clouds' side of cloud evidence, for tests: signing authorities whose private keys the test holds, and servers that speak the
+//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side.
+//!
+//! Everything panics on what cannot be: these are tests' stand-ins, and a panic is how a test fails.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::as_conversions,
+    clippy::missing_panics_doc,
+    reason = "a stand-in for tests"
+)]
+
+pub mod aws;
+pub mod azure;
+pub mod clock;
+pub mod der;
+pub mod google;
+pub mod pkcs7;
+pub mod server;
+pub mod tampering;
+mod tls;
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use rcgen::{DistinguishedName, DnType};
+
+/// The name `O=Test, CN=<common name>`.
+#[must_use]
+pub fn named(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, "Test");
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+/// A certificate in PEM.
+#[must_use]
+pub fn pem(certificate: &[u8]) -> String {
+    let text = data_encoding::BASE64.encode(certificate);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+/// Random bytes.
+#[must_use]
+pub fn random<const LENGTH: usize>() -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    SystemRandom::new().fill(&mut bytes).unwrap();
+    bytes
+}

@@ -1,0 +1,396 @@
+//! What every stand-in server has: a thread of its own, a record of what it was asked, and faults that a test switches on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+use axum::body::{Body, Bytes, to_bytes};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc as commands;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// Largest request body that is read: far beyond any that these protocols have.
+const REQUEST_LIMIT_BYTES: usize = 1024 * 1024;
+
+/// Body of an answer that is too large for every reader.
+pub const HUGE_BYTES: usize = 64 * 1024 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Connections that wait to be accepted: more than a test opens at once.
+const BACKLOG: u32 = 128;
+
+/// What a server was asked.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Such as `GET`.
+    pub method: String,
+    /// Path and query, as they were sent.
+    pub target: String,
+    /// Names in lower case, in the order of the request.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// The first header of this name (in lower case).
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The path without the query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    /// A parameter of the query, decoded.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let (_, query) = self.target.split_once('?')?;
+        url::form_urlencoded::parse(query.as_bytes())
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.into_owned())
+    }
+
+    /// The host that was asked, without a port.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        let host = self.header("host").unwrap_or_default();
+        host.split(':').next().unwrap_or_default()
+    }
+}
+
+/// What a server answers.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// Headers.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// An answer of this status and type.
+    #[must_use]
+    pub fn new(status: u16, content_type: &str, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status,
+            headers: vec![("content-type".to_owned(), content_type.to_owned())],
+            body: body.into(),
+        }
+    }
+
+    /// The same with another header.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// What can be wrong with a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// It refuses connections, and has cut those that there were. For the whole server, wherever it is switched on.
+    Down,
+    /// It takes requests and never answers.
+    Slow,
+    /// It answers 200 with bytes that mean nothing.
+    Garbage,
+    /// It answers 200 with [`HUGE_BYTES`] in chunks, without saying how many.
+    Huge,
+    /// It answers 302 with this location.
+    Redirect(String),
+    /// It answers this status, with a text.
+    Status(u16),
+}
+
+type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
+type Observer = dyn Fn(&Request, u16) + Send + Sync;
+
+#[derive(Default)]
+struct Shared {
+    requests: Mutex<Vec<Request>>,
+    /// For targets with this beginning; the last that fits counts.
+    faults: Mutex<Vec<(String, Fault)>>,
+    observer: Mutex<Option<Box<Observer>>>,
+}
+
+enum Command {
+    Down(mpsc::Sender<()>),
+    Up(mpsc::Sender<()>),
+}
+
+/// A server that runs until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
+pub struct Server {
+    address: SocketAddr,
+    scheme: &'static str,
+    shared: Arc<Shared>,
+    commands: Option<commands::UnboundedSender<Command>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Any port on the loopback interface.
+#[must_use]
+pub fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+impl Server {
+    /// Listens at an address, with TLS if there is a configuration for it.
+    #[must_use]
+    pub fn start(
+        address: SocketAddr,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let (shared, handler): (_, Arc<Handler>) = (Arc::<Shared>::default(), Arc::new(handler));
+        let (sender, receiver) = commands::unbounded_channel();
+        let (started, address_is) = mpsc::channel();
+        let service = Service {
+            shared: shared.clone(),
+            handler,
+            tls: tls.map(TlsAcceptor::from),
+        };
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = bind(address).listen(BACKLOG).unwrap();
+                started.send(listener.local_addr().unwrap()).unwrap();
+                service.run(listener, receiver).await;
+            });
+        };
+        let thread = std::thread::spawn(run);
+        Self {
+            address: address_is.recv().unwrap_or_else(|_| panic!("cannot listen at {address}")),
+            scheme,
+            shared,
+            commands: Some(sender),
+            thread: Some(thread),
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:<port>`, or `https://…`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address)
+    }
+
+    /// Every request so far, those included that a fault answered.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().unwrap().clone()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_requests(&self) {
+        self.shared.requests.lock().unwrap().clear();
+    }
+
+    /// Calls this for each request with the status that it gets, 0 for none.
+    pub fn observe(&self, observer: impl Fn(&Request, u16) + Send + Sync + 'static) {
+        *self.shared.observer.lock().unwrap() = Some(Box::new(observer));
+    }
+
+    /// Everything is wrong like this from here on, when the call returns.
+    pub fn fail(&self, fault: Fault) {
+        self.fail_at("", fault);
+    }
+
+    /// Like [`Self::fail`], for targets with this beginning.
+    pub fn fail_at(&self, prefix: &str, fault: Fault) {
+        if fault == Fault::Down {
+            return self.command(Command::Down);
+        }
+        self.shared.faults.lock().unwrap().push((prefix.to_owned(), fault));
+    }
+
+    /// Nothing is wrong from here on, when the call returns. It listens at the same port as before.
+    pub fn recover(&self) {
+        self.shared.faults.lock().unwrap().clear();
+        self.command(Command::Up);
+    }
+
+    fn command(&self, command: impl FnOnce(mpsc::Sender<()>) -> Command) {
+        let (done, is_done) = mpsc::channel();
+        self.commands.as_ref().unwrap().send(command(done)).ok().unwrap();
+        is_done.recv().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Without commands the thread ends.
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+/// Bound and not listening: nobody else gets the port, and connections are refused.
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }
+    .unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
+}
+
+enum Socket {
+    Listening(TcpListener),
+    Refusing(TcpSocket),
+}
+
+#[derive(Clone)]
+struct Service {
+    shared: Arc<Shared>,
+    handler: Arc<Handler>,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Service {
+    async fn run(self, listener: TcpListener, mut commands: commands::UnboundedReceiver<Command>) {
+        let address = listener.local_addr().unwrap();
+        let mut socket = Socket::Listening(listener);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    None => return,
+                    Some(Command::Down(done)) => {
+                        // The port is free before it is taken again.
+                        if let Socket::Listening(listener) = socket {
+                            drop(listener);
+                            socket = Socket::Refusing(bind(address));
+                        }
+                        connections.shutdown().await;
+                        done.send(()).unwrap();
+                    }
+                    Some(Command::Up(done)) => {
+                        if let Socket::Refusing(refusing) = socket {
+                            socket = Socket::Listening(refusing.listen(BACKLOG).unwrap());
+                        }
+                        done.send(()).unwrap();
+                    }
+                },
+                stream = accept(&socket) => drop(connections.spawn(self.clone().connection(stream))),
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    /// Whatever the client does wrong ends the connection, and nothing else.
+    async fn connection(self, stream: TcpStream) {
+        match self.tls.clone() {
+            None => self.serve(stream).await,
+            Some(acceptor) => {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    self.serve(stream).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| self.answer(request));
+        let connection = http1::Builder::new()
+            .title_case_headers(true)
+            .serve_connection(TokioIo::new(stream), service);
+        drop(connection.await);
+    }
+
+    async fn answer(&self, request: hyper::Request<Incoming>) -> Result<hyper::Response<Body>, axum::Error> {
+        let (head, body) = request.into_parts();
+        let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        let request = Request {
+            method: head.method.to_string(),
+            target: head.uri.path_and_query().map_or_else(|| head.uri.to_string(), ToString::to_string),
+            headers: head.headers.iter().map(header).collect(),
+            body: to_bytes(Body::new(body), REQUEST_LIMIT_BYTES).await?.to_vec(),
+        };
+        self.shared.requests.lock().unwrap().push(request.clone());
+        let fault = self.fault(&request.target);
+        let response = match &fault {
+            None => response((self.handler)(&request)),
+            Some(fault) => fault.response(),
+        };
+        if let Some(observer) = &*self.shared.observer.lock().unwrap() {
+            observer(&request, response.as_ref().map_or(0, |response| response.status().as_u16()));
+        }
+        match response {
+            Some(response) => Ok(response),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn fault(&self, target: &str) -> Option<Fault> {
+        let faults = self.shared.faults.lock().unwrap();
+        let fits = faults.iter().rev().find(|(prefix, _)| target.starts_with(prefix.as_str()));
+        fits.map(|(_, fault)| fault.clone())
+    }
+}
+
+async fn accept(socket: &Socket) -> TcpStream {
+    match socket {
+        Socket::Listening(listener) => listener.accept().await.unwrap().0,
+        Socket::Refusing(_) => std::future::pending().await,
+    }
+}
+
+fn response(answer: Answer) -> Option<hyper::Response<Body>> {
+    let mut builder = hyper::Response::builder().status(answer.status);
+    for (name, value) in answer.headers {
+        builder = builder.header(name, value);
+    }
+    Some(builder.body(Body::from(answer.body)).unwrap())
+}
+
+impl Fault {
+    /// Nothing if it never answers.
+    fn response(&self) -> Option<hyper::Response<Body>> {
+        let json = "application/json";
+        match self {
+            Self::Down | Self::Slow => None,
+            Self::Garbage => response(Answer::new(200, json, b"\x00\xff{garbage".as_slice())),
+            Self::Huge => {
+                let chunk = Bytes::from(vec![b' '; CHUNK_BYTES]);
+                let chunks = std::iter::repeat_n(chunk, HUGE_BYTES / CHUNK_BYTES).map(Ok::<_, axum::Error>);
+                let body = Body::from_stream(futures_util::stream::iter(chunks));
+                let builder = hyper::Response::builder().header("content-type", json);
+                Some(builder.body(body).unwrap())
+            }
+            Self::Redirect(location) => response(Answer::new(302, "text/plain", "").with("location", location)),
+            Self::Status(status) => response(Answer::new(*status, "text/plain", "a fault")),
+        }
+    }
+}

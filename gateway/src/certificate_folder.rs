@@ -1,0 +1,118 @@
+//! Folders of certificates that the administrator trusts: `*.pem`, `*.crt`, `*.cer`, `*.der`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+/// Largest certificate file that is read: a bundle of a few hundred certificates.
+const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// A certificate, and the file it is from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// The certificate, unread.
+    pub certificate: CertificateDer<'static>,
+}
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// What is called a certificate, by the name of its file.
+    pub found: Vec<Found>,
+    /// What was left out, and why: one odd file must not keep a gateway from serving.
+    pub refused: Vec<String>,
+}
+
+/// The folder cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}")]
+pub struct CertificateFolderError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+/// Reads every certificate in the files of a folder. A folder that is not there is an empty one.
+///
+/// # Errors
+/// [`CertificateFolderError`].
+pub fn read(folder: &Path) -> Result<Folder, CertificateFolderError> {
+    let mut read = Folder::default();
+    for path in entries(folder)?.into_iter().filter(|path| is_certificate_file(path)) {
+        read.add(path)?;
+    }
+    Ok(read)
+}
+
+/// What is in a folder, sorted; nothing if it is not there. Names that begin with a dot are left out: so Kubernetes calls what it keeps
+/// beside a volume's files.
+///
+/// # Errors
+/// [`CertificateFolderError`].
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, CertificateFolderError> {
+    let mut paths = Vec::new();
+    match fs::read_dir(folder) {
+        Ok(entries) => {
+            for entry in entries {
+                paths.push(entry.map_err(io(folder))?.path());
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(folder)(error)),
+    }
+    paths.retain(|path| !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")));
+    paths.sort();
+    Ok(paths)
+}
+
+/// Whether a file is one of certificates, by its name.
+#[must_use]
+pub fn is_certificate_file(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("pem" | "crt" | "cer" | "der"))
+}
+
+impl Folder {
+    /// Adds the certificates of a file: one in DER, or any number in PEM.
+    ///
+    /// # Errors
+    /// [`CertificateFolderError`].
+    pub fn add(&mut self, path: PathBuf) -> Result<(), CertificateFolderError> {
+        if fs::metadata(&path).map_err(io(&path))?.len() > FILE_LIMIT_BYTES {
+            self.refused
+                .push(format!("{}: larger than {FILE_LIMIT_BYTES} bytes", path.display()));
+            return Ok(());
+        }
+        let bytes = fs::read(&path).map_err(io(&path))?;
+        for certificate in certificates(bytes) {
+            match certificate {
+                Ok(certificate) => self.found.push(Found {
+                    path: path.clone(),
+                    certificate,
+                }),
+                Err(problem) => self.refused.push(format!("{}: {problem}", path.display())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The certificates in PEM; or else the bytes themselves, as one in DER.
+#[must_use]
+pub fn certificates(bytes: Vec<u8>) -> Vec<Result<CertificateDer<'static>, String>> {
+    let is_pem = bytes.trim_ascii_start().starts_with(b"-----") || bytes.windows(11).any(|window| window == b"-----BEGIN ");
+    if !is_pem {
+        return vec![Ok(CertificateDer::from(bytes))];
+    }
+    CertificateDer::pem_slice_iter(&bytes)
+        .map(|found| found.map(CertificateDer::into_owned).map_err(|error| error.to_string()))
+        .collect()
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> CertificateFolderError + use<> {
+    let path = path.to_owned();
+    move |source| CertificateFolderError { path, source }
+}

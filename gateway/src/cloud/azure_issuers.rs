@@ -1,0 +1,315 @@
+//! The CAs between Azure's metadata services and the configured roots: those of the folder, and those that are fetched when a document
+//! needs them.
+//!
+//! Whoever sends a document chooses what is fetched, within the list of [`AllowedUrl`], before anything is verified. So there is a rate
+//! for all of it, a cache of what came and of what did not, and what came is kept for others only after a whole document has been
+//! verified with it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use attest::UnixTime;
+use attest::azure::{self, AllowedUrl, AttestedDocumentError, AzureTrust, ImdsNonce, IssuerUrls};
+use rustls_pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use super::flight::Flights;
+use super::outgoing::Outgoing;
+use crate::certificate_folder;
+use crate::metrics::{Fetched, Metrics};
+
+/// Largest answer that is read, in bytes: a certificate of at most 8 KiB, in PEM.
+const ISSUER_LIMIT_BYTES: usize = 12 * 1024;
+/// Most CAs that are fetched for one document. Azure's chains have one between the metadata service and the root, cross-signed ones two.
+const HOPS_LIMIT: usize = 3;
+/// Most fetched CAs that are kept. Microsoft lists about 60 for all of Azure.
+const KEPT_LIMIT: usize = 48;
+/// Most URLs whose answers are remembered, the bad ones included.
+const ANSWERS_LIMIT: usize = 64;
+/// How long a CA that came is not fetched again. What is not kept is not needed by any document that was verified.
+const GOOD_SECONDS: u64 = 3600;
+/// How long a URL that gave nothing is not asked again.
+const BAD_SECONDS: u64 = 60;
+/// Most fetches within [`RATE_SECONDS`]. A gateway needs a few in its life; who needs more sends documents that no root vouches for.
+const RATE_LIMIT: u32 = 30;
+/// For how long fetches are counted together.
+const RATE_SECONDS: u64 = 60;
+
+/// What attested documents are verified against.
+#[derive(Debug, Clone)]
+pub struct AzureTrustInUse {
+    /// Clouds, roots and CAs in between.
+    pub trust: Arc<AzureTrust>,
+    /// The same certificates, for the record: [`super::azure_trust_of`] makes the trust of them again.
+    pub certificates: Arc<[CertificateDer<'static>]>,
+}
+
+/// The CAs, and how to come by more.
+pub(super) struct Issuers {
+    configured: AzureTrustInUse,
+    current: ArcSwap<AzureTrustInUse>,
+    outgoing: Option<Outgoing>,
+    wait: Duration,
+    metrics: Arc<Metrics>,
+    flights: Flights<String, ()>,
+    answers: Mutex<Answers>,
+    /// Those that documents were verified with.
+    kept: Mutex<Vec<CertificateDer<'static>>>,
+}
+
+/// How far a document's chain leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chain {
+    /// To a root, and the document's signature is right.
+    Complete,
+    /// To an issuer that is not known.
+    Unknown,
+    /// No issuer will help.
+    Hopeless,
+}
+
+impl Issuers {
+    /// `outgoing` is none if nothing may be fetched.
+    pub(super) fn new(configured: AzureTrustInUse, outgoing: Option<Outgoing>, wait: Duration, metrics: Arc<Metrics>) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(configured.clone()),
+            configured,
+            outgoing,
+            wait,
+            metrics,
+            flights: Flights::default(),
+            answers: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// What is configured, and what was fetched and proved its worth.
+    pub(super) fn current(&self) -> AzureTrustInUse {
+        self.current.load().as_ref().clone()
+    }
+
+    /// What a document can be verified with that could not be verified with [`Issuers::current`], if it can be had within the wait.
+    pub(super) async fn complete(self: &Arc<Self>, signature: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
+        self.outgoing.as_ref()?;
+        tokio::time::timeout(self.wait, self.chain(signature, now)).await.ok()?
+    }
+
+    async fn chain(self: &Arc<Self>, signature: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
+        // Another request may have found it meanwhile.
+        let current = self.current();
+        match reach(signature, &current.trust, now) {
+            Chain::Complete => return Some(current),
+            Chain::Unknown => {}
+            Chain::Hopeless => return None,
+        }
+        let mut urls = azure::issuer_urls(signature).ok()?;
+        let mut fetched: Vec<CertificateDer<'static>> = Vec::new();
+        for _ in 0..HOPS_LIMIT {
+            for refused in &urls.refused {
+                tracing::debug!("a certificate names an issuer at {refused}, which is not asked");
+            }
+            let issuer = self.first(&urls.allowed, now.as_secs()).await?;
+            urls = IssuerUrls::of_certificate(&issuer);
+            fetched.push(issuer);
+            // What is no CA, and what is one too many, is refused here.
+            let trust = AzureTrust::clone(&current.trust).with_intermediates(fetched.clone()).ok()?;
+            match reach(signature, &trust, now) {
+                Chain::Complete => {
+                    self.keep(&fetched);
+                    let certificates = current.certificates.iter().chain(&fetched).cloned().collect();
+                    let trust = Arc::new(trust);
+                    return Some(AzureTrustInUse { trust, certificates });
+                }
+                Chain::Unknown => {}
+                Chain::Hopeless => return None,
+            }
+        }
+        None
+    }
+
+    /// The first certificate that comes from any of the URLs.
+    async fn first(self: &Arc<Self>, urls: &[AllowedUrl], now: u64) -> Option<CertificateDer<'static>> {
+        for url in urls {
+            let flight = self.flights.join(url.as_str().to_owned(), || {
+                let outgoing = self.outgoing.clone()?;
+                let allowed = self.answers().begin(url, now);
+                if allowed == Begin::Limited {
+                    self.metrics.cloud_fetched("azure-issuer", Fetched::Limited);
+                }
+                (allowed == Begin::Fetch).then(|| Arc::clone(self).fetch(outgoing, url.clone(), now))
+            });
+            if let Some(flight) = flight {
+                flight.await;
+            }
+            if let Some(found) = self.answers().get(url, now) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    async fn fetch(self: Arc<Self>, outgoing: Outgoing, url: AllowedUrl, now: u64) {
+        let answer = outgoing.get(url.as_str(), "application/pkix-cert", ISSUER_LIMIT_BYTES).await;
+        let found = answer.and_then(|answer| issuer(answer.body).map_err(|problem| format!("{}: {problem}", url.as_str())));
+        self.metrics
+            .cloud_fetched("azure-issuer", if found.is_ok() { Fetched::Answered } else { Fetched::Failed });
+        if let Err(problem) = &found {
+            // At most as often as the rate allows.
+            tracing::warn!("a CA of Azure cannot be fetched: {problem}");
+        }
+        self.answers().note(&url, now, found.ok());
+    }
+
+    /// Keeps what has proved its worth, for all documents to come.
+    fn keep(&self, fetched: &[CertificateDer<'static>]) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        for certificate in fetched {
+            if kept.len() < KEPT_LIMIT && !kept.contains(certificate) {
+                tracing::info!(
+                    "a CA of Azure was fetched, and a document verified with it: {}",
+                    subject(certificate)
+                );
+                kept.push(certificate.clone());
+            }
+        }
+        let trust = AzureTrust::clone(&self.configured.trust).with_intermediates(kept.clone());
+        if let Ok(trust) = trust {
+            let certificates = self.configured.certificates.iter().chain(kept.iter()).cloned().collect();
+            let trust = Arc::new(trust);
+            self.current.store(Arc::new(AzureTrustInUse { trust, certificates }));
+        }
+    }
+
+    fn answers(&self) -> std::sync::MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far the chain of a document leads. The nonce is not known here; it is what [`azure::verify`] looks at last.
+fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
+    match azure::verify(signature, trust, &ImdsNonce::derive(&[0; 32]), now) {
+        Ok(_) | Err(AttestedDocumentError::Nonce { .. }) => Chain::Complete,
+        Err(error) if error.is_unknown_issuer() => Chain::Unknown,
+        Err(_) => Chain::Hopeless,
+    }
+}
+
+/// The one certificate of an answer, DER or PEM. One that issued itself would complete nothing: it is a root, configured or not.
+fn issuer(body: Vec<u8>) -> Result<CertificateDer<'static>, String> {
+    let mut found = certificate_folder::certificates(body).into_iter();
+    let (Some(certificate), None) = (found.next(), found.next()) else {
+        return Err("not one certificate".to_owned());
+    };
+    let certificate = certificate?;
+    let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|error| format!("not a certificate: {error}"))?;
+    if parsed.subject() == parsed.issuer() {
+        return Err("the certificate of a CA that issued itself; a root is configured (azure.roots), never fetched".to_owned());
+    }
+    Ok(certificate)
+}
+
+/// The subject of a certificate, for the log.
+fn subject(certificate: &CertificateDer<'_>) -> String {
+    X509Certificate::from_der(certificate).map_or_else(|_| String::new(), |(_, parsed)| parsed.subject().to_string())
+}
+
+/// Whether a URL may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    Fetch,
+    /// Its last answer still counts, whatever it was.
+    Known,
+    Limited,
+}
+
+/// What URLs gave, and how many were asked of late.
+#[derive(Debug, Default)]
+struct Answers {
+    /// By URL: when, and what came.
+    by_url: BTreeMap<String, (u64, Option<CertificateDer<'static>>)>,
+    /// When the counting began, in seconds since 1970.
+    since: u64,
+    count: u32,
+}
+
+impl Answers {
+    /// What a URL gave, if that is not too long ago.
+    fn get(&self, url: &AllowedUrl, now: u64) -> Option<CertificateDer<'static>> {
+        let (at, found) = self.by_url.get(url.as_str())?;
+        found.clone().filter(|_| now.abs_diff(*at) < GOOD_SECONDS)
+    }
+
+    fn begin(&mut self, url: &AllowedUrl, now: u64) -> Begin {
+        let counts = |(at, found): &(u64, Option<_>)| now.abs_diff(*at) < if found.is_some() { GOOD_SECONDS } else { BAD_SECONDS };
+        if self.by_url.get(url.as_str()).is_some_and(counts) {
+            return Begin::Known;
+        }
+        // A clock that was set back begins anew as well.
+        if now.abs_diff(self.since) >= RATE_SECONDS {
+            (self.since, self.count) = (now, 0);
+        }
+        if self.count >= RATE_LIMIT {
+            return Begin::Limited;
+        }
+        self.count += 1;
+        Begin::Fetch
+    }
+
+    fn note(&mut self, url: &AllowedUrl, now: u64, found: Option<CertificateDer<'static>>) {
+        if self.by_url.len() >= ANSWERS_LIMIT && !self.by_url.contains_key(url.as_str()) {
+            let oldest = self.by_url.iter().min_by_key(|(_, (at, _))| *at).map(|(url, _)| url.clone());
+            oldest.map(|oldest| self.by_url.remove(&oldest));
+        }
+        self.by_url.insert(url.as_str().to_owned(), (now, found));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn url(number: u64) -> AllowedUrl {
+        AllowedUrl::new(&format!("http://cacerts.digicert.com/{number}.crt")).unwrap()
+    }
+
+    #[test]
+    fn attack_19_fetches_are_bounded_in_number() {
+        let mut answers = Answers::default();
+        let begun = (0..1000)
+            .filter(|number| answers.begin(&url(*number), 100_000) == Begin::Fetch)
+            .count();
+        assert_eq!(begun, usize::try_from(RATE_LIMIT).unwrap());
+        assert_eq!(answers.begin(&url(0), 100_000 + RATE_SECONDS - 1), Begin::Limited);
+        assert_eq!(answers.begin(&url(0), 100_000 + RATE_SECONDS), Begin::Fetch);
+        assert_eq!(answers.begin(&url(0), 10), Begin::Fetch, "the clock was set back");
+    }
+
+    #[test]
+    fn attack_19_answers_are_remembered_for_a_while_and_bounded_in_number() {
+        let mut answers = Answers::default();
+        for number in 0..1000 {
+            answers.note(&url(number), number, None);
+        }
+        assert_eq!(answers.by_url.len(), ANSWERS_LIMIT);
+        assert_eq!(answers.begin(&url(999), 999 + BAD_SECONDS - 1), Begin::Known);
+        assert_eq!(answers.begin(&url(999), 999 + BAD_SECONDS), Begin::Fetch);
+        assert_eq!(answers.get(&url(999), 999), None);
+        let certificate = CertificateDer::from(vec![1]);
+        answers.note(&url(999), 1000, Some(certificate.clone()));
+        assert_eq!(answers.get(&url(999), 1000), Some(certificate));
+        assert_eq!(answers.begin(&url(999), 999 + GOOD_SECONDS), Begin::Known);
+        assert_eq!(answers.get(&url(999), 1000 + GOOD_SECONDS), None);
+        assert_eq!(answers.begin(&url(999), 1000 + GOOD_SECONDS), Begin::Fetch);
+    }
+
+    #[test]
+    fn attack_19_what_is_not_one_certificate_is_no_issuer() {
+        for body in ["", "<html>", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(issuer(body.into()).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What can go wrong with what cloud evidence is verified against.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use attest::aws::identity_document::RegionCertificatesError;
+use attest::aws::nitro_tpm::NitroRootsError;
+use attest::azure::AzureTrustError;
+use attest::gcp::KeysError;
+
+use crate::certificate_folder::CertificateFolderError;
+
+/// Why what the settings name cannot be used: the gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum CloudError {
+    /// A folder of certificates cannot be read.
+    #[error(transparent)]
+    Folder(#[from] CertificateFolderError),
+    /// The certificates of AWS's regions cannot be used together.
+    #[error(transparent)]
+    Regions(#[from] RegionCertificatesError),
+    /// The roots of NitroTPM documents cannot be used together.
+    #[error(transparent)]
+    NitroRoots(#[from] NitroRootsError),
+    /// Azure's roots and CAs cannot be used together.
+    #[error(transparent)]
+    Azure(#[from] AzureTrustError),
+    /// The CAs of outgoing connections cannot be used.
+    #[error("outgoing.ca: {path}: {problem}")]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No HTTP client can be made.
+    #[error("no client for outgoing connections: {0}")]
+    Client(String),
+    /// The file of Google's keys cannot be read.
+    #[error("gcp.jwks: {path}: {source}")]
+    JwksFile {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The file of Google's keys cannot be used.
+    #[error("gcp.jwks: {path}: {source}")]
+    Jwks {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: KeysError,
+    },
+}
+
+/// Something that evidence is verified against cannot be had at the moment. It says nothing about the node: it may come again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloudUnavailable {
+    /// No answer in time.
+    #[error("{what}: no answer within {} ms", .limit.as_millis())]
+    Slow {
+        /// What was asked for.
+        what: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// No answer that can be used.
+    #[error("{what}: {problem}")]
+    Failed {
+        /// What was asked for.
+        what: &'static str,
+        /// What happened.
+        problem: String,
+    },
+    /// Too many are asking for the same.
+    #[error("{what}: {limit} requests are under way, and none has ended within {} ms", .waited.as_millis())]
+    Busy {
+        /// What was asked for.
+        what: &'static str,
+        /// How many may be under way.
+        limit: usize,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// What was fetched last is too old to be used.
+    #[error("{what}: those that were fetched last could be used until {until}, now is {now}; {problem}")]
+    TooOld {
+        /// What was asked for.
+        what: &'static str,
+        /// Last second, since 1970, in which it could be used.
+        until: u64,
+        /// The time, in seconds since 1970.
+        now: u64,
+        /// Why there is nothing newer.
+        problem: String,
+    },
+}

@@ -1,0 +1,211 @@
+//! The folders of certificates that cloud evidence is verified against. What cannot be used is left out and named: that is always safe,
+//! and one odd file must not keep a gateway from serving.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use attest::EkRoots;
+use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
+use attest::aws::nitro_tpm::NitroRoots;
+use attest::azure::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
+use attest::gcp::vtpm::VtpmRoots;
+use attest::pkcs7::SigningCertificate;
+use rustls_pki_types::CertificateDer;
+
+use super::{AzureTrustInUse, CloudError};
+use crate::certificate_folder::{self, CertificateFolderError, Folder, Found};
+use crate::settings::AzureSettings;
+
+/// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
+const NITRO_ROOTS_LIMIT: usize = 16;
+
+/// What a folder came to: what is trusted, the certificates of it, and what was left out.
+#[derive(Debug)]
+pub(super) struct Loaded<T> {
+    pub trust: T,
+    pub certificates: Vec<CertificateDer<'static>>,
+    pub refused: Vec<String>,
+}
+
+/// Google's CAs for vTPMs; one that issued itself is a root.
+pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
+    let Folder { found, mut refused } = certificate_folder::read(folder)?;
+    let certificates: Vec<_> = found.into_iter().map(|found| found.certificate).collect();
+    let (trust, problems) = vtpm_roots_of(certificates.iter().cloned());
+    refused.extend(problems.into_iter().map(|problem| format!("{}: {problem}", folder.display())));
+    Ok(Loaded {
+        trust: Arc::new(trust),
+        certificates,
+        refused,
+    })
+}
+
+/// Google's CAs of certificates: for records, too. What cannot be used is left out and named.
+pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<String>) {
+    let (roots, intermediates) = certificates
+        .into_iter()
+        .partition(|certificate| EkRoots::is_self_issued(certificate));
+    let (roots, refused) = VtpmRoots::load(roots, intermediates);
+    (roots, refused.iter().map(ToString::to_string).collect())
+}
+
+/// The certificates of AWS's regions, and which region each is for.
+pub(super) struct Regions {
+    pub trust: Arc<RegionCertificates>,
+    pub certificates: Vec<(String, CertificateDer<'static>)>,
+    pub refused: Vec<String>,
+}
+
+/// `<region>.pem` (or another ending of certificates) and `<region>/` with such files, or both.
+pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> {
+    let mut regions: BTreeMap<String, Vec<CertificateDer<'static>>> = BTreeMap::new();
+    let mut refused = Vec::new();
+    for path in certificate_folder::entries(folder)? {
+        let mut read = Folder::default();
+        let name = if path.is_dir() {
+            read = certificate_folder::read(&path)?;
+            path.file_name()
+        } else if certificate_folder::is_certificate_file(&path) {
+            read.add(path.clone())?;
+            path.file_stem()
+        } else {
+            continue;
+        };
+        refused.append(&mut read.refused);
+        let name = name.and_then(|name| name.to_str()).unwrap_or_default();
+        let certificates = regions.entry(name.to_owned()).or_default();
+        for Found { path, certificate } in read.found {
+            match region_problem(name, &certificate) {
+                None if certificates.contains(&certificate) => {}
+                None if certificates.len() < CERTIFICATES_PER_REGION_LIMIT => certificates.push(certificate),
+                None => refused.push(format!(
+                    "{}: one more than the {CERTIFICATES_PER_REGION_LIMIT} certificates of a region that are read",
+                    path.display()
+                )),
+                Some(problem) => refused.push(format!("{}: {problem}", path.display())),
+            }
+        }
+    }
+    regions.retain(|_, certificates| !certificates.is_empty());
+    if let Some(first) = regions.keys().nth(REGIONS_LIMIT).cloned() {
+        let beyond: Vec<String> = regions.split_off(&first).into_keys().collect();
+        let beyond = beyond.join(", ");
+        refused.push(format!(
+            "{}: at most {REGIONS_LIMIT} regions are read; not these: {beyond}",
+            folder.display()
+        ));
+    }
+    let certificates = regions
+        .iter()
+        .flat_map(|(region, certificates)| certificates.iter().map(|certificate| (region.clone(), certificate.clone())))
+        .collect();
+    Ok(Regions {
+        trust: Arc::new(RegionCertificates::new(regions)?),
+        certificates,
+        refused,
+    })
+}
+
+/// What keeps a certificate from being that of a region.
+fn region_problem(region: &str, certificate: &CertificateDer<'static>) -> Option<String> {
+    if let Err(problem) = SigningCertificate::parse(certificate) {
+        return Some(format!(
+            "{problem}; take the certificate that AWS publishes under RSA-2048 for this region"
+        ));
+    }
+    let alone = BTreeMap::from([(region.to_owned(), vec![certificate.clone()])]);
+    RegionCertificates::new(alone).err().map(|error| error.to_string())
+}
+
+/// The roots of NitroTPM documents.
+pub(super) fn nitro_roots(folder: &Path) -> Result<Loaded<Arc<NitroRoots>>, CloudError> {
+    let Folder { found, mut refused } = certificate_folder::read(folder)?;
+    let certificates = usable(found, NITRO_ROOTS_LIMIT, &mut refused, |certificate| {
+        NitroRoots::new(std::slice::from_ref(certificate))
+            .err()
+            .map(|error| error.to_string())
+    });
+    Ok(Loaded {
+        trust: Arc::new(NitroRoots::new(&certificates)?),
+        certificates,
+        refused,
+    })
+}
+
+/// Azure's roots, and the CAs in between.
+pub(super) struct Azure {
+    pub in_use: AzureTrustInUse,
+    pub roots: Vec<CertificateDer<'static>>,
+    pub intermediates: Vec<CertificateDer<'static>>,
+    pub refused: Vec<String>,
+}
+
+/// The roots must have issued themselves, and the others must not: so records can tell them apart, and a file in the wrong folder trusts
+/// nobody.
+pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudError> {
+    let mut refused = Vec::new();
+    let mut read = |folder: &Path, limit: usize, root: bool| {
+        let Folder { found, refused: odd } = certificate_folder::read(folder)?;
+        refused.extend(odd);
+        Ok::<_, CertificateFolderError>(usable(found, limit, &mut refused, |certificate| azure_problem(certificate, root)))
+    };
+    let roots = read(&settings.roots, ROOTS_LIMIT, true)?;
+    let intermediates = read(&settings.intermediates, INTERMEDIATES_LIMIT, false)?;
+    let trust = Arc::new(azure_trust_of(&settings.clouds, roots.iter().chain(&intermediates).cloned())?);
+    let certificates = roots.iter().chain(&intermediates).cloned().collect();
+    Ok(Azure {
+        in_use: AzureTrustInUse { trust, certificates },
+        roots,
+        intermediates,
+        refused,
+    })
+}
+
+/// What keeps a certificate from being a root of Azure's, or a CA in between.
+fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<String> {
+    match (root, EkRoots::is_self_issued(certificate)) {
+        (true, false) => return Some("it did not issue itself, so it is no root; azure.intermediates is for such CAs".to_owned()),
+        (false, true) => return Some("it issued itself, so it is a root; if you trust it, azure.roots is the place".to_owned()),
+        _ => {}
+    }
+    let trust = if root {
+        AzureTrust::new(Vec::new(), std::slice::from_ref(certificate), Vec::new())
+    } else {
+        AzureTrust::new(Vec::new(), &[], vec![certificate.clone()])
+    };
+    trust.err().map(|error| error.to_string())
+}
+
+/// Azure's trust of certificates, for records, too: one that issued itself is a root, the others are CAs in between.
+///
+/// # Errors
+/// [`AzureTrustError`] for the first that cannot be used.
+pub fn azure_trust_of(
+    clouds: &[AzureCloud],
+    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+) -> Result<AzureTrust, AzureTrustError> {
+    let (roots, intermediates): (Vec<_>, Vec<_>) = certificates
+        .into_iter()
+        .partition(|certificate| EkRoots::is_self_issued(certificate));
+    AzureTrust::new(clouds.to_vec(), &roots, intermediates)
+}
+
+/// Those of the certificates that nothing speaks against; the others are named.
+fn usable(
+    found: Vec<Found>,
+    limit: usize,
+    refused: &mut Vec<String>,
+    problem: impl Fn(&CertificateDer<'static>) -> Option<String>,
+) -> Vec<CertificateDer<'static>> {
+    let mut usable = Vec::new();
+    for Found { path, certificate } in found {
+        match problem(&certificate) {
+            None if usable.contains(&certificate) => {}
+            None if usable.len() < limit => usable.push(certificate),
+            None => refused.push(format!("{}: one more than the {limit} certificates that are read", path.display())),
+            Some(problem) => refused.push(format!("{}: {problem}", path.display())),
+        }
+    }
+    usable
+}

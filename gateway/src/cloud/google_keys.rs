@@ -1,0 +1,326 @@
+//! The keys that Google signs identity tokens with: fetched, kept for as long as Google says, and some time through an outage; or from a
+//! file.
+//!
+//! What a dead or slow Google may cost: one fetch at a time, one every half minute, and for each request a bounded wait while that one
+//! is under way. What it must never do: make a token good that Google's keys have not signed. So whatever cannot be read is thrown away
+//! whole, and the keys that were good stay.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use attest::UnixTime;
+use attest::gcp::{self, GoogleKeys, JWKS_LIMIT_BYTES};
+use reqwest::header::HeaderMap;
+
+use super::flight::{Flight, Flights};
+use super::freshness::fresh_seconds;
+use super::outgoing::Outgoing;
+use super::{CloudError, CloudUnavailable};
+use crate::clock::rfc3339;
+use crate::metrics::{Fetched, Metrics};
+
+/// What these are in errors.
+const WHAT: &str = "Google's keys";
+/// Least time for which fetched keys are taken as fresh, whatever Google's answer says: so that an answer that must not be kept at all
+/// does not cost a fetch for each node.
+const FRESH_LEAST_SECONDS: u64 = 300;
+/// Most time for which they are. Google says some hours; a key that it withdraws is to be gone within a day.
+const FRESH_MOST_SECONDS: u64 = 86_400;
+/// How long keys are used after they have ceased to be fresh if no newer ones can be had. An outage that lasts longer is one that an
+/// administrator knows of. And it is the most that somebody who keeps the gateway from reaching Google gains: for so long a key that was
+/// withdrawn meanwhile is believed.
+const KEPT_SECONDS: u64 = 86_400;
+/// How long a fetch that failed is not made again: a Google that is down costs two requests in this time, however many nodes boot.
+const RETRY_SECONDS: u64 = 30;
+/// How often an unknown key id may lead to a fetch. Anybody can send one. A node whose token is signed with a key of the last seconds is
+/// refused until then, and boots again.
+const UNKNOWN_KEY_SECONDS: u64 = 30;
+
+/// Keys, and what they were read from.
+#[derive(Debug)]
+pub struct GoogleKeysInUse {
+    /// The keys.
+    pub keys: GoogleKeys,
+    /// The JWK set as it came, for the record.
+    pub jwks: Vec<u8>,
+    /// When they were asked for, in seconds since 1970. 0 for those of a file.
+    fetched: u64,
+    /// Last second in which they are fresh. The end of time for those of a file.
+    fresh_until: u64,
+}
+
+impl GoogleKeysInUse {
+    /// A clock that was set back makes keys stale, not eternal.
+    const fn is_fresh(&self, now: u64) -> bool {
+        self.fetched <= now && now <= self.fresh_until
+    }
+
+    /// Whether it is time to look for newer ones, while these are fresh still: in the last quarter.
+    const fn is_due(&self, now: u64) -> bool {
+        let quarter = self.fresh_until.saturating_sub(self.fetched) / 4;
+        now > self.fresh_until.saturating_sub(quarter)
+    }
+
+    const fn usable_until(&self) -> u64 {
+        self.fresh_until.saturating_add(KEPT_SECONDS)
+    }
+}
+
+/// Where the keys come from.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    Google(Outgoing),
+}
+
+/// The keys in use.
+pub(super) struct Keyring {
+    source: Source,
+    wait: Duration,
+    metrics: Arc<Metrics>,
+    current: ArcSwapOption<GoogleKeysInUse>,
+    flights: Flights<(), ()>,
+    attempts: Mutex<Attempts>,
+}
+
+/// How the fetches went.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// When the last one began, in seconds since 1970.
+    last: Option<u64>,
+    /// Why the last one failed, if it did.
+    problem: Option<String>,
+    /// Whether the log has it that the keys are too old.
+    too_old_said: bool,
+}
+
+impl Attempts {
+    /// Whether the last one began within `seconds`, or later than now.
+    fn tried_within(&self, seconds: u64, now: u64) -> bool {
+        self.last.is_some_and(|last| now.abs_diff(last) < seconds)
+    }
+}
+
+impl Keyring {
+    /// Reads the file, if there is one; asks nobody.
+    pub(super) fn open(file: Option<&Path>, outgoing: &Outgoing, wait: Duration, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
+        let (source, keys) = match file {
+            Some(path) => (Source::File(path.to_owned()), Some(Arc::new(read(path)?))),
+            None => (Source::Google(outgoing.clone()), None),
+        };
+        Ok(Self {
+            source,
+            wait,
+            metrics,
+            current: ArcSwapOption::new(keys),
+            flights: Flights::default(),
+            attempts: Mutex::default(),
+        })
+    }
+
+    /// The file, if the keys are from one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Google(_) => None,
+        }
+    }
+
+    /// The keys to verify with.
+    pub(super) async fn get(self: &Arc<Self>, now: UnixTime) -> Result<Arc<GoogleKeysInUse>, CloudUnavailable> {
+        let now = now.as_secs();
+        if let Some(keys) = self.current.load_full().filter(|keys| keys.is_fresh(now)) {
+            if keys.is_due(now) {
+                // Nobody waits for it.
+                drop(self.fetch(now, RETRY_SECONDS));
+            }
+            return Ok(keys);
+        }
+        let in_time = match self.fetch(now, self.retry_seconds()) {
+            Some(flight) => tokio::time::timeout(self.wait, flight).await.is_ok(),
+            None => true,
+        };
+        match self.current.load_full() {
+            Some(keys) if keys.is_fresh(now) => Ok(keys),
+            Some(keys) if now <= keys.usable_until() => {
+                self.metrics.google_keys_stale(true);
+                Ok(keys)
+            }
+            _ if !in_time => Err(CloudUnavailable::Slow {
+                what: WHAT,
+                limit: self.wait,
+            }),
+            Some(keys) => Err(self.too_old(&keys, now)),
+            None => Err(CloudUnavailable::Failed {
+                what: WHAT,
+                problem: self.problem(),
+            }),
+        }
+    }
+
+    /// Other keys than those, after a key was not among them: `None` if there are none, or it is too early to ask again.
+    pub(super) async fn newer(self: &Arc<Self>, than: &Arc<GoogleKeysInUse>, now: UnixTime) -> Option<Arc<GoogleKeysInUse>> {
+        let now = now.as_secs();
+        let newer = || self.current.load_full().filter(|current| current.keys != than.keys);
+        if newer().is_none() {
+            let flight = self.fetch(now, UNKNOWN_KEY_SECONDS)?;
+            // What is there after the time is what counts, whether it came or not.
+            drop(tokio::time::timeout(self.wait, flight).await);
+        }
+        newer().filter(|current| now <= current.usable_until())
+    }
+
+    /// Reads the file again. What is wrong with it leaves the keys as they were.
+    pub(super) fn reload(&self) -> Result<Reloaded, CloudError> {
+        let Some(path) = self.file() else { return Ok(Reloaded::Unchanged) };
+        let new = read(path)?;
+        if self.current.load().as_ref().is_some_and(|current| current.jwks == new.jwks) {
+            return Ok(Reloaded::Unchanged);
+        }
+        let ids = ids(&new.keys);
+        self.current.store(Some(Arc::new(new)));
+        Ok(Reloaded::Changed(ids))
+    }
+
+    /// After a failure, not at once again; without one, no reason to wait.
+    fn retry_seconds(&self) -> u64 {
+        if self.attempts().problem.is_some() { RETRY_SECONDS } else { 0 }
+    }
+
+    /// The fetch under way, or another if the last one did not begin within `pause` seconds.
+    fn fetch(self: &Arc<Self>, now: u64, pause: u64) -> Option<Flight<()>> {
+        let Source::Google(outgoing) = &self.source else { return None };
+        self.flights.join((), || {
+            let mut attempts = self.attempts();
+            if attempts.tried_within(pause, now) {
+                return None;
+            }
+            attempts.last = Some(now);
+            let (keyring, outgoing) = (Arc::clone(self), outgoing.clone());
+            Some(async move {
+                match fetch(&outgoing, now).await {
+                    Ok(keys) => keyring.succeeded(keys),
+                    Err(problem) => keyring.failed(problem),
+                }
+            })
+        })
+    }
+
+    fn succeeded(&self, keys: GoogleKeysInUse) {
+        self.metrics.cloud_fetched("google-keys", Fetched::Answered);
+        self.metrics.google_keys_stale(false);
+        let (ids, until) = (ids(&keys.keys), rfc3339(keys.fresh_until));
+        let keys = Arc::new(keys);
+        let before = self.current.swap(Some(Arc::clone(&keys)));
+        let changed = before.is_none_or(|before| before.keys != keys.keys);
+        let mut attempts = self.attempts();
+        attempts.too_old_said = false;
+        if attempts.problem.take().is_some() {
+            tracing::info!("Google's keys can be fetched again: {ids}, fresh until {until}");
+        } else if changed {
+            tracing::info!("Google's keys are {ids}, fresh until {until}");
+        }
+    }
+
+    fn failed(&self, problem: String) {
+        self.metrics.cloud_fetched("google-keys", Fetched::Failed);
+        let mut attempts = self.attempts();
+        // Once for each outage, and again when it has another cause.
+        if attempts.problem.as_ref() != Some(&problem) {
+            match self.current.load_full() {
+                Some(keys) => tracing::warn!(
+                    "Google's keys cannot be fetched: {problem}; those of {} are used until {}",
+                    rfc3339(keys.fetched),
+                    rfc3339(keys.usable_until())
+                ),
+                None => tracing::error!(
+                    "Google's keys cannot be fetched: {problem}; until they are, no identity token of Google's is accepted; gcp.jwks in gateway.toml names a file instead"
+                ),
+            }
+        }
+        attempts.problem = Some(problem);
+    }
+
+    fn too_old(&self, keys: &GoogleKeysInUse, now: u64) -> CloudUnavailable {
+        let until = keys.usable_until();
+        let mut attempts = self.attempts();
+        let problem = attempts.problem.clone().unwrap_or_else(|| NOT_TRIED.to_owned());
+        if !attempts.too_old_said {
+            attempts.too_old_said = true;
+            tracing::error!(
+                "Google's keys of {} are too old since {}: no identity token of Google's is accepted until newer ones are fetched: {problem}",
+                rfc3339(keys.fetched),
+                rfc3339(until)
+            );
+        }
+        CloudUnavailable::TooOld {
+            what: WHAT,
+            until,
+            now,
+            problem,
+        }
+    }
+
+    fn problem(&self) -> String {
+        self.attempts().problem.clone().unwrap_or_else(|| NOT_TRIED.to_owned())
+    }
+
+    fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For the moment in which the gateway is stopped.
+const NOT_TRIED: &str = "they were not fetched";
+
+/// What came of reading the file again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reloaded {
+    Unchanged,
+    /// The ids of the keys.
+    Changed(String),
+}
+
+/// Discovery, then the keys. The error is for the log.
+async fn fetch(outgoing: &Outgoing, now: u64) -> Result<GoogleKeysInUse, String> {
+    let discovery = outgoing
+        .get(gcp::DISCOVERY_URL, "application/json", gcp::DISCOVERY_LIMIT_BYTES)
+        .await?;
+    let url = gcp::keys_url(&discovery.body).map_err(|error| format!("{}: {error}", gcp::DISCOVERY_URL))?;
+    let answer = outgoing.get(&url, "application/json", JWKS_LIMIT_BYTES).await?;
+    let keys = GoogleKeys::from_jwks(&answer.body).map_err(|error| format!("{url}: {error}"))?;
+    Ok(GoogleKeysInUse {
+        keys,
+        jwks: answer.body,
+        fetched: now,
+        fresh_until: now.saturating_add(fresh(&answer.headers)),
+    })
+}
+
+fn fresh(headers: &HeaderMap) -> u64 {
+    fresh_seconds(headers).unwrap_or(0).clamp(FRESH_LEAST_SECONDS, FRESH_MOST_SECONDS)
+}
+
+/// The keys of a file.
+fn read(path: &Path) -> Result<GoogleKeysInUse, CloudError> {
+    let jwks = std::fs::read(path).map_err(|source| CloudError::JwksFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    let keys = GoogleKeys::from_jwks(&jwks).map_err(|source| CloudError::Jwks {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(GoogleKeysInUse {
+        keys,
+        jwks,
+        fetched: 0,
+        fresh_until: u64::MAX,
+    })
+}
+
+fn ids(keys: &GoogleKeys) -> String {
+    keys.key_ids().collect::<Vec<_>>().join(", ")
+}

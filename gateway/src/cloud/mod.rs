@@ -1,0 +1,218 @@
+//! What evidence of clouds is verified against: certificates from folders, Google's keys, Azure's CAs, and the call to AWS STS.
+//!
+//! Verification itself is in [`attest`], which does no I/O: here is what it is given. Everything that asks somebody is bounded in time,
+//! size and number, and asks only hosts that are known beforehand, so that who sends evidence decides as little as possible about it.
+
+mod azure_issuers;
+mod error;
+mod flight;
+mod folders;
+mod freshness;
+mod google_keys;
+mod inspect;
+mod outgoing;
+mod sts;
+pub mod watch;
+
+use std::sync::Arc;
+
+use attest::UnixTime;
+use attest::aws::identity_document::RegionCertificates;
+use attest::aws::nitro_tpm::NitroRoots;
+use attest::aws::sts::CheckedRequest;
+use attest::gcp::vtpm::VtpmRoots;
+use rustls_pki_types::CertificateDer;
+
+pub use azure_issuers::AzureTrustInUse;
+pub use error::{CloudError, CloudUnavailable};
+pub use folders::{azure_trust_of, vtpm_roots_of};
+pub use google_keys::GoogleKeysInUse;
+pub use sts::StsAnswer;
+
+use azure_issuers::Issuers;
+use google_keys::Keyring;
+use outgoing::Outgoing;
+use sts::Sts;
+
+use crate::metrics::Metrics;
+use crate::settings::{AwsSettings, CloudSettings};
+
+/// The gateway's name in audiences if there is no other. What ties an identity token to this gateway is its key, in the same audience.
+const NAME: &str = "attestation-gateway";
+
+/// Everything that evidence of clouds is verified against.
+pub struct Clouds {
+    settings: CloudSettings,
+    name: String,
+    named: bool,
+    outgoing: Outgoing,
+    google_keys: Arc<Keyring>,
+    vtpm_roots: Arc<VtpmRoots>,
+    region_certificates: Arc<RegionCertificates>,
+    nitro_roots: Arc<NitroRoots>,
+    azure: Arc<Issuers>,
+    sts: Sts,
+    certificates: Vec<(Role, CertificateDer<'static>)>,
+    refused: Vec<String>,
+}
+
+/// What a configured certificate is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A CA of Google's for vTPMs.
+    GcpVtpmRoot,
+    /// AWS's, for identity documents of this region.
+    AwsRegion(String),
+    /// A root of NitroTPM documents.
+    AwsNitroRoot,
+    /// A root of Azure's metadata services.
+    AzureRoot,
+    /// A CA between such a root and a metadata service.
+    AzureIntermediate,
+}
+
+impl std::fmt::Debug for Clouds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clouds")
+            .field("name", &self.name)
+            .field("certificates", &self.certificates.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Clouds {
+    /// Reads folders and files, and asks nobody. `default_name` is the gateway's name if the settings have none.
+    ///
+    /// # Errors
+    /// [`CloudError`].
+    pub fn open(settings: &CloudSettings, default_name: Option<&str>) -> Result<Self, CloudError> {
+        Self::open_counted(settings, default_name, Arc::new(Metrics::default()))
+    }
+
+    /// As [`Clouds::open`], with what is fetched counted in `metrics`.
+    ///
+    /// # Errors
+    /// [`CloudError`].
+    pub fn open_counted(settings: &CloudSettings, default_name: Option<&str>, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
+        let outgoing = Outgoing::new(&settings.outgoing)?;
+        let google_keys = Keyring::open(settings.gcp.jwks.as_deref(), &outgoing, settings.wait, Arc::clone(&metrics))?;
+        let vtpm = folders::vtpm_roots(&settings.gcp.vtpm_roots)?;
+        let AwsSettings {
+            region_certificates,
+            nitro_roots,
+        } = &settings.aws;
+        let regions = folders::region_certificates(region_certificates)?;
+        let nitro = folders::nitro_roots(nitro_roots)?;
+        let azure = folders::azure_trust(&settings.azure)?;
+        let certificates = (vtpm.certificates.into_iter().map(|certificate| (Role::GcpVtpmRoot, certificate)))
+            .chain(
+                regions
+                    .certificates
+                    .into_iter()
+                    .map(|(region, certificate)| (Role::AwsRegion(region), certificate)),
+            )
+            .chain(nitro.certificates.into_iter().map(|certificate| (Role::AwsNitroRoot, certificate)))
+            .chain(azure.roots.iter().map(|certificate| (Role::AzureRoot, certificate.clone())))
+            .chain(
+                azure
+                    .intermediates
+                    .iter()
+                    .map(|certificate| (Role::AzureIntermediate, certificate.clone())),
+            )
+            .collect();
+        // Without a root nothing that could be fetched leads anywhere.
+        let fetch = settings.azure.fetch_intermediates && !azure.roots.is_empty();
+        let name = settings.gcp.name.as_deref().or(default_name);
+        Ok(Self {
+            name: name.unwrap_or(NAME).to_owned(),
+            named: name.is_some(),
+            google_keys: Arc::new(google_keys),
+            vtpm_roots: vtpm.trust,
+            region_certificates: regions.trust,
+            nitro_roots: nitro.trust,
+            azure: Arc::new(Issuers::new(
+                azure.in_use,
+                fetch.then(|| outgoing.clone()),
+                settings.wait,
+                Arc::clone(&metrics),
+            )),
+            sts: Sts::new(&outgoing, settings.wait, metrics),
+            certificates,
+            refused: [vtpm.refused, regions.refused, nitro.refused, azure.refused].concat(),
+            outgoing,
+            settings: settings.clone(),
+        })
+    }
+
+    /// The gateway's own name, in the audience of identity tokens.
+    #[must_use]
+    pub fn gateway_name(&self) -> &str {
+        &self.name
+    }
+
+    /// Google's CAs for vTPMs.
+    #[must_use]
+    pub const fn vtpm_roots(&self) -> &Arc<VtpmRoots> {
+        &self.vtpm_roots
+    }
+
+    /// The certificates by which AWS signs identity documents.
+    #[must_use]
+    pub const fn region_certificates(&self) -> &Arc<RegionCertificates> {
+        &self.region_certificates
+    }
+
+    /// The roots of NitroTPM documents.
+    #[must_use]
+    pub const fn nitro_roots(&self) -> &Arc<NitroRoots> {
+        &self.nitro_roots
+    }
+
+    /// What Azure's attested documents are verified against at the moment: what is configured, and what was fetched before.
+    #[must_use]
+    pub fn azure_trust(&self) -> AzureTrustInUse {
+        self.azure.current()
+    }
+
+    /// The keys that Google signs identity tokens with. Fresh ones are there at once; if there are none, they are waited for, for a
+    /// bounded time; and if they cannot be fetched, those that were fetched last are good for another day.
+    ///
+    /// # Errors
+    /// [`CloudUnavailable`]: nothing can be said about any token at the moment.
+    pub async fn google_keys(&self, now: UnixTime) -> Result<Arc<GoogleKeysInUse>, CloudUnavailable> {
+        self.google_keys.get(now).await
+    }
+
+    /// Other keys than those, for when [`attest::gcp::verify`] has refused with [`attest::gcp::GcpError::KeyUnknown`]. `None` if there
+    /// are none, or if it is too early to ask again: then the refusal stands.
+    pub async fn newer_google_keys(&self, than: &Arc<GoogleKeysInUse>, now: UnixTime) -> Option<Arc<GoogleKeysInUse>> {
+        self.google_keys.newer(than, now).await
+    }
+
+    /// What a document (the `signature` of IMDS's answer) can be verified with, for when [`attest::azure::verify`] has refused with
+    /// [`attest::azure::AttestedDocumentError::is_unknown_issuer`]. Fetches CAs in between, as far as that is allowed. `None` if that
+    /// leads nowhere: then the refusal stands.
+    pub async fn completed_azure_trust(&self, signature_base64: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
+        self.azure.complete(signature_base64, now).await
+    }
+
+    /// Sends a request to AWS STS, once, and gives back what came, for [`attest::aws::sts::verify_answer`].
+    ///
+    /// # Errors
+    /// [`CloudUnavailable`].
+    pub async fn ask_sts(&self, request: &CheckedRequest) -> Result<StsAnswer, CloudUnavailable> {
+        self.sts.ask(request).await
+    }
+
+    /// Every configured certificate and what it is for, so that the attestation log can keep them.
+    #[must_use]
+    pub fn record_certificates(&self) -> &[(Role, CertificateDer<'static>)] {
+        &self.certificates
+    }
+
+    /// What was left out of the folders, and why.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+}

@@ -1,0 +1,211 @@
+//! Certificates from folders: what is used, and what is left out.
+
+use attest::aws::identity_document;
+use attest::azure::{ImdsNonce, verify};
+use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
+use attest_gateway::pki::Finding;
+use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
+use cloud_fixtures::azure::{Authority, Machine};
+use cloud_fixtures::google::vtpm::Ca;
+use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
+use serde_json::json;
+
+use super::setup::{NOW, Setup, at};
+
+fn roles(clouds: &Clouds) -> Vec<&Role> {
+    clouds.record_certificates().iter().map(|(role, _)| role).collect()
+}
+
+/// What was left out: the beginnings of files, and a part of what is said of each.
+fn refused(setup: &Setup, clouds: &Clouds, expected: &[(&str, &str)]) {
+    let said = clouds.refused();
+    assert_eq!(said.len(), expected.len(), "{said:?}");
+    for (file, problem) in expected {
+        let file = setup.path(file).display().to_string();
+        assert!(
+            said.iter().any(|line| line.contains(&file) && line.contains(problem)),
+            "{file}: {problem} is not in {said:#?}"
+        );
+    }
+}
+
+#[test]
+fn folders_that_are_not_there_are_empty() {
+    let setup = Setup::new();
+    let clouds = setup.open();
+    assert!(clouds.record_certificates().is_empty() && clouds.refused().is_empty());
+    assert!(clouds.nitro_roots().is_empty());
+    assert_eq!(clouds.region_certificates().regions().count(), 0);
+    assert!(clouds.azure_trust().certificates.is_empty());
+    for kind in ["aws-identity-document", "aws-nitro-tpm", "azure"] {
+        let missing = clouds.missing(kind).unwrap();
+        assert!(missing.contains("no ") && missing.contains("docs/evidence/"), "{kind}: {missing}");
+    }
+    for kind in ["tpm", "token"] {
+        assert_eq!(clouds.missing(kind), None);
+    }
+}
+
+#[test]
+fn a_region_has_a_file_or_a_folder_or_both() {
+    let setup = Setup::new();
+    let [first, second, third] = [1, 2, 3].map(RegionAuthority::new);
+    setup.write("aws-region-certificates/eu-central-1.pem", first.certificate_pem());
+    setup.write("aws-region-certificates/eu-central-1/next.der", second.certificate());
+    setup.write("aws-region-certificates/us-gov-west-1/a.pem", [third.certificate_pem(), third.certificate_pem()].concat());
+    setup.write("aws-region-certificates/README", "what is here");
+    setup.write("aws-region-certificates/..data/eu-west-1.pem", first.certificate_pem());
+    let clouds = setup.open();
+    refused(&setup, &clouds, &[]);
+    let region = |region: &str| Role::AwsRegion(region.to_owned());
+    assert_eq!(
+        roles(&clouds),
+        [&region("eu-central-1"), &region("eu-central-1"), &region("us-gov-west-1")]
+    );
+    let instance = aws::Instance::example(NOW - 60);
+    for authority in [&first, &second] {
+        let signed = authority.sign(&instance.identity_document());
+        identity_document::verify(signed.as_bytes(), clouds.region_certificates(), at(NOW)).unwrap();
+    }
+    let elsewhere = third.sign(&instance.identity_document());
+    let error = identity_document::verify(elsewhere.as_bytes(), clouds.region_certificates(), at(NOW)).unwrap_err();
+    assert!(error.to_string().contains("us-gov-west-1"), "{error}");
+    assert_eq!(clouds.missing("aws-identity-document"), None);
+}
+
+#[test]
+fn what_is_no_certificate_of_a_region_is_left_out() {
+    let setup = Setup::new();
+    let good = RegionAuthority::new(1);
+    setup.write("aws-region-certificates/eu-central-1.pem", good.certificate_pem());
+    setup.write("aws-region-certificates/eu-central-1/broken.pem", "-----BEGIN CERTIFICATE-----\nAA");
+    setup.write("aws-region-certificates/eu-central-1/weak.der", NitroAuthority::new().root());
+    setup.write("aws-region-certificates/nowhere.pem", good.certificate_pem());
+    setup.write("aws-region-certificates/eu-west-1.der", "text");
+    let clouds = setup.open();
+    assert_eq!(clouds.region_certificates().regions().collect::<Vec<_>>(), ["eu-central-1"]);
+    assert_eq!(clouds.record_certificates().len(), 1);
+    let folder = "aws-region-certificates";
+    refused(
+        &setup,
+        &clouds,
+        &[
+            (&format!("{folder}/eu-central-1/broken.pem"), ""),
+            (&format!("{folder}/eu-central-1/weak.der"), "RSA-2048"),
+            (&format!("{folder}/nowhere.pem"), "name of a region"),
+            (&format!("{folder}/eu-west-1.der"), "RSA-2048"),
+        ],
+    );
+}
+
+#[test]
+fn attack_14_a_region_has_so_many_certificates_and_no_more() {
+    let setup = Setup::new();
+    let authority = RegionAuthority::new(1);
+    let many: Vec<String> = (0..10)
+        .map(|serial| cloud_fixtures::pem(&aws::region_certificate(authority.key(), serial)))
+        .collect();
+    setup.write("aws-region-certificates/eu-central-1.pem", many.concat());
+    let clouds = setup.open();
+    assert_eq!(clouds.record_certificates().len(), 8);
+    let file = "aws-region-certificates/eu-central-1.pem";
+    refused(&setup, &clouds, &[(file, "one more than the 8"), (file, "one more than the 8")]);
+}
+
+#[test]
+fn roots_of_nitro_and_of_vtpms() {
+    let setup = Setup::new();
+    let (nitro, other) = (NitroAuthority::new(), RegionAuthority::new(1));
+    setup.write("aws-nitro-roots/root.pem", nitro.root_pem());
+    setup.write("aws-nitro-roots/again.pem", nitro.root_pem());
+    setup.write("aws-nitro-roots/other.pem", other.certificate_pem());
+    let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
+    setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
+    setup.write("gcp-vtpm-roots/odd.crt", "odd");
+    let clouds = setup.open();
+    assert!(!clouds.nitro_roots().is_empty());
+    assert!(roles(&clouds).contains(&&Role::AwsNitroRoot));
+    refused(&setup, &clouds, &[("aws-nitro-roots/other.pem", "CA"), ("gcp-vtpm-roots", "")]);
+    let (_, problems) = vtpm_roots_of([vtpm.certificate()]);
+    assert!(problems.is_empty(), "{problems:?}");
+    let found = clouds.findings();
+    assert!(found.contains(&Finding::Good("aws-nitro-tpm: 1 certificate".to_owned())), "{found:?}");
+    let warnings = found.iter().filter(|finding| matches!(finding, Finding::Warning(_))).count();
+    assert_eq!(warnings, 2);
+}
+
+#[test]
+fn azures_roots_and_cas_in_between_are_not_mistaken_for_each_other() {
+    let mut setup = Setup::new();
+    let authority = Authority::new("eastus");
+    let check = |setup: &Setup, holds: bool| {
+        let clouds = setup.open();
+        let trust = clouds.azure_trust();
+        let document = Machine::default().document(Some("1234567890"), NOW);
+        let signature = authority.sign(&document);
+        let nonce = ImdsNonce::recorded("1234567890").unwrap();
+        assert_eq!(verify(signature.as_bytes(), &trust.trust, &nonce, at(NOW)).is_ok(), holds);
+        // The record's certificates make the same trust again.
+        let again = azure_trust_of(&setup.settings.azure.clouds, trust.certificates.iter().cloned()).unwrap();
+        assert_eq!(verify(signature.as_bytes(), &again, &nonce, at(NOW)).is_ok(), holds);
+        clouds
+    };
+    setup.write("azure-roots/intermediate.pem", authority.intermediate_pem());
+    setup.write("azure-intermediates/root.pem", authority.root_pem());
+    let clouds = check(&setup, false);
+    refused(
+        &setup,
+        &clouds,
+        &[
+            ("azure-roots/intermediate.pem", "azure.intermediates"),
+            ("azure-intermediates/root.pem", "azure.roots"),
+        ],
+    );
+    assert!(clouds.missing("azure").is_some());
+    setup.write("azure-roots/root.pem", authority.root_pem());
+    setup.write("azure-intermediates/intermediate.pem", authority.intermediate_pem());
+    let clouds = check(&setup, true);
+    assert_eq!(roles(&clouds), [&Role::AzureRoot, &Role::AzureIntermediate]);
+    assert_eq!(clouds.missing("azure"), None);
+    setup.settings.azure.clouds = Vec::new();
+    assert_eq!(setup.open().missing("azure").unwrap(), "azure.clouds is empty");
+}
+
+#[test]
+fn what_is_named_and_cannot_be_read_is_an_error() {
+    let error = |change: &dyn Fn(&mut Setup), expected: &str| {
+        let mut setup = Setup::new();
+        change(&mut setup);
+        let error = setup.try_open().unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected:?} is not in {error}");
+    };
+    error(&|setup| setup.settings.gcp.jwks = Some(setup.path("keys.json")), "gcp.jwks");
+    error(
+        &|setup| {
+            setup.write("keys.json", json!({ "keys": [] }).to_string());
+            setup.settings.gcp.jwks = Some(setup.path("keys.json"));
+        },
+        "none of the JWK set's 0 keys",
+    );
+    error(&|setup| setup.settings.outgoing.ca = Some(setup.path("ca.pem")), "outgoing.ca");
+    error(
+        &|setup| {
+            setup.write("ca.pem", "nothing");
+            setup.settings.outgoing.ca = Some(setup.path("ca.pem"));
+        },
+        "holds no certificate",
+    );
+    error(&|setup| setup.write("azure-roots", "a file"), "azure-roots");
+}
+
+#[test]
+fn the_gateways_name_is_the_settings_or_the_certificates() {
+    let mut setup = Setup::new();
+    assert_eq!(setup.open().gateway_name(), "api-int.example.com");
+    let nameless = Clouds::open(&setup.settings, None).unwrap();
+    assert!(nameless.missing("gcp").unwrap().contains("gcp.name"));
+    setup.settings.gcp.name = Some("gateway-of-mine".to_owned());
+    assert_eq!(setup.open().gateway_name(), "gateway-of-mine");
+    assert!(matches!(Clouds::open(&setup.settings, None), Ok(clouds) if clouds.gateway_name() == "gateway-of-mine"));
+    assert!(!matches!(setup.try_open(), Err(CloudError::Client(_))));
+}

@@ -1,0 +1,78 @@
+//! A gateway's settings in a folder of their own, and the time as tests want it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::UnixTime;
+use attest_gateway::cloud::{CloudError, Clouds};
+use attest_gateway::metrics::Metrics;
+use attest_gateway::settings::{CloudSettings, Settings};
+use tempfile::TempDir;
+
+/// When tests happen, in seconds since 1970.
+pub const NOW: u64 = 1_795_000_000;
+
+pub fn at(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+pub struct Setup {
+    pub folder: TempDir,
+    pub settings: CloudSettings,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Setup {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings::defaults(folder.path()).unwrap().clouds;
+        Self {
+            folder,
+            settings,
+            metrics: Arc::default(),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file, and the folders that it needs.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Has these hosts at this address, with certificates by this CA.
+    pub fn connect(&mut self, hosts: &[&str], address: SocketAddr, ca_pem: Option<&str>) {
+        let hosts = hosts.iter().map(|host| ((*host).to_owned(), address));
+        self.settings.outgoing.connect.extend(hosts);
+        if let Some(ca_pem) = ca_pem {
+            self.write("outgoing-ca.pem", ca_pem);
+            self.settings.outgoing.ca = Some(self.path("outgoing-ca.pem"));
+        }
+    }
+
+    /// Requests wait for nothing worth mentioning.
+    pub fn impatient(&mut self) {
+        self.settings.wait = Duration::from_millis(1);
+    }
+
+    pub fn try_open(&self) -> Result<Clouds, CloudError> {
+        Clouds::open_counted(&self.settings, Some("api-int.example.com"), Arc::clone(&self.metrics))
+    }
+
+    pub fn open(&self) -> Clouds {
+        self.try_open().unwrap()
+    }
+
+    /// Whether this line is among the metrics.
+    pub fn measured(&self, line: &str) {
+        let text = self.metrics.text().unwrap();
+        assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+    }
+}

@@ -2,42 +2,153 @@
 
 use std::sync::Arc;
 
+use attest::aws::sts;
 use attest::endorsements::CloudEndorsements;
-use attest::{Claims, Endorsements, Submission};
+use attest::evidence::sts_expected;
+use attest::gcp::GcpError;
+use attest::protocol::{Blob, Evidence};
+use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
 use super::Gateway;
+use super::config::listen_to;
 use super::evidence::Asked;
 use super::problem::Refusal;
-use crate::audit::Basis;
+use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
+use crate::cloud::{AzureTrustInUse, GoogleKeysInUse};
+use crate::tokens::{self, TokenError};
+
+/// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
+const RETRIES: usize = 2;
 
 /// What one request's evidence is held against.
 #[derive(Debug, Default)]
 pub(super) struct Anchors {
     clouds: CloudEndorsements,
+    google_keys: Option<Arc<GoogleKeysInUse>>,
+    /// What the record names and nobody has kept yet.
     blobs: Vec<(String, Vec<u8>)>,
 }
 
 impl Anchors {
-    /// Gets what the challenge's kinds need.
-    pub(super) async fn gather(&mut self, _gateway: &Gateway, _asked: &Asked<'_>, _basis: &mut Basis) -> Result<(), Refusal> {
+    /// Gets what the challenge's kinds need: what is configured, and what was fetched.
+    ///
+    /// # Errors
+    /// `cloud-unavailable`.
+    pub(super) async fn gather(&mut self, gateway: &Gateway, asked: &Asked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
+        let (clouds, kept) = (&gateway.clouds, &gateway.cloud_blobs);
+        for kind in asked.opened.peek().subject.kinds() {
+            match kind {
+                Kind::Gcp => self.use_google_keys(clouds.google_keys(asked.now).await?, &mut basis.cloud),
+                Kind::AwsIdentityDocument => {
+                    self.clouds.region_certificates = Some(Arc::clone(clouds.region_certificates()));
+                    basis.cloud.region_certificates.clone_from(&kept.region_certificates);
+                }
+                Kind::AwsNitroTpm => {
+                    self.clouds.nitro_roots = Some(Arc::clone(clouds.nitro_roots()));
+                    basis.cloud.nitro_roots.clone_from(&kept.nitro_roots);
+                }
+                Kind::Azure => self.use_azure_trust(clouds.azure_trust(), kept, &mut basis.cloud),
+                Kind::Tpm | Kind::AwsSts | Kind::Token => {}
+            }
+        }
         Ok(())
     }
 
-    /// Verifies the evidence.
-    pub(super) async fn verify(
-        &mut self,
-        _gateway: &Gateway,
-        asked: &Asked<'_>,
-        endorsements: &Endorsements,
-        basis: &Basis,
-    ) -> Result<Claims, Refusal> {
-        let endorsements = endorsements.clone().with_clouds(self.clouds.clone());
-        let submission = Submission::new(asked.opened.peek(), asked.evidence, &basis.server_keys);
-        Ok(attest::verify(&submission, &endorsements, asked.now)?)
+    fn use_google_keys(&mut self, keys: Arc<GoogleKeysInUse>, basis: &mut CloudBasis) {
+        basis.google_keys = Some(self.keep(&keys.jwks));
+        self.clouds.google_keys = Some(Arc::new(keys.keys.clone()));
+        self.google_keys = Some(keys);
     }
 
-    pub(super) async fn redeem_token(&self, _gateway: &Gateway, _asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
-        Ok(None)
+    fn use_azure_trust(&mut self, in_use: AzureTrustInUse, kept: &CloudBasis, basis: &mut CloudBasis) {
+        basis.azure_clouds = in_use.trust.clouds().to_vec();
+        basis.azure_certificates = in_use
+            .certificates
+            .iter()
+            .map(|certificate| {
+                let name = Blobs::name(certificate);
+                if kept.azure_certificates.contains(&name) {
+                    name
+                } else {
+                    self.keep(certificate)
+                }
+            })
+            .collect();
+        self.clouds.azure = Some(in_use.trust);
+    }
+
+    fn keep(&mut self, content: &[u8]) -> String {
+        let name = Blobs::name(content);
+        self.blobs.push((name.clone(), content.to_vec()));
+        name
+    }
+
+    /// Verifies the evidence; once more, if a cloud has signed with what was not known and is now.
+    ///
+    /// # Errors
+    /// What the verification refuses, and `cloud-unavailable`.
+    pub(super) async fn verify(
+        &mut self,
+        gateway: &Gateway,
+        asked: &Asked<'_>,
+        endorsements: &Endorsements,
+        basis: &mut Basis,
+    ) -> Result<Claims, Refusal> {
+        let challenge = asked.opened.peek();
+        basis.cloud.sts_answer = ask_sts(gateway, asked, &basis.server_keys).await?;
+        basis.cloud.token = token_name(gateway, asked).await?;
+        let mut retries = 0;
+        loop {
+            let sts = match (&basis.cloud.sts_answer, asked.pool.policy.aws_sts()) {
+                (Some(answer), Some(rules)) => Some(StsCall {
+                    rules,
+                    answer: answer.as_answer(),
+                }),
+                _ => None,
+            };
+            let submission = Submission {
+                sts,
+                token: basis.cloud.token.as_deref(),
+                ..Submission::new(challenge, asked.evidence, &basis.server_keys)
+            };
+            let reject = match attest::verify(&submission, &endorsements.clone().with_clouds(self.clouds.clone()), asked.now) {
+                Ok(claims) => return Ok(claims),
+                Err(reject) => reject,
+            };
+            retries += 1;
+            if retries > RETRIES || !self.learn(gateway, asked, &reject, &mut basis.cloud).await {
+                return Err(reject.into());
+            }
+        }
+    }
+
+    /// Whether there is something newer to verify with, after this refusal.
+    async fn learn(&mut self, gateway: &Gateway, asked: &Asked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
+        match (reject, &self.google_keys, &asked.evidence.azure) {
+            (Reject::Gcp(GcpError::KeyUnknown { .. }), Some(keys), _) => {
+                let newer = gateway.clouds.newer_google_keys(keys, asked.now).await;
+                newer.map(|newer| self.use_google_keys(newer, basis)).is_some()
+            }
+            (Reject::Azure(error), _, Some(evidence)) if error.is_unknown_issuer() => {
+                let signature = evidence.signature.0.as_bytes();
+                let completed = gateway.clouds.completed_azure_trust(signature, asked.now).await;
+                completed
+                    .map(|trust| self.use_azure_trust(trust, &gateway.cloud_blobs, basis))
+                    .is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Uses the provisioning token beside the evidence up; gives what the administrator should know.
+    ///
+    /// # Errors
+    /// The codes that begin with `token-`.
+    pub(super) async fn redeem_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
+        let Some(evidence) = &asked.evidence.token else { return Ok(None) };
+        let (text, pool) = (evidence.token.reveal(), asked.pool.name());
+        let redeemed = tokens::redeem(&*gateway.store, text, pool, asked.peer, asked.now).await?;
+        Ok(redeemed.stale().map(str::to_owned))
     }
 
     /// What the record names, to be kept beside it.
@@ -46,17 +157,37 @@ impl Anchors {
     }
 }
 
-impl Gateway {
-    /// The gateway's own name, for evidence that says whom it is for.
-    pub(super) fn own_name(&self) -> &str {
-        "gateway"
-    }
+/// Sends the node's request to AWS STS, if it is one that may be sent.
+async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::SpkiSha256]) -> Result<Option<RecordedAnswer>, Refusal> {
+    let (
+        Evidence {
+            aws_sts: Some(evidence), ..
+        },
+        Some(rules),
+    ) = (asked.evidence, asked.pool.policy.aws_sts())
+    else {
+        return Ok(None);
+    };
+    let expected = sts_expected(asked.opened.peek(), server_keys);
+    let request = sts::check(&evidence.request, rules, &expected, asked.now).map_err(Reject::from)?;
+    let answer = gateway.clouds.ask_sts(&request).await?;
+    Ok(Some(RecordedAnswer {
+        status: answer.status,
+        content_type: answer.content_type,
+        body: Blob(answer.body),
+    }))
+}
 
-    pub(super) fn vtpm_roots(&self) -> Arc<attest::gcp::vtpm::VtpmRoots> {
-        Arc::new(attest::gcp::vtpm::VtpmRoots::load(Vec::new(), Vec::new()).0)
-    }
-
-    pub(super) fn vtpm_root_blobs(&self) -> Vec<String> {
-        Vec::new()
+/// The name of the provisioning token beside the evidence. It is looked at only: it is used up when everything else holds.
+async fn token_name(gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
+    let Some(evidence) = &asked.evidence.token else { return Ok(None) };
+    listen_to(gateway, asked.peer, asked.now)?;
+    let found = tokens::look_up(&*gateway.store, evidence.token.reveal()).await;
+    match found.map_err(|error| Refusal::because(&error))? {
+        Some((record, _)) => Ok(Some(record.name)),
+        None => {
+            gateway.guesses.wrong(asked.peer, asked.now);
+            Err(TokenError::Invalid.into())
+        }
     }
 }

@@ -67,7 +67,14 @@ async fn issue(
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     vouched.note(gateway, basis);
     let lifetime = gateway.settings.challenge_lifetime;
-    let issued = Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway.own_name(), now, lifetime)?;
+    let issued = Challenge::issue(
+        request,
+        &vouched.endorsements,
+        &pool.policy,
+        gateway.clouds.gateway_name(),
+        now,
+        lifetime,
+    )?;
     let challenge = challenges::seal(&gateway.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,

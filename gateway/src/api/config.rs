@@ -158,7 +158,7 @@ async fn decide<'p>(
 
 /// Refuses to look at credentials of a source that has shown too many wrong ones. It is told to come again, so that a good node behind the
 /// same address waits and is not turned away; and nothing is recorded, so that guessing does not fill the disk.
-fn listen_to(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime) -> Result<(), Refusal> {
+pub(super) fn listen_to(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime) -> Result<(), Refusal> {
     let Standing::Over { tell } = gateway.guesses.standing(peer, now) else {
         return Ok(());
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::net::IpAddr;
 
 use attest::protocol::{CONFIG_PREFIX, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
-use attest::{AttestationResult, Claims, EndorsedBy, NodeIdentity, TpmClaims, UnixTime};
+use attest::{AttestationResult, Claims, EndorsedBy, NodeIdentity, Reject, TpmClaims, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -114,6 +114,11 @@ async fn decide(
     basis: &mut Basis,
 ) -> Result<Earned, Refusal> {
     let Asked { pool, opened, now, .. } = *asked;
+    // Nobody is asked about evidence that was not asked for.
+    let (subject, shown) = (opened.peek().subject.kinds(), asked.evidence.kinds());
+    if subject != shown {
+        return Err(Reject::KindsShown { asked: subject, shown }.into());
+    }
     // First, so that what cannot be verified at all spends nothing.
     anchors.gather(gateway, asked, basis).await?;
     let challenge = opened.spend(&*gateway.store).await?;
@@ -127,6 +132,11 @@ async fn decide(
         .filter(|instance| *instance != claims.identity())
         .map(ToString::to_string);
     record.claims = Some(claims.clone());
+    if let Some(claimed) = claims.aws_identity_document() {
+        // The other regions' certificates had no part in it.
+        let region = claimed.document().replayable().region().to_owned();
+        basis.cloud.region_certificates.retain(|name, _| *name == region);
+    }
 
     if let Some(tpm) = claims.tpm() {
         let alert = enrolment::note_counters(&*gateway.store, claims.identity(), tpm)

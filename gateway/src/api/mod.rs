@@ -29,7 +29,7 @@ use axum::{Json, Router, middleware};
 pub use problem::{CODES, Refusal};
 use tokio::sync::Semaphore;
 
-use crate::audit::{Basis, Journal, JournalError, Record, Recorded, Verdict};
+use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::ek_roots::EkRootsFolder;
@@ -66,6 +66,8 @@ pub struct Gateway {
     pub ek_root_blobs: Vec<String>,
     /// What evidence of clouds is verified against.
     pub clouds: Clouds,
+    /// The blobs that hold the configured certificates of clouds, likewise.
+    pub cloud_blobs: CloudBasis,
     /// The pools, as they are at the moment.
     pub pools: LivePools,
     /// What is counted.
@@ -116,7 +118,7 @@ impl Gateway {
         let allowlisted = record.filter(|_| !elsewhere && by != RootsTaken::OfGoogle);
         let mut endorsements = match by {
             RootsTaken::OfMakers => Endorsements::new(Arc::clone(&self.ek_roots.roots)),
-            RootsTaken::OfGoogle => Endorsements::of_gcp_instances(self.vtpm_roots()),
+            RootsTaken::OfGoogle => Endorsements::of_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
             RootsTaken::None => Endorsements::new(Arc::default()),
         };
         if allowlisted.is_some() {
@@ -185,7 +187,7 @@ impl Vouched {
         basis.allowlisted = self.allowlisted.is_some();
         match self.by {
             RootsTaken::OfMakers => basis.ek_roots.clone_from(&gateway.ek_root_blobs),
-            RootsTaken::OfGoogle => basis.cloud.vtpm_roots = Some(gateway.vtpm_root_blobs()),
+            RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&gateway.cloud_blobs.vtpm_roots),
             RootsTaken::None => {}
         }
     }

@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::challenges::ChallengeError;
+use crate::cloud::CloudUnavailable;
 use crate::enrolment::EnrolmentError;
 use crate::ignition::Inexpressible;
 use crate::instances::InstanceError;
@@ -53,6 +54,7 @@ codes! {
     BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
     NO_SUCH_PATH = NOT_FOUND, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
+    CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
 
@@ -228,6 +230,13 @@ impl From<EnrolmentError> for Refusal {
             }
             EnrolmentError::Store(error) => Self::because(&error),
         }
+    }
+}
+
+impl From<CloudUnavailable> for Refusal {
+    fn from(error: CloudUnavailable) -> Self {
+        tracing::warn!(%error, "cannot verify evidence of a cloud");
+        Self::new(CLOUD_UNAVAILABLE, "what this evidence is verified against cannot be had now")
     }
 }
 

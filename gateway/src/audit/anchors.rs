@@ -3,20 +3,42 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attest::EkRoots;
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::NitroRoots;
-use attest::azure::AzureTrust;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::GoogleKeys;
 use attest::gcp::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
-use super::blobs::Blobs;
+use super::blobs::{BlobError, Blobs};
 use super::record::CloudBasis;
 use super::replay::ReplayError;
+use crate::cloud::{self, Clouds, Role};
 
 impl CloudBasis {
+    /// Keeps every configured certificate, and gives their names: all that any record will speak of.
+    ///
+    /// # Errors
+    /// [`BlobError`].
+    pub fn keep(clouds: &Clouds, blobs: &Blobs) -> Result<Self, BlobError> {
+        let mut basis = Self {
+            vtpm_roots: Some(Vec::new()),
+            azure_clouds: clouds.azure_trust().trust.clouds().to_vec(),
+            ..Self::default()
+        };
+        for (role, certificate) in clouds.record_certificates() {
+            let name = Blobs::name(certificate);
+            blobs.put(&name, certificate)?;
+            match role {
+                Role::GcpVtpmRoot => basis.vtpm_roots.get_or_insert_default().push(name),
+                Role::AwsRegion(region) => basis.region_certificates.entry(region.clone()).or_default().push(name),
+                Role::AwsNitroRoot => basis.nitro_roots.push(name),
+                Role::AzureRoot | Role::AzureIntermediate => basis.azure_certificates.push(name),
+            }
+        }
+        Ok(basis)
+    }
+
     /// What the clouds signed with, as it was then.
     pub(super) fn endorsements(&self, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
         let wrong = |what: &'static str| move |problem: String| ReplayError::Anchor { what, problem };
@@ -43,14 +65,10 @@ impl CloudBasis {
             let roots = NitroRoots::new(&certificates(&self.nitro_roots, blobs)?);
             Some(Arc::new(roots.map_err(|error| wrong("roots of NitroTPM")(error.to_string()))?))
         };
-        let azure = if self.azure_roots.is_empty() {
+        let azure = if self.azure_certificates.is_empty() {
             None
         } else {
-            let (roots, intermediates) = (
-                certificates(&self.azure_roots, blobs)?,
-                certificates(&self.azure_intermediates, blobs)?,
-            );
-            let trust = AzureTrust::new(self.azure_clouds.clone(), &roots, intermediates);
+            let trust = cloud::azure_trust_of(&self.azure_clouds, certificates(&self.azure_certificates, blobs)?);
             Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
         };
         Ok(CloudEndorsements {
@@ -64,10 +82,7 @@ impl CloudBasis {
     /// The roots of instances' vTPMs, as they were then.
     pub(super) fn vtpm_roots(&self, blobs: &Blobs) -> Result<Option<Arc<VtpmRoots>>, ReplayError> {
         let Some(names) = &self.vtpm_roots else { return Ok(None) };
-        let (roots, intermediates) = certificates(names, blobs)?
-            .into_iter()
-            .partition(|certificate| EkRoots::is_self_issued(certificate));
-        let (roots, _) = VtpmRoots::load(roots, intermediates);
+        let (roots, _) = cloud::vtpm_roots_of(certificates(names, blobs)?);
         Ok(Some(Arc::new(roots)))
     }
 }

@@ -228,12 +228,9 @@ pub struct CloudBasis {
     /// Whose attested documents are taken.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub azure_clouds: Vec<AzureCloud>,
-    /// Azure's roots of attested documents.
+    /// The CAs of attested documents, configured and fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub azure_roots: Vec<String>,
-    /// Intermediates of the same, configured and fetched.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub azure_intermediates: Vec<String>,
+    pub azure_certificates: Vec<String>,
     /// What AWS STS has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sts_answer: Option<RecordedAnswer>,
@@ -245,6 +242,18 @@ pub struct CloudBasis {
 impl CloudBasis {
     fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl RecordedAnswer {
+    /// The answer, to be verified.
+    #[must_use]
+    pub fn as_answer(&self) -> attest::aws::sts::Answer<'_> {
+        attest::aws::sts::Answer {
+            status: self.status,
+            content_type: self.content_type.as_deref(),
+            body: self.body.as_ref(),
+        }
     }
 }
 

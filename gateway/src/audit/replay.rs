@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use attest::aws::sts::Answer;
 use attest::protocol::Blob;
 use attest::{AppraisalPolicy, AttestationResult, Endorsements, Reject, StsCall, Submission, UnixTime};
 use rustls_pki_types::CertificateDer;
@@ -145,11 +144,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     let sts = match (&basis.cloud.sts_answer, policy.aws_sts()) {
         (Some(answer), Some(rules)) => Some(StsCall {
             rules,
-            answer: Answer {
-                status: answer.status,
-                content_type: answer.content_type.as_deref(),
-                body: answer.body.as_ref(),
-            },
+            answer: answer.as_answer(),
         }),
         _ => None,
     };

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::{self, Gateway, Peer};
-use crate::audit::{BlobError, Blobs, Journal, JournalError};
+use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError};
 use crate::clock::Clock;
 use crate::cloud::{self, CloudError, Clouds};
 use crate::ek_roots::{self, EkRootsFolderError};
@@ -169,6 +169,7 @@ impl Server {
             blobs.put(&name, certificate)?;
             ek_root_blobs.push(name);
         }
+        let cloud_blobs = CloudBasis::keep(&clouds, &blobs)?;
         let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
@@ -199,6 +200,7 @@ impl Server {
             ek_roots,
             ek_root_blobs,
             clouds,
+            cloud_blobs,
             pools,
             metrics,
             tls,

@@ -110,13 +110,15 @@ async fn nothing_is_fetched_that_need_not_or_must_not_be() {
         assert_eq!(azure.fetches(), 0);
     };
     let intermediate = |azure: &mut Azure| {
-        azure
-            .setup
-            .write("azure-intermediates/a.pem", azure.authority.intermediate_pem());
+        azure.setup.write("azure-intermediates/a.pem", azure.authority.intermediate_pem());
     };
     check(&intermediate, true).await;
     check(&|azure| azure.setup.settings.azure.fetch_intermediates = false, false).await;
-    check(&|azure| std::fs::remove_file(azure.setup.path("azure-roots/root.pem")).unwrap(), false).await;
+    check(
+        &|azure| std::fs::remove_file(azure.setup.path("azure-roots/root.pem")).unwrap(),
+        false,
+    )
+    .await;
     check(&|azure| azure.setup.settings.azure.clouds = Vec::new(), false).await;
     let azure = Azure::start();
     for nonsense in ["", "AAAA", "no base64!"] {
@@ -139,7 +141,10 @@ async fn attack_19_other_places_are_not_asked() {
         assert_eq!(azure.fetches(), 0, "{url}");
     }
     // The second place may be better.
-    let azure = Azure::of(Authority::with(&NAMES, &["http://evil.example/a.crt", "http://cacerts.digicert.com/a.crt", ISSUER_URL]));
+    let azure = Azure::of(Authority::with(
+        &NAMES,
+        &["http://evil.example/a.crt", "http://cacerts.digicert.com/a.crt", ISSUER_URL],
+    ));
     assert!(completed(&azure.setup.open(), &azure.signature(), NOW).await);
     assert_eq!(azure.fetches(), 2);
 }
@@ -166,7 +171,14 @@ async fn attack_19_what_comes_has_to_complete_the_chain() {
     check(&|azure| azure.aia.set_certificate(azure.authority.root())).await;
     check(&|azure| azure.aia.set_certificate(azure.authority.leaf())).await;
     check(&|azure| azure.aia.set_certificate(somebody.intermediate())).await;
-    check(&|azure| azure.aia.set_certificate(&[azure.authority.intermediate_pem(), somebody.intermediate_pem()].concat().into_bytes())).await;
+    check(&|azure| {
+        azure.aia.set_certificate(
+            &[azure.authority.intermediate_pem(), somebody.intermediate_pem()]
+                .concat()
+                .into_bytes(),
+        )
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -205,7 +217,10 @@ async fn attack_12_a_document_that_is_not_azures_brings_nothing_in() {
     let forged = Message::azure(document.as_bytes(), azure.authority.leaf()).sign(&Key::new(RsaKeySize::_2048));
     assert!(!completed(&clouds, &data_encoding::BASE64.encode(&forged), NOW).await);
     assert_eq!(clouds.azure_trust().certificates.len(), 1);
-    assert!(completed(&clouds, &azure.signature(), NOW).await, "the real one is not hindered by it");
+    assert!(
+        completed(&clouds, &azure.signature(), NOW).await,
+        "the real one is not hindered by it"
+    );
 }
 
 /// A chain of this many CAs below a root, each of which says where the next one is.
@@ -279,6 +294,9 @@ async fn attack_19_whoever_sends_documents_has_few_urls_asked() {
     azure
         .setup
         .measured(r#"attest_gateway_cloud_fetches_total{what="azure-issuer",result="limited"} 10"#);
-    assert!(!completed(&clouds, &azure.signature(), NOW + 30).await, "what it costs the others: a while");
+    assert!(
+        !completed(&clouds, &azure.signature(), NOW + 30).await,
+        "what it costs the others: a while"
+    );
     assert!(completed(&clouds, &azure.signature(), NOW + 60).await);
 }

@@ -52,7 +52,10 @@ fn a_region_has_a_file_or_a_folder_or_both() {
     let [first, second, third] = [1, 2, 3].map(RegionAuthority::new);
     setup.write("aws-region-certificates/eu-central-1.pem", first.certificate_pem());
     setup.write("aws-region-certificates/eu-central-1/next.der", second.certificate());
-    setup.write("aws-region-certificates/us-gov-west-1/a.pem", [third.certificate_pem(), third.certificate_pem()].concat());
+    setup.write(
+        "aws-region-certificates/us-gov-west-1/a.pem",
+        [third.certificate_pem(), third.certificate_pem()].concat(),
+    );
     setup.write("aws-region-certificates/README", "what is here");
     setup.write("aws-region-certificates/..data/eu-west-1.pem", first.certificate_pem());
     let clouds = setup.open();
@@ -129,7 +132,10 @@ fn roots_of_nitro_and_of_vtpms() {
     let (_, problems) = vtpm_roots_of([vtpm.certificate()]);
     assert!(problems.is_empty(), "{problems:?}");
     let found = clouds.findings();
-    assert!(found.contains(&Finding::Good("aws-nitro-tpm: 1 certificate".to_owned())), "{found:?}");
+    assert!(
+        found.contains(&Finding::Good("aws-nitro-tpm: 1 certificate".to_owned())),
+        "{found:?}"
+    );
     let warnings = found.iter().filter(|finding| matches!(finding, Finding::Warning(_))).count();
     assert_eq!(warnings, 2);
 }

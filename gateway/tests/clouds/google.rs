@@ -96,7 +96,9 @@ async fn keys_are_fetched_once_and_kept_for_as_long_as_google_says() {
     assert_eq!(google.fetches(), 1);
     good(&clouds, &signer, due + FRESH * 3 / 4).await;
     assert_eq!(google.fetches(), 0);
-    google.setup.measured(r#"attest_gateway_cloud_fetches_total{what="google-keys",result="answered"} 2"#);
+    google
+        .setup
+        .measured(r#"attest_gateway_cloud_fetches_total{what="google-keys",result="answered"} 2"#);
 }
 
 #[tokio::test]
@@ -139,7 +141,9 @@ async fn an_outage_is_survived_for_a_day_and_costs_a_fetch_each_half_minute() {
         good(&clouds, &signer, now).await;
         google.setup.measured("attest_gateway_google_keys_stale 1");
     }
-    google.setup.measured(r#"attest_gateway_cloud_fetches_total{what="google-keys",result="failed"} 3"#);
+    google
+        .setup
+        .measured(r#"attest_gateway_cloud_fetches_total{what="google-keys",result="failed"} 3"#);
     let error = clouds.google_keys(at(over + 1)).await.unwrap_err();
     assert!(
         matches!(error, CloudUnavailable::TooOld { until, now, .. } if until == over && now == over + 1),
@@ -218,7 +222,11 @@ async fn attack_16_nonsense_is_never_taken_for_keys() {
     discovery("issuer", "https://evil.example").await;
     discovery("jwks_uri", "https://evil.example/certs").await;
     discovery("jwks_uri", "http://www.googleapis.com/oauth2/v3/certs").await;
-    check(&|google| google.keys.hide(google.keys.current().kid()), "none of the JWK set's 0 keys").await;
+    check(
+        &|google| google.keys.hide(google.keys.current().kid()),
+        "none of the JWK set's 0 keys",
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -103,6 +103,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/certificates.md",
         "docs/configuration.md",
         "docs/errors.md",
+        "docs/policy.md",
         "docs/pools.md",
         "docs/tokens.md",
         "docs/evidence/aws-identity-document.md",

@@ -330,11 +330,11 @@ advice! {
     NONCE = "nitro-tpm-nonce", "The attestation document is not for this challenge", "Boot again; if it stays, somebody replays documents.";
     USER_DATA = "nitro-tpm-user-data", "The attestation document is not for this pool and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
     OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the evidence beside it are about two instances", "Boot again; if it stays, somebody presents another instance's evidence.";
-    ACCOUNT = "nitro-tpm-account", "The pool does not take instances of this account", "Add the account to the pool's nitro-tpm.accounts, and let the node send evidence that shows its account: an identity document or STS.";
-    REGION = "nitro-tpm-region", "The pool does not take instances of this region", "Add the region to the pool's nitro-tpm.regions.";
-    INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's nitro-tpm.instances.";
+    ACCOUNT = "nitro-tpm-account", "The pool does not take instances of this account", "Add the account to the pool's aws_nitro_tpm.accounts, and let the node send evidence that shows its account: an identity document or STS.";
+    REGION = "nitro-tpm-region", "The pool does not take instances of this region", "Add the region to the pool's aws_nitro_tpm.regions.";
+    INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's aws_nitro_tpm.instances.";
     AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock; boot again for a fresh document.";
-    PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's nitro-tpm.pcrs.";
+    PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's aws_nitro_tpm.pcrs.";
 }
 
 impl NitroTpmError {

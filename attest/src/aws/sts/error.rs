@@ -216,15 +216,15 @@ macro_rules! advice {
 
 advice! {
     REQUEST = "sts-request", "The signed request is not the one that is accepted", "Use the unmodified attest-node.";
-    ENDPOINT = "sts-endpoint", "The signed request is not for an STS of the pool's regions", "Add the node's region to the pool's sts.regions.";
+    ENDPOINT = "sts-endpoint", "The signed request is not for an STS of the pool's regions", "Add the node's region to the pool's aws_sts.regions.";
     DATE = "sts-date", "The request was not signed just before", "Compare the clocks of node and gateway; the node takes its time from the hypervisor.";
     SERVER_ID = "sts-server-id", "The signed request is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection, or somebody replays requests.";
     REFUSED = "sts-refused", "AWS does not take the node's credentials", "Give the instance an instance profile with a role; boot again for fresh credentials.";
     UNAVAILABLE = "sts-unavailable", "AWS's answer cannot be used", "Boot again; if it stays, look at what is between the gateway and AWS.";
     NOT_AN_INSTANCE = "sts-not-an-instance", "The credentials are not those of an instance", "Attest with the credentials of the instance's own profile.";
-    ACCOUNT = "sts-account", "The pool does not take instances of this account", "Add the account to the pool's sts.accounts.";
-    ROLE = "sts-role", "The pool does not take instances of this role", "Add the role to the pool's sts.roles, if only ec2.amazonaws.com may assume it.";
-    INSTANCE = "sts-instance", "The pool does not take this instance", "Add the instance to the pool's sts.instances.";
+    ACCOUNT = "sts-account", "The pool does not take instances of this account", "Add the account to the pool's aws_sts.accounts.";
+    ROLE = "sts-role", "The pool does not take instances of this role", "Add the role to the pool's aws_sts.roles, if only ec2.amazonaws.com may assume it.";
+    INSTANCE = "sts-instance", "The pool does not take this instance", "Add the instance to the pool's aws_sts.instances.";
 }
 
 impl StsError {

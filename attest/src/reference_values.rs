@@ -62,7 +62,83 @@ pub enum ReferenceValuesError {
     },
 }
 
+/// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
+const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
+
+/// What a pool's file says about a PCR, or a range of them: a list of digests, or the words `"not checked"`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a list of digests (hexadecimal), or \"not checked\"")]
+pub enum PcrRule {
+    /// One of these.
+    Digests(Vec<HexDigest>),
+    /// Any value.
+    Word(NotChecked),
+}
+
+/// The words `"not checked"`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum NotChecked {
+    /// These words.
+    #[serde(rename = "not checked")]
+    NotChecked,
+}
+
+/// Why a pool's file says nothing that a quote could be compared with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PcrRulesError {
+    /// A key that is no PCR.
+    #[error("{0:?} is no PCR and no range such as \"0-7\"")]
+    Key(String),
+    /// A list for several PCRs.
+    #[error("{0:?}: a range cannot share one list of digests")]
+    Range(String),
+    /// A PCR twice.
+    #[error("PCR {0} is named twice")]
+    Repeated(u8),
+    /// A PCR is left out.
+    #[error("PCR {0} is not named: list its accepted digests, or say {0} = \"not checked\"")]
+    NotNamed(u8),
+    /// The values cannot be compared with.
+    #[error(transparent)]
+    Values(#[from] ReferenceValuesError),
+}
+
 impl ReferenceValues {
+    /// Reference values as a pool's file has them: by PCR, or by a range such as `0-7`. Each of the PCRs 0 to 7 must be named.
+    ///
+    /// # Errors
+    /// [`PcrRulesError`].
+    pub fn from_rules(bank: HashAlg, rules: BTreeMap<String, PcrRule>) -> Result<Self, PcrRulesError> {
+        let mut pcrs = BTreeMap::new();
+        for (key, rule) in rules {
+            let (first, last) = range(&key).ok_or_else(|| PcrRulesError::Key(key.clone()))?;
+            let accepted = match rule {
+                PcrRule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
+                PcrRule::Digests(_) if first != last => return Err(PcrRulesError::Range(key)),
+                PcrRule::Digests(digests) => Accepted::AnyOf(digests),
+            };
+            for pcr in first..=last {
+                if pcrs.insert(pcr, accepted.clone()).is_some() {
+                    return Err(PcrRulesError::Repeated(pcr));
+                }
+            }
+        }
+        if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
+            return Err(PcrRulesError::NotNamed(missing));
+        }
+        Ok(Self::new(bank, pcrs)?)
+    }
+
+    /// The same as [`ReferenceValues::from_rules`] takes.
+    #[must_use]
+    pub fn to_rules(&self) -> BTreeMap<String, PcrRule> {
+        let rule = |accepted: &Accepted| match accepted {
+            Accepted::NotChecked => PcrRule::Word(NotChecked::NotChecked),
+            Accepted::AnyOf(digests) => PcrRule::Digests(digests.clone()),
+        };
+        self.pcrs.iter().map(|(pcr, accepted)| (pcr.to_string(), rule(accepted))).collect()
+    }
+
     /// Reference values for `pcrs` of `bank`. Every PCR named is quoted, whether its value is checked or not.
     ///
     /// # Errors
@@ -110,4 +186,10 @@ impl ReferenceValues {
     pub fn selection(&self) -> Result<PcrSelection, SelectionError> {
         PcrSelection::new(self.bank, self.pcrs.keys().copied())
     }
+}
+
+fn range(key: &str) -> Option<(u8, u8)> {
+    let (first, last) = key.split_once('-').unwrap_or((key, key));
+    let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last).then_some((first, last))
 }

@@ -8,8 +8,7 @@ use attest::aws::identity_document::IdentityDocumentRules;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::AttestedDocumentRules;
-use attest::protocol::HexDigest;
-use attest::reference_values::Accepted;
+use attest::reference_values::PcrRule;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use serde::Deserialize;
 
@@ -127,28 +126,12 @@ struct Tpm {
     bank: HashAlg,
     #[serde(default)]
     endorsement: Endorsement,
-    pcrs: BTreeMap<String, Rule>,
+    pcrs: BTreeMap<String, PcrRule>,
 }
 
 const fn sha256() -> HashAlg {
     HashAlg::Sha256
 }
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a list of digests (hexadecimal), or \"not checked\"")]
-enum Rule {
-    Digests(Vec<HexDigest>),
-    Word(NotChecked),
-}
-
-#[derive(Debug, Deserialize)]
-enum NotChecked {
-    #[serde(rename = "not checked")]
-    NotChecked,
-}
-
-/// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
-const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
 /// Reads `pool.toml`; `folder` is what its paths are relative to.
 pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
@@ -158,7 +141,14 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     })?;
     let endorsement = file.tpm.as_ref().map(|tpm| tpm.endorsement).unwrap_or_default();
     let rules = Rules {
-        tpm: file.tpm.map(|tpm| reference_values(tpm, path)).transpose()?,
+        tpm: file
+            .tpm
+            .map(|tpm| ReferenceValues::from_rules(tpm.bank, tpm.pcrs))
+            .transpose()
+            .map_err(|error| PoolError::Pcrs {
+                path: path.to_owned(),
+                problem: error.to_string(),
+            })?,
         gcp: file.gcp,
         aws_identity_document: file.aws_identity_document,
         aws_nitro_tpm: file.aws_nitro_tpm,
@@ -226,38 +216,4 @@ fn policy(accepts: Vec<Combination>, rules: Rules, endorsement: Endorsement) -> 
         );
     }
     Ok(policy)
-}
-
-/// The reference values of `[tpm]`.
-fn reference_values(tpm: Tpm, path: &Path) -> Result<ReferenceValues, PoolError> {
-    let wrong = |problem: String| PoolError::Pcrs {
-        path: path.to_owned(),
-        problem,
-    };
-    let mut pcrs = BTreeMap::new();
-    for (key, rule) in tpm.pcrs {
-        let (first, last) = range(&key).ok_or_else(|| wrong(format!("{key:?} is no PCR and no range such as \"0-7\"")))?;
-        let accepted = match rule {
-            Rule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
-            Rule::Digests(_) if first != last => return Err(wrong(format!("{key:?}: a range cannot share one list of digests"))),
-            Rule::Digests(digests) => Accepted::AnyOf(digests),
-        };
-        for pcr in first..=last {
-            if pcrs.insert(pcr, accepted.clone()).is_some() {
-                return Err(wrong(format!("PCR {pcr} is named twice")));
-            }
-        }
-    }
-    if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
-        return Err(wrong(format!(
-            "PCR {missing} is not named: list its accepted digests, or say {missing} = \"not checked\""
-        )));
-    }
-    ReferenceValues::new(tpm.bank, pcrs).map_err(|error| wrong(error.to_string()))
-}
-
-fn range(key: &str) -> Option<(u8, u8)> {
-    let (first, last) = key.split_once('-').unwrap_or((key, key));
-    let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
-    (first <= last).then_some((first, last))
 }

@@ -9,11 +9,7 @@ use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
-use crate::protocol::HexDigest;
-use crate::reference_values::{Accepted, ReferenceValues, ReferenceValuesError};
-
-/// PCRs that every pool must speak of, as for a TPM: the firmware's and the boot loader's.
-const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
+use crate::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
 
 /// The rules. Every one that is given must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +38,7 @@ struct Raw {
     instances: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     age_limit_seconds: Option<u64>,
-    pcrs: BTreeMap<String, Rule<Vec<HexDigest>>>,
+    pcrs: BTreeMap<String, PcrRule>,
 }
 
 const fn nitro_tpm() -> Shape {
@@ -56,12 +52,6 @@ enum Rule<T> {
     Word(NotChecked),
 }
 
-#[derive(Serialize, Deserialize)]
-enum NotChecked {
-    #[serde(rename = "not checked")]
-    NotChecked,
-}
-
 /// Rules that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
@@ -73,21 +63,9 @@ pub enum RulesError {
         /// The value.
         found: String,
     },
-    /// A key that is no PCR.
-    #[error("{0:?} is no PCR and no range such as \"0-7\"")]
-    Key(String),
-    /// A list for several PCRs.
-    #[error("{0:?}: a range cannot share one list of digests")]
-    Range(String),
-    /// A PCR twice.
-    #[error("PCR {0} is named twice")]
-    Repeated(u8),
-    /// A PCR is left out.
-    #[error("PCR {0} is not named: list its accepted digests, or say {0} = \"not checked\"")]
-    NotNamed(u8),
-    /// The values cannot be compared with.
+    /// Of the PCRs.
     #[error(transparent)]
-    ReferenceValues(#[from] ReferenceValuesError),
+    Pcrs(#[from] PcrRulesError),
 }
 
 impl TryFrom<Raw> for NitroTpmRules {
@@ -107,29 +85,20 @@ impl TryFrom<Raw> for NitroTpmRules {
             regions: raw.regions,
             instances: raw.instances,
             age_limit_seconds: raw.age_limit_seconds,
-            pcrs: reference_values(raw.pcrs)?,
+            pcrs: ReferenceValues::from_rules(HashAlg::Sha384, raw.pcrs)?,
         })
     }
 }
 
 impl From<NitroTpmRules> for Raw {
     fn from(rules: NitroTpmRules) -> Self {
-        let accepted = |accepted: &Accepted| match accepted {
-            Accepted::NotChecked => Rule::Word(NotChecked::NotChecked),
-            Accepted::AnyOf(digests) => Rule::AnyOf(digests.clone()),
-        };
         Self {
             shape: rules.shape,
             accounts: rules.accounts.map_or(Rule::Word(NotChecked::NotChecked), Rule::AnyOf),
             regions: rules.regions,
             instances: rules.instances,
             age_limit_seconds: rules.age_limit_seconds,
-            pcrs: rules
-                .pcrs
-                .pcrs()
-                .iter()
-                .map(|(index, values)| (index.to_string(), accepted(values)))
-                .collect(),
+            pcrs: rules.pcrs.to_rules(),
         }
     }
 }
@@ -142,33 +111,6 @@ fn check_form(field: &'static str, values: Option<&[String]>, is_one: fn(&str) -
             found: found.clone(),
         }),
     }
-}
-
-fn reference_values(raw: BTreeMap<String, Rule<Vec<HexDigest>>>) -> Result<ReferenceValues, RulesError> {
-    let mut pcrs = BTreeMap::new();
-    for (key, rule) in raw {
-        let (first, last) = range(&key).ok_or_else(|| RulesError::Key(key.clone()))?;
-        let accepted = match rule {
-            Rule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
-            Rule::AnyOf(_) if first != last => return Err(RulesError::Range(key)),
-            Rule::AnyOf(digests) => Accepted::AnyOf(digests),
-        };
-        for pcr in first..=last {
-            if pcrs.insert(pcr, accepted.clone()).is_some() {
-                return Err(RulesError::Repeated(pcr));
-            }
-        }
-    }
-    if let Some(missing) = MUST_BE_NAMED.into_iter().find(|pcr| !pcrs.contains_key(pcr)) {
-        return Err(RulesError::NotNamed(missing));
-    }
-    Ok(ReferenceValues::new(HashAlg::Sha384, pcrs)?)
-}
-
-fn range(key: &str) -> Option<(u8, u8)> {
-    let (first, last) = key.split_once('-').unwrap_or((key, key));
-    let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
-    (first <= last).then_some((first, last))
 }
 
 impl NitroTpmRules {

@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 const REQUEST_LIMIT_BYTES: usize = 1024 * 1024;
 
 /// Body of an answer that is too large for every reader.
-pub const HUGE_BYTES: usize = 64 * 1024 * 1024;
+pub const HUGE_BYTES: usize = 16 * 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Connections that wait to be accepted: more than a test opens at once.

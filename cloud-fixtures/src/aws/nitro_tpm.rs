@@ -38,6 +38,13 @@ pub struct Level {
 }
 
 impl Level {
+    fn root(key: &Arc<KeyPair>) -> Self {
+        let mut root = Self::ca("aws.nitro-enclaves", None, key, 64 * HOUR_SECONDS);
+        root.params.not_before = date_time_ymd(2019, 10, 28);
+        root.params.not_after = date_time_ymd(2049, 10, 28);
+        root
+    }
+
     /// From a day and eight hours before `now` to sixteen hours after it.
     fn ca(common_name: &str, path_length: Option<u8>, key: &Arc<KeyPair>, now: u64) -> Self {
         let mut params = CertificateParams::default();
@@ -53,6 +60,7 @@ impl Level {
 /// AWS's CAs for documents: a root, a region's, a zone's, an instance's, and the key that signs the documents.
 pub struct NitroAuthority {
     keys: [Arc<KeyPair>; 5],
+    root: CertificateDer<'static>,
 }
 
 impl Default for NitroAuthority {
@@ -65,31 +73,24 @@ impl NitroAuthority {
     /// Generates its keys.
     #[must_use]
     pub fn new() -> Self {
+        let keys: [Arc<KeyPair>; 5] = std::array::from_fn(|_| Arc::new(p384()));
+        let root = Level::root(&keys[0]);
         Self {
-            keys: std::array::from_fn(|_| Arc::new(p384())),
+            root: root.params.self_signed(&*root.key).unwrap().into(),
+            keys,
         }
     }
 
-    /// The root's certificate, valid from 2019 to 2049.
+    /// The root's certificate, valid from 2019 to 2049. Documents show the same root with another signature of its own.
     #[must_use]
     pub fn root(&self) -> CertificateDer<'static> {
-        let root = self.root_level();
-        root.params.self_signed(&*root.key).unwrap().into()
+        self.root.clone()
     }
 
     /// The root's certificate, for a gateway's directory of roots.
     #[must_use]
     pub fn root_pem(&self) -> String {
-        let root = self.root_level();
-        root.params.self_signed(&*root.key).unwrap().pem()
-    }
-
-    fn root_level(&self) -> Level {
-        // Its dates are set below.
-        let mut root = Level::ca("aws.nitro-enclaves", None, &self.keys[0], 64 * HOUR_SECONDS);
-        root.params.not_before = date_time_ymd(2019, 10, 28);
-        root.params.not_after = date_time_ymd(2049, 10, 28);
-        root
+        crate::pem(&self.root)
     }
 
     /// The signer's certificate, as AWS's: three hours, no subjectAltName, no extended key usage. `now` in seconds since 1970.
@@ -115,7 +116,7 @@ impl NitroAuthority {
         let domain = format!("{region}.aws.nitro-enclaves");
         NitroDocument {
             levels: vec![
-                self.root_level(),
+                Level::root(&self.keys[0]),
                 Level::ca(&format!("0123.{domain}"), Some(2), &self.keys[1], now),
                 Level::ca(&format!("4567.zonal.{domain}"), Some(1), &self.keys[2], now),
                 Level::ca(&format!("{instance}.{domain}"), Some(0), &self.keys[3], now),

@@ -4,22 +4,28 @@
 //! the time is bounded. The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use attest::Kind;
 use zeroize::Zeroizing;
 
-use crate::attestation::{self, Presented};
+use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
+use crate::attestation::means::{Means, TpmMeans};
+use crate::attestation::{self, Target};
+use crate::cloud::{Base, nitro_tpm};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
-use crate::pointer::platform::{Platform, pointer_file};
+use crate::pointer::platform::{Instance, Platform, pointer_file};
 use crate::pointer::{Pointer, Source, write};
-use crate::tpm::{AkKind, EkChoice, Tpm, device};
+use crate::state::State;
+use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
 /// Kept back from the deadline, so that what hangs on the network is reported as such and not as a deadline that passed.
 const REPORT_TIME: Duration = Duration::from_secs(1);
@@ -45,6 +51,14 @@ pub struct Settings {
     pub name: Option<String>,
     /// The kernel command line.
     pub cmdline: PathBuf,
+    /// The folder of the DMI tables.
+    pub dmi: PathBuf,
+    /// The metadata server.
+    pub metadata: Base,
+    /// AWS's program that asks the NitroTPM: a path, or a name to be looked for in `PATH`.
+    pub nitro_tpm_attest: PathBuf,
+    /// The folder for what is kept until the next boot.
+    pub state: PathBuf,
 }
 
 /// How the work ended.
@@ -68,7 +82,7 @@ struct Done {
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
     let deadline = Deadline::after(settings.deadline);
-    let platform = Platform::read(&settings.cmdline);
+    let platform = Platform::read(&settings.cmdline, &settings.dmi);
     let output = settings.output.clone().unwrap_or_else(|| platform.user_config.clone());
     write::tidy(&output);
     let seconds = settings.deadline.as_secs_f32();
@@ -147,7 +161,7 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
     }
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,
-        None => platform.pointer()?,
+        None => platform.pointer(&settings.metadata, deadline)?,
     };
     let mut pointer = Pointer::parse(&bytes)?;
     let sources = pointer.sources();
@@ -157,7 +171,16 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
         ));
     }
     let trust = Trust::new(&pointer.authorities()?)?;
-    device::ready(&settings.tcti)?;
+    let mut surroundings = Surroundings {
+        tpm: device::ready(&settings.tcti),
+        instance: None,
+    };
+    if let Err(absent) = &surroundings.tpm {
+        surroundings.instance = platform.instance(&settings.metadata, deadline)?;
+        if surroundings.instance.is_none() {
+            return Err(absent.clone().into());
+        }
+    }
     let http = Http::new(trust)?;
     let mut done = Done::default();
     let gateways = discover(&http, &sources, deadline, &mut done);
@@ -170,17 +193,33 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
             false => Ok(Work::Done(done)),
         };
     }
-    attest_to_all(settings, &http, &gateways, deadline, &mut pointer, &mut done)?;
+    // Who takes nothing from clouds need not know whether this is one.
+    if surroundings.instance.is_none()
+        && cloud::KINDS
+            .iter()
+            .any(|kind| gateways.iter().any(|(_, takes)| takes.contains(kind)))
+    {
+        surroundings.instance = platform.instance(&settings.metadata, deadline)?;
+    }
+    attest_to_all(settings, &http, &gateways, &surroundings, deadline, &mut pointer, &mut done)?;
     Ok(Work::Done(done))
 }
 
-/// The sources that are attestation gateways. A node never shows its EK to anything else.
-fn discover<'a>(http: &Http, sources: &'a [Source], deadline: Deadline, done: &mut Done) -> Vec<&'a Source> {
+/// What there may be to attest with.
+struct Surroundings {
+    /// Whether there is a TPM.
+    tpm: Result<(), TpmError>,
+    /// The instance of a cloud that this node is.
+    instance: Option<Instance>,
+}
+
+/// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
+fn discover<'a>(http: &Http, sources: &'a [Source], deadline: Deadline, done: &mut Done) -> Vec<(&'a Source, BTreeSet<Kind>)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = deadline.share(sources.len() - index);
         match Gateway::new(http, &source.base, share).discover() {
-            Ok(Discovered::Gateway) => gateways.push(source),
+            Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
             Err(error) => done.failed.push(error.into()),
         }
@@ -188,14 +227,14 @@ fn discover<'a>(http: &Http, sources: &'a [Source], deadline: Deadline, done: &m
     gateways
 }
 
-fn attest_to_all(
-    settings: &Settings,
-    http: &Http,
-    gateways: &[&Source],
-    deadline: Deadline,
-    pointer: &mut Pointer,
-    done: &mut Done,
-) -> Result<(), Failure> {
+/// A TPM with the EK that it attests by.
+struct Opened {
+    tpm: Tpm,
+    ek: EndorsementKey,
+    intermediates: Vec<Vec<u8>>,
+}
+
+fn open(settings: &Settings) -> Result<Opened, TpmError> {
     let mut tpm = Tpm::open(&settings.tcti)?;
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
@@ -203,24 +242,76 @@ fn attest_to_all(
     } else {
         Vec::new()
     };
-    let ak = settings.ak.unwrap_or_else(|| {
-        if tpm.can_make(AkKind::EccP256) {
-            AkKind::EccP256
-        } else {
-            AkKind::Rsa2048
+    Ok(Opened { tpm, ek, intermediates })
+}
+
+impl Opened {
+    fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Option<String>), TpmError> {
+        let ak = settings.ak.unwrap_or_else(|| {
+            if self.tpm.can_make(AkKind::EccP256) {
+                AkKind::EccP256
+            } else {
+                AkKind::Rsa2048
+            }
+        });
+        let keys = self.tpm.attester(&self.ek, ak)?;
+        let intermediates = std::mem::take(&mut self.intermediates);
+        Ok(TpmMeans::new(&self.ek, intermediates, keys, &settings.event_log))
+    }
+}
+
+fn attest_to_all(
+    settings: &Settings,
+    http: &Http,
+    gateways: &[(&Source, BTreeSet<Kind>)],
+    surroundings: &Surroundings,
+    deadline: Deadline,
+    pointer: &mut Pointer,
+    done: &mut Done,
+) -> Result<(), Failure> {
+    let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.iter().copied()).collect();
+    let mut opened = None;
+    let mut means = Means {
+        name: settings.name.clone(),
+        ..Means::default()
+    };
+    // On a cloud, one of two may be out of order: the pool says whether the other is enough.
+    let mut missing = Vec::new();
+    if takes.contains(&Kind::Tpm) && surroundings.tpm.is_ok() {
+        let tpm = open(settings).and_then(|tpm| opened.insert(tpm).means(settings));
+        match tpm {
+            Ok((tpm, note)) => {
+                done.notes.extend(note);
+                means.tpm = Some(tpm);
+            }
+            Err(error) => missing.push(Failure::from(error)),
         }
-    });
-    let mut attester = tpm.attester(&ek, ak)?;
-    let (event_log, note) = attestation::event_log(&settings.event_log);
-    done.notes.extend(note);
-    let presented = Presented::new(settings.name.clone(), &ek, intermediates, attester.ak_public(), event_log);
-    for (index, source) in gateways.iter().enumerate() {
-        let gateway = Gateway::new(http, &source.base, deadline.share(gateways.len() - index));
-        match attestation::attest(&gateway, &source.pool, &presented, &mut attester) {
-            Ok(ticket) => {
-                pointer.set_ticket(source.place, &ticket);
+    }
+    if let Some(instance) = &surroundings.instance {
+        match cloud_means(settings, instance, &takes, surroundings.tpm.is_ok(), deadline) {
+            Ok(cloud) => means.cloud = cloud,
+            Err(failure) => missing.push(failure),
+        }
+    }
+    if means.tpm.is_none() && means.cloud.is_none() && !missing.is_empty() {
+        return Err(missing.swap_remove(0));
+    }
+    done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
+    for (index, (source, takes)) in gateways.iter().enumerate() {
+        let share = deadline.share(gateways.len() - index);
+        let token = pointer.token(source.place);
+        let target = Target {
+            gateway: &Gateway::new(http, &source.base, share),
+            takes,
+            pool: &source.pool,
+            token: token.as_ref(),
+            deadline: share,
+        };
+        match attestation::attest(target, &mut means) {
+            Ok(attested) => {
+                pointer.set_ticket(source.place, &attested.ticket);
                 done.attested
-                    .push(format!("as tpm:{} to {} for pool {}", ek.digest, source.base, source.pool));
+                    .push(format!("{attested} to {} for pool {}", source.base, source.pool));
             }
             Err(failure) => done.failed.push(failure),
         }
@@ -229,4 +320,20 @@ fn attest_to_all(
         done.pointer = Some(pointer.to_bytes());
     }
     Ok(())
+}
+
+fn cloud_means<'a>(
+    settings: &Settings,
+    instance: &'a Instance,
+    takes: &BTreeSet<Kind>,
+    has_tpm: bool,
+    deadline: Deadline,
+) -> Result<Option<CloudMeans<'a>>, Failure> {
+    let state = State::new(&settings.state);
+    let program = nitro_tpm::find(&settings.nitro_tpm_attest, std::env::var_os("PATH").as_deref());
+    let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpm {
+        program,
+        folder: state.input(),
+    });
+    CloudMeans::find(instance, takes, nitro_tpm, &state, deadline)
 }

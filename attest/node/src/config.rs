@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::cloud::Base;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::identity::Identity;
@@ -33,6 +34,10 @@ pub struct Settings {
     pub deadline: Duration,
     /// The kernel command line.
     pub cmdline: PathBuf,
+    /// The folder of the DMI tables.
+    pub dmi: PathBuf,
+    /// The metadata server.
+    pub metadata: Base,
 }
 
 /// Checks what `--spec` is given: three numbers.
@@ -69,7 +74,7 @@ fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let identity = Identity::read(&settings.certificate)?;
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,
-        None => Platform::read(&settings.cmdline).pointer()?,
+        None => Platform::read(&settings.cmdline, &settings.dmi).pointer(&settings.metadata, deadline)?,
     };
     let pointer = Pointer::parse(&bytes)?;
     let (base, pool) = source(pointer.sources(), settings.url.as_deref())?;

@@ -35,6 +35,12 @@ impl Deadline {
         Self::after(self.remaining() / parts)
     }
 
+    /// This deadline, or so much from now, whichever comes first.
+    #[must_use]
+    pub fn at_most(&self, time: Duration) -> Self {
+        Self::after(self.remaining().min(time))
+    }
+
     /// This deadline, brought forward by what the caller needs for itself.
     #[must_use]
     pub fn before(&self, time: Duration) -> Self {
@@ -101,6 +107,8 @@ mod tests {
         assert!(deadline.share(0).remaining() > Duration::from_secs(50));
         assert!(deadline.before(Duration::from_secs(50)).remaining() <= Duration::from_secs(10));
         assert_eq!(deadline.before(Duration::from_secs(70)).remaining(), Duration::ZERO);
+        assert!(deadline.at_most(Duration::from_secs(5)).remaining() <= Duration::from_secs(5));
+        assert!(deadline.at_most(Duration::from_secs(90)).remaining() <= Duration::from_secs(60));
         assert!(Deadline::after(Duration::MAX).remaining() > Duration::from_secs(80_000));
     }
 }

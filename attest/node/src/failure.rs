@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cloud::CloudError;
 use crate::gateway::GatewayError;
 use crate::gateway::identity::IdentityError;
 use crate::pointer::PointerError;
@@ -22,7 +23,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 27] = [
+pub const CODES: [&str; 34] = [
     "pointer-not-found",
     "pointer-malformed",
     "pointer-version",
@@ -50,6 +51,13 @@ pub const CODES: [&str; 27] = [
     "kubelet-certificate",
     "kubelet-certificate-unasked",
     "config-source",
+    "metadata-unreachable",
+    "metadata-refused",
+    "metadata-answer",
+    "provisioning-media",
+    "nitro-tpm-failed",
+    "sts-request",
+    "nothing-to-show",
 ];
 
 impl Failure {
@@ -89,6 +97,7 @@ pub fn printable(text: &str) -> String {
 impl From<PointerError> for Failure {
     fn from(error: PointerError) -> Self {
         let (code, next_step) = match &error {
+            PointerError::Cloud(error) => return error.clone().into(),
             PointerError::NotFound { .. } => (
                 "pointer-not-found",
                 "give this node a pointer config where it is looked for, or name its file with --pointer",
@@ -132,6 +141,36 @@ impl From<TpmError> for Failure {
                 "tpm-failed",
                 "run `attest-node ek` on this node; if the TPM keeps failing, reset it in the firmware setup",
             ),
+        };
+        Self::new(code, &error, next_step)
+    }
+}
+
+impl From<CloudError> for Failure {
+    fn from(error: CloudError) -> Self {
+        let (code, next_step) = match &error {
+            CloudError::Unreachable { .. } | CloudError::Failing { .. } => (
+                "metadata-unreachable",
+                "check that this node's network is up, and that its metadata service is enabled",
+            ),
+            CloudError::Refused { .. } => (
+                "metadata-refused",
+                "enable what is refused: on Amazon EC2 the metadata service (IMDSv2), on Google Compute Engine a service account",
+            ),
+            CloudError::Answer { .. } => (
+                "metadata-answer",
+                "find out what answers in the metadata server's place; if it is the cloud's, report this message",
+            ),
+            CloudError::ProvisioningMedia(_) => (
+                "provisioning-media",
+                "give the virtual machine the pointer config as user data, or name its file with --pointer",
+            ),
+            CloudError::NitroTpm { .. } => (
+                "nitro-tpm-failed",
+                "run this program on the node; the instance's image must be registered with NitroTPM",
+            ),
+            CloudError::Sts(_) => ("sts-request", "set this node's clock; if it is right, report this message"),
+            CloudError::Client(_) => ("internal", "report this message"),
         };
         Self::new(code, &error, next_step)
     }

@@ -1,18 +1,21 @@
 //! The node's half of the attestation gateway: runs in the initramfs before Ignition fetches.
 //!
-//! A run in reading order ([`boot`]): the pointer config is found as Ignition would find it ([`pointer`]), the gateway that it
-//! names is asked for a challenge ([`gateway`]), the TPM answers it ([`tpm`], [`attestation`]), and the ticket that this earns is
-//! put into the pointer, which Ignition then reads. If anything fails ([`failure`]), or takes too long ([`deadline`]), the pointer
-//! stays as it is, and the node gets what the pool gives to a node that shows nothing.
+//! A run in reading order ([`boot`]): the pointer config is found as Ignition would find it ([`pointer`]), in a cloud's user data, too
+//! ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
+//! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
+//! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, and the node gets what the pool gives to a node that
+//! shows nothing.
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]).
 
 pub mod attestation;
 pub mod boot;
+pub mod cloud;
 pub mod config;
 pub mod deadline;
 pub mod ek_table;
 pub mod failure;
 pub mod gateway;
 pub mod pointer;
+pub mod state;
 pub mod tpm;

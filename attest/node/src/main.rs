@@ -5,22 +5,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use attest_node::boot::{self, Settings};
+use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config;
 use attest_node::ek_table::ek_table;
+use attest_node::state;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use clap::{Parser, Subcommand};
 
 /// Proves to the attestation gateway what this node is, before Ignition fetches its config.
 ///
-/// Finds the pointer config as Ignition would, attests with this node's TPM to the gateway that it names, and writes the same
-/// pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is and one line on
+/// Finds the pointer config as Ignition would, attests to the gateway that it names with this node's TPM, with what its cloud says of
+/// it, or with both, and writes the same pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is and one line on
 /// stderr says why. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = false)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Pointer config to use instead of what Ignition would find (user.ign, then QEMU's fw_cfg)
+    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// Where to write the pointer with the ticket [default: Ignition's user.ign, /usr/lib/ignition/user.ign]
@@ -47,6 +49,18 @@ struct Arguments {
     /// The kernel command line, in which ignition.config.url may stand
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
+    /// The folder of the firmware's DMI tables, in which the cloud stands
+    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+    dmi: PathBuf,
+    /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
+    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
+    metadata: Base,
+    /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
+    nitro_tpm_attest: PathBuf,
+    /// The folder for what is kept until the next boot: how gateways know this instance again
+    #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
+    state: PathBuf,
 }
 
 #[derive(Subcommand)]
@@ -65,7 +79,7 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign")]
 struct ConfigArguments {
-    /// Pointer config to use instead of what Ignition would find (user.ign, then QEMU's fw_cfg)
+    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// The config's URL, https://HOST:PORT/config/POOL, if the pointer config names none or several
@@ -86,6 +100,12 @@ struct ConfigArguments {
     /// The kernel command line, in which the platform stands
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
+    /// The folder of the firmware's DMI tables, in which the cloud stands
+    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+    dmi: PathBuf,
+    /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
+    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
+    metadata: Base,
 }
 
 fn main() -> ExitCode {
@@ -100,6 +120,10 @@ fn main() -> ExitCode {
         ek,
         name,
         cmdline,
+        dmi,
+        metadata,
+        nitro_tpm_attest,
+        state,
     } = Arguments::parse();
     match command {
         Some(Command::Ek) => match ek_table(&tcti, ek) {
@@ -120,6 +144,8 @@ fn main() -> ExitCode {
             spec,
             deadline,
             cmdline,
+            dmi,
+            metadata,
         })) => config::run(&config::Settings {
             pointer,
             url,
@@ -128,6 +154,8 @@ fn main() -> ExitCode {
             spec,
             deadline: Duration::from_secs(deadline),
             cmdline,
+            dmi,
+            metadata,
         }),
         None => boot::run(Settings {
             pointer,
@@ -139,6 +167,10 @@ fn main() -> ExitCode {
             ek,
             name,
             cmdline,
+            dmi,
+            metadata,
+            nitro_tpm_attest,
+            state,
         }),
     }
 }

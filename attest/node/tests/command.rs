@@ -8,6 +8,9 @@ use std::process::{Command, Output};
 
 const SOURCE: &str = r#"{"source":"https://127.0.0.1:1/config/worker"}"#;
 
+/// No cloud, wherever this runs: no DMI tables, and nobody where the metadata server would be.
+const NOWHERE: [&str; 6] = ["--dmi", "no-dmi", "--metadata", "http://127.0.0.1:1", "--state", "state"];
+
 fn pointer(version: &str, source: &str, authorities: &str) -> String {
     format!(
         r#"{{"ignition":{{"version":"{version}","config":{{"merge":[{source}]}},"security":{{"tls":{{"certificateAuthorities":[{authorities}]}}}}}}}}"#
@@ -35,6 +38,7 @@ fn run(folder: &Path, cmdline: &str, arguments: &[&str]) -> Output {
             "--deadline",
             "20",
         ])
+        .args(NOWHERE)
         .args(arguments)
         .output()
         .unwrap()
@@ -125,7 +129,13 @@ fn a_missing_pointer_is_said() {
 #[test]
 fn wrong_usage_is_2() {
     let folder = tempfile::tempdir().unwrap();
-    for wrong in [["--ak", "rsa-1024"], ["--ek", "dsa"], ["--deadline", "0"], ["--no-such", "x"]] {
+    for wrong in [
+        ["--ak", "rsa-1024"],
+        ["--ek", "dsa"],
+        ["--deadline", "0"],
+        ["--metadata", "https://a"],
+        ["--no-such", "x"],
+    ] {
         assert_eq!(run(folder.path(), "", &wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

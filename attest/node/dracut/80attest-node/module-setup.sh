@@ -17,11 +17,17 @@ depends() {
 installkernel() {
     # Not only this machine's TPM: an image is built on one machine and boots on others.
     hostonly='' instmods '=drivers/char/tpm' tpm_crb tpm_tis qemu_fw_cfg
+    # The network of clouds' machines: Google's, Amazon's and Azure's drivers. The metadata server is behind it.
+    hostonly='' instmods virtio_net gve ena ixgbevf xen-netfront hv_netvsc mana mlx4_en mlx5_core
+    # Azure's custom data is on a CD.
+    hostonly='' instmods hv_storvsc ata_piix sr_mod udf
 }
 
 install() {
     inst_binary "$(command -v attest-node)" /usr/bin/attest-node
-    inst_multiple modprobe systemctl
+    inst_multiple modprobe systemctl mount umount
+    # AWS's program that asks a NitroTPM for its attestation document, if this machine has it.
+    inst_multiple -o nitro-tpm-attest
 
     # Loaded with dlopen, so that dracut cannot find it by itself. The rest of the TPM stack is linked.
     inst_libdir_file 'libtss2-tcti-device.so*'

@@ -4,16 +4,17 @@
 pub mod identity;
 pub mod tls;
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest::SpkiSha256;
 use attest::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
     EvidenceResponse, Problem, SERVICE, VERSION,
 };
+use attest::{Kind, SpkiSha256};
 use reqwest::header::ACCEPT;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
@@ -116,8 +117,8 @@ pub enum GatewayError {
 /// What stands behind a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Discovered {
-    /// An attestation gateway.
-    Gateway,
+    /// An attestation gateway, and the kinds of evidence that it takes.
+    Gateway(BTreeSet<Kind>),
     /// Something else, such as a Machine Config Server; with what it answered.
     Other(String),
 }
@@ -244,10 +245,19 @@ impl<'http> Gateway<'http> {
                 url,
                 found: discovery.protocol,
             }),
-            Ok(discovery) if discovery.kinds.iter().any(|kind| kind == "tpm") => Ok(Discovered::Gateway),
-            Ok(_) => Ok(Discovered::Other(format!(
-                "the attestation gateway at {url} does not take TPM evidence"
-            ))),
+            Ok(discovery) => {
+                // A gateway of a later release may take kinds that this node has never heard of.
+                let known = Kind::ALL
+                    .into_iter()
+                    .filter(|kind| discovery.kinds.iter().any(|word| word == kind.as_str()));
+                let kinds: BTreeSet<Kind> = known.collect();
+                if kinds.iter().any(|kind| *kind != Kind::Token) {
+                    return Ok(Discovered::Gateway(kinds));
+                }
+                Ok(Discovered::Other(format!(
+                    "the attestation gateway at {url} does not take evidence of any kind that this node knows"
+                )))
+            }
             Err(_) => Ok(Discovered::Other(format!("{url} answers with something else"))),
         }
     }
@@ -396,7 +406,7 @@ fn refused(answer: &Answer) -> Option<GatewayError> {
 }
 
 /// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.
-fn chain(error: &reqwest::Error) -> String {
+pub(crate) fn chain(error: &reqwest::Error) -> String {
     let mut texts = Vec::new();
     let mut cause = error.source();
     while let Some(error) = cause {

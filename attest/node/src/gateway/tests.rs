@@ -134,7 +134,10 @@ fn refused_certificates_are_explained() {
     let (ours, theirs) = (ca("our ca"), ca("their ca"));
     let ok = || vec![http(200, DISCOVERY)];
     let good = server(&ours, &["127.0.0.1"], (2000, 2900), ok());
-    assert_eq!(discover(trust(&ours), &good.base, PATIENCE), Ok(Discovered::Gateway));
+    assert_eq!(
+        discover(trust(&ours), &good.base, PATIENCE),
+        Ok(Discovered::Gateway([Kind::Tpm].into()))
+    );
     check_tls(
         trust(&theirs),
         &good,
@@ -191,7 +194,9 @@ fn check_discovery(answers: Vec<Option<String>>, expect: impl FnOnce(Result<Disc
 #[test]
 fn gateways_are_told_from_other_servers() {
     let other = |part: &'static str| move |found: Result<Discovered, GatewayError>| matches!(found, Ok(Discovered::Other(what)) if what.contains(part));
-    check_discovery(vec![http(200, DISCOVERY)], |found| found == Ok(Discovered::Gateway));
+    check_discovery(vec![http(200, DISCOVERY)], |found| {
+        found == Ok(Discovered::Gateway([Kind::Tpm].into()))
+    });
     check_discovery(vec![http(404, "")], other("answers 404"));
     check_discovery(vec![http(403, DISCOVERY)], other("answers 403"));
     check_discovery(vec![http(200, "<html>")], other("something else"));
@@ -200,10 +205,16 @@ fn gateways_are_told_from_other_servers() {
         vec![http(200, r#"{"service":"x","protocol":1,"kinds":[]}"#)],
         other("another service"),
     );
-    check_discovery(
-        vec![http(200, r#"{"service":"attestation-gateway","protocol":1,"kinds":["gcp"]}"#)],
-        other("does not take TPM evidence"),
-    );
+    let kinds = |kinds: &str| {
+        let discovery = format!("{{\"service\":\"attestation-gateway\",\"protocol\":1,\"kinds\":{kinds}}}");
+        vec![http(200, &discovery)]
+    };
+    check_discovery(kinds(r#"["gcp","a-kind-to-come","token"]"#), |found| {
+        found == Ok(Discovered::Gateway([Kind::Gcp, Kind::Token].into()))
+    });
+    for none in ["[]", r#"["a-kind-to-come"]"#, r#"["token"]"#] {
+        check_discovery(kinds(none), other("does not take evidence of any kind"));
+    }
     check_discovery(
         vec![http(200, r#"{"service":"attestation-gateway","protocol":2,"kinds":["tpm"]}"#)],
         |found| matches!(found, Err(GatewayError::Protocol { found: 2, .. })),
@@ -218,7 +229,7 @@ fn gateways_are_told_from_other_servers() {
 #[test]
 fn a_gateway_that_comes_up_late_is_waited_for() {
     check_discovery(vec![http(503, ""), None, http(500, ""), http(200, DISCOVERY)], |found| {
-        found == Ok(Discovered::Gateway)
+        found == Ok(Discovered::Gateway([Kind::Tpm].into()))
     });
 }
 

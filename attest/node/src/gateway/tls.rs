@@ -197,6 +197,15 @@ impl Trust {
     }
 }
 
+/// A configuration that no server's certificate satisfies, for a client that speaks plain HTTP only.
+///
+/// # Errors
+/// None of the provider's protocol versions are known to rustls, which does not happen.
+pub(crate) fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }

@@ -12,13 +12,19 @@ pub mod write;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
+use crate::cloud::CloudError;
+
 pub use self::source::{Place, Source};
-use self::source::{gateway_of, without_token};
+use self::source::{gateway_of, tokens, without_token};
 
 /// Largest pointer read. Cloud user data ends at 16 to 64 KiB; fw_cfg has no limit.
 pub const POINTER_LIMIT_BYTES: usize = 1024 * 1024;
 /// Most sources looked at. Real pointers have one; each costs a challenge and a quote.
 const SOURCES_LIMIT: usize = 16;
+/// Longest provisioning token sent, in bytes. Tokens have 43; HTTP servers take 8 KiB of headers.
+const TOKEN_LIMIT_BYTES: usize = 4096;
+/// What tickets begin with, and tokens do not.
+const TICKET_PREFIX: &str = "ticket.";
 
 /// Why a pointer config cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +66,9 @@ pub enum PointerError {
         /// What is wrong.
         problem: String,
     },
+    /// The cloud does not give it.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
 }
 
 /// A pointer config of spec version 3.x. It may hold tokens and tickets, so it has no `Debug`.
@@ -121,6 +130,29 @@ impl Pointer {
             .collect()
     }
 
+    /// The provisioning token that a source carries, in its URL or in a header; `None` if it has none, or more than one credential: the
+    /// gateway refuses that.
+    #[must_use]
+    pub fn token(&self, place: Place) -> Option<Zeroizing<String>> {
+        let resource = match place {
+            Place::Replace => self.config.pointer("/ignition/config/replace"),
+            Place::Merge(index) => self.config.pointer("/ignition/config/merge").and_then(|merge| merge.get(index)),
+        }?;
+        let mut credentials = resource.get("source").and_then(Value::as_str).map(tokens).unwrap_or_default();
+        let headers = resource.get("httpHeaders").and_then(Value::as_array);
+        for header in headers.map(Vec::as_slice).unwrap_or_default() {
+            let text = |member: &str| header.get(member).and_then(Value::as_str);
+            if is_authorization(header) {
+                let bearer = text("value").and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+                credentials.push(Zeroizing::new(bearer.to_owned()));
+            }
+        }
+        let only = (credentials.len() == 1).then(|| credentials.pop()).flatten()?;
+        let fits = (1..=TOKEN_LIMIT_BYTES).contains(&only.len()) && only.bytes().all(|byte| byte.is_ascii_graphic());
+        // A ticket is there if this program has run before.
+        (fits && !only.starts_with(TICKET_PREFIX)).then_some(only)
+    }
+
     /// Puts a ticket into a source's headers. It takes the place of whatever credential the source had: the gateway refuses two
     /// at once, and a ticket is worth more than a token.
     pub fn set_ticket(&mut self, place: Place, ticket: &str) {
@@ -161,14 +193,16 @@ fn set_authorization(resource: &mut Map<String, Value>, ticket: &str) {
         Some(Value::Array(headers)) => headers,
         _ => Vec::new(),
     };
-    headers.retain(|header| {
-        !header
-            .get("name")
-            .and_then(Value::as_str)
-            .is_some_and(|name| name.eq_ignore_ascii_case("authorization"))
-    });
+    headers.retain(|header| !is_authorization(header));
     headers.push(json!({ "name": "Authorization", "value": format!("Bearer {ticket}") }));
     resource.insert("httpHeaders".to_owned(), Value::Array(headers));
+}
+
+fn is_authorization(header: &Value) -> bool {
+    header
+        .get("name")
+        .and_then(Value::as_str)
+        .is_some_and(|name| name.eq_ignore_ascii_case("authorization"))
 }
 
 #[cfg(test)]
@@ -276,6 +310,39 @@ mod tests {
         );
         check_ticket(&plain, Place::Merge(1), &plain);
         check_ticket(&plain, Place::Replace, &plain);
+    }
+
+    fn check_token(resource: &Value, expect: Option<&str>) {
+        let pointer = pointer(&merge("3.2.0", resource));
+        assert_eq!(pointer.token(Place::Merge(0)).as_deref().map(String::as_str), expect, "{resource}");
+        assert_eq!(pointer.token(Place::Merge(1)), None);
+        assert_eq!(pointer.token(Place::Replace), None);
+    }
+
+    #[test]
+    fn a_token_is_the_only_credential_of_its_source() {
+        let bearer = |value: &str| json!({"name": "authorization", "value": value});
+        let header = |value: &str| json!({"source": SOURCE, "httpHeaders": [{"name": "X", "value": "y"}, bearer(value)]});
+        check_token(&json!({"source": SOURCE}), None);
+        check_token(&json!({"source": format!("{SOURCE}?token=abc-_")}), Some("abc-_"));
+        check_token(&json!({"source": format!("{SOURCE}?ca=1&token=abc")}), Some("abc"));
+        check_token(&header("Bearer abc"), Some("abc"));
+        check_token(&header("Bearer ticket.abc"), None);
+        check_token(&header("Basic abc"), None);
+        check_token(&header("Bearer a b"), None);
+        check_token(&header("Bearer "), None);
+        check_token(&header(&format!("Bearer {}", "x".repeat(5000))), None);
+        check_token(&json!({"source": format!("{SOURCE}?token=a&token=b")}), None);
+        check_token(
+            &json!({"source": format!("{SOURCE}?token=a"), "httpHeaders": [bearer("Bearer b")]}),
+            None,
+        );
+        check_token(
+            &json!({"source": SOURCE, "httpHeaders": [bearer("Bearer a"), bearer("Bearer b")]}),
+            None,
+        );
+        check_token(&json!({"source": SOURCE, "httpHeaders": "x"}), None);
+        check_token(&json!({"source": 7}), None);
     }
 
     #[test]

@@ -1,12 +1,18 @@
 //! Where Ignition takes the pointer from, and where it takes it from in preference.
 //!
 //! Ignition's order: `ignition.config.url` on the kernel command line, then `user.ign` in its system config folder, then the
-//! platform. What this program writes is `user.ign`.
+//! platform. What this program writes is `user.ign`. Which platform it is, Ignition is told; if this program cannot see what Ignition
+//! was told, it finds out by itself ([`crate::cloud::detect`]).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use zeroize::Zeroizing;
+
+use crate::cloud::detect::{self, Dmi};
+use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
+use crate::deadline::Deadline;
 use crate::tpm::device;
 
 use super::{POINTER_LIMIT_BYTES, PointerError};
@@ -33,16 +39,27 @@ pub struct Platform {
     pub user_config: PathBuf,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
+    /// What the firmware says.
+    dmi: Dmi,
+}
+
+/// The instance of a cloud that this node is.
+#[derive(Debug)]
+pub struct Instance {
+    /// Which cloud.
+    pub cloud: Cloud,
+    /// Its metadata server.
+    pub metadata: Metadata,
 }
 
 impl Platform {
-    /// Reads the kernel command line and Ignition's environment. What cannot be read is taken as empty.
+    /// Reads the kernel command line, Ignition's environment and the DMI tables in a folder. What cannot be read is taken as empty.
     #[must_use]
-    pub fn read(cmdline: &Path) -> Self {
-        Self::new(&small_file(cmdline), &small_file(Path::new(ENVIRONMENT)))
+    pub fn read(cmdline: &Path, dmi: &Path) -> Self {
+        Self::new(&small_file(cmdline), &small_file(Path::new(ENVIRONMENT)), Dmi::read(dmi))
     }
 
-    fn new(cmdline: &str, environment: &str) -> Self {
+    fn new(cmdline: &str, environment: &str, dmi: Dmi) -> Self {
         let argument = |name: &str| {
             words(cmdline)
                 .filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
@@ -60,30 +77,66 @@ impl Platform {
         Self {
             config_url: argument("ignition.config.url").is_some_and(|url| !url.is_empty()),
             user_config: Path::new(variable("IGNITION_SYSTEM_CONFIG_DIR").as_deref().unwrap_or(SYSTEM_CONFIG_DIR)).join(USER_CONFIG),
-            id: variable("PLATFORM_ID").or_else(|| argument("ignition.platform.id")),
+            id: variable("PLATFORM_ID")
+                .or_else(|| argument("ignition.platform.id"))
+                .filter(|id| !id.is_empty()),
+            dmi,
+        }
+    }
+
+    /// The cloud that this node is in, whatever Ignition takes its config from. A metadata server is only searched for if neither
+    /// Ignition nor the firmware says what this machine is.
+    ///
+    /// # Errors
+    /// [`CloudError::Client`].
+    pub fn instance(&self, metadata: &Base, deadline: Deadline) -> Result<Option<Instance>, CloudError> {
+        let given = self.id.as_deref().and_then(Cloud::of_platform);
+        match (given, self.dmi) {
+            (Some(cloud), _) | (None, Dmi::Cloud(cloud)) => Ok(Some(Instance {
+                cloud,
+                metadata: Metadata::new(metadata)?,
+            })),
+            (None, Dmi::Silent) if self.id.is_none() => {
+                let metadata = Metadata::new(metadata)?;
+                Ok(detect::search(&metadata, deadline).map(|cloud| Instance { cloud, metadata }))
+            }
+            (None, Dmi::Silent | Dmi::Other) => Ok(None),
         }
     }
 
     /// The pointer config as Ignition would find it.
     ///
     /// # Errors
-    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`].
-    pub fn pointer(&self) -> Result<Vec<u8>, PointerError> {
+    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`PointerError::Cloud`].
+    pub fn pointer(&self, metadata: &Base, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PointerError> {
         if let Some(bytes) = read(&self.user_config)? {
             return Ok(bytes);
         }
         let mut looked_at = self.user_config.display().to_string();
-        match self.id.as_deref() {
-            None | Some("" | QEMU) => {
-                if !Path::new(FW_CFG).exists() {
-                    device::load("qemu_fw_cfg");
-                }
-                if let Some(bytes) = read(Path::new(FW_CFG))? {
-                    return Ok(bytes);
-                }
-                looked_at.push_str(" and QEMU's fw_cfg opt/com.coreos/config");
+        let may_be_qemu = match (self.id.as_deref(), self.dmi) {
+            (Some(id), _) => id == QEMU,
+            (None, dmi) => !matches!(dmi, Dmi::Cloud(_)),
+        };
+        if may_be_qemu {
+            if !Path::new(FW_CFG).exists() {
+                device::load("qemu_fw_cfg");
             }
-            Some(other) => looked_at.push_str(&format!("; the config of platform {other} cannot be read by this program")),
+            if let Some(bytes) = read(Path::new(FW_CFG))? {
+                return Ok(bytes);
+            }
+            looked_at.push_str(" and QEMU's fw_cfg opt/com.coreos/config");
+        }
+        match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::of_platform)) {
+            (Some(QEMU), _) => {}
+            (Some(other), None) => looked_at.push_str(&format!("; the config of platform {other} cannot be read by this program")),
+            (None, _) | (Some(_), Some(_)) => {
+                if let Some(Instance { cloud, metadata }) = self.instance(metadata, deadline)? {
+                    if let Some(bytes) = cloud::user_data(cloud, &metadata, deadline)? {
+                        return Ok(bytes);
+                    }
+                    looked_at.push_str(&format!(" and {}", cloud::user_data_place(cloud)));
+                }
+            }
         }
         Err(PointerError::NotFound { looked_at })
     }
@@ -93,13 +146,13 @@ impl Platform {
 ///
 /// # Errors
 /// As [`Platform::pointer`].
-pub fn pointer_file(path: &Path) -> Result<Vec<u8>, PointerError> {
+pub fn pointer_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, PointerError> {
     read(path)?.ok_or_else(|| PointerError::NotFound {
         looked_at: path.display().to_string(),
     })
 }
 
-fn read(path: &Path) -> Result<Option<Vec<u8>>, PointerError> {
+fn read(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PointerError> {
     let unreadable = |error: std::io::Error| PointerError::Unreadable {
         path: path.display().to_string(),
         error: error.to_string(),
@@ -109,7 +162,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, PointerError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    let mut bytes = Vec::new();
+    let mut bytes = Zeroizing::new(Vec::new());
     let limit = u64::try_from(POINTER_LIMIT_BYTES).unwrap_or(u64::MAX);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() > POINTER_LIMIT_BYTES {
@@ -151,8 +204,13 @@ mod tests {
             config_url,
             user_config: user_config.into(),
             id: id.map(str::to_owned),
+            dmi: Dmi::Other,
         };
-        assert_eq!(Platform::new(cmdline, environment), expect, "{cmdline:?} {environment:?}");
+        assert_eq!(
+            Platform::new(cmdline, environment, Dmi::Other),
+            expect,
+            "{cmdline:?} {environment:?}"
+        );
     }
 
     #[test]
@@ -196,11 +254,12 @@ mod tests {
     fn user_ign_comes_before_the_platform() {
         let folder = tempfile::tempdir().unwrap();
         let environment = format!("PLATFORM_ID=metal\nIGNITION_SYSTEM_CONFIG_DIR={}", folder.path().display());
-        let platform = Platform::new("", &environment);
-        assert!(matches!(platform.pointer(), Err(PointerError::NotFound { .. })));
+        let platform = Platform::new("", &environment, Dmi::Silent);
+        let pointer = || platform.pointer(&Base::default(), Deadline::after(std::time::Duration::ZERO));
+        assert!(matches!(pointer(), Err(PointerError::NotFound { .. })));
         std::fs::write(folder.path().join("user.ign"), "{}").unwrap();
-        assert_eq!(platform.pointer().unwrap(), b"{}");
-        assert_eq!(pointer_file(&folder.path().join("user.ign")).unwrap(), b"{}");
+        assert_eq!(pointer().unwrap().as_slice(), b"{}");
+        assert_eq!(pointer_file(&folder.path().join("user.ign")).unwrap().as_slice(), b"{}");
         assert!(matches!(
             pointer_file(&folder.path().join("other")),
             Err(PointerError::NotFound { .. })

@@ -1,6 +1,7 @@
 //! The sources in a pointer config: which may be attestation gateways, and the credentials in their URLs.
 
 use url::Url;
+use zeroize::Zeroizing;
 
 /// Longest pool name taken from a URL, in bytes: the longest Kubernetes object name.
 const POOL_LIMIT_BYTES: usize = 253;
@@ -50,6 +51,15 @@ pub(crate) fn gateway_of(source: &str) -> Option<(String, String)> {
     url.set_query(None);
     url.set_fragment(None);
     Some((url.as_str().trim_end_matches('/').to_owned(), pool))
+}
+
+/// The values of its `token` parameters.
+pub(super) fn tokens(source: &str) -> Vec<Zeroizing<String>> {
+    let Ok(url) = Url::parse(source) else { return Vec::new() };
+    url.query_pairs()
+        .filter(|(name, _)| name == TOKEN_PARAMETER)
+        .map(|(_, value)| Zeroizing::new(value.into_owned()))
+        .collect()
 }
 
 /// The source without its `token` parameters; `None` if it has none, so that a URL is only rewritten when it must be.

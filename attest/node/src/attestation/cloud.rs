@@ -1,0 +1,222 @@
+//! Evidence that this node's cloud gives: what there is, and the answers to a gateway's task.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use attest::aws::{nitro_tpm as nitro_tpm_document, sts};
+use attest::azure::ImdsNonce;
+use attest::gcp::Audience;
+use attest::nonce::qualifying_data;
+use attest::protocol::{
+    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentAttester, IdentityDocumentEvidence,
+    NitroTpmEvidence, Nothing, StsEvidence, Task, Text,
+};
+use attest::{Kind, SpkiSha256};
+use zeroize::Zeroizing;
+
+use crate::cloud::{Cloud, CloudError, Metadata, aws, azure, gcp, nitro_tpm};
+use crate::deadline::Deadline;
+use crate::failure::{Failure, printable};
+use crate::pointer::platform::Instance;
+use crate::state::State;
+
+use super::{refuse, sha256};
+
+/// The kinds that a cloud gives.
+pub const KINDS: [Kind; 5] = [Kind::Gcp, Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
+/// How long it may take to find out what the cloud gives. The network is up by then: a gateway has answered.
+const FIND_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the evidence is bound to.
+#[derive(Debug, Clone, Copy)]
+pub struct Binding<'a> {
+    /// The challenge's nonce.
+    pub nonce: &'a [u8],
+    /// Its purpose.
+    pub purpose: &'a str,
+    /// The pool.
+    pub pool: &'a str,
+    /// The key of the server that gave the challenge.
+    pub server_key: &'a SpkiSha256,
+}
+
+impl Binding<'_> {
+    /// As 32 bytes.
+    #[must_use]
+    pub fn qualifying_data(&self) -> [u8; 32] {
+        qualifying_data(self.nonce, self.purpose, self.pool, self.server_key)
+    }
+}
+
+/// What this node's cloud gives for it.
+pub enum CloudMeans<'a> {
+    /// Identity tokens.
+    Gcp(&'a Metadata),
+    /// What the metadata service, the role and the NitroTPM give.
+    Aws(Box<AwsMeans<'a>>),
+    /// Attested documents.
+    Azure(&'a Metadata),
+}
+
+/// What an instance of EC2 has.
+pub struct AwsMeans<'a> {
+    session: aws::Session<'a>,
+    /// Without a role there are no credentials for STS.
+    role: Option<String>,
+    /// AWS's program that asks the NitroTPM, if there are both.
+    nitro_tpm: Option<NitroTpm>,
+    /// Tells this node from others that have a copy of its identity document.
+    claimant: Zeroizing<Vec<u8>>,
+    claimant_sha256: HexDigest,
+}
+
+/// How to ask the NitroTPM.
+#[derive(Debug, Clone)]
+pub struct NitroTpm {
+    /// AWS's program.
+    pub program: PathBuf,
+    /// Where it may have its input from.
+    pub folder: PathBuf,
+}
+
+impl fmt::Debug for CloudMeans<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gcp(_) => "Gcp",
+            Self::Aws(_) => "Aws",
+            Self::Azure(_) => "Azure",
+        })
+    }
+}
+
+impl<'a> CloudMeans<'a> {
+    /// What the cloud gives for this instance, of the kinds that are taken; `None` for nothing.
+    ///
+    /// # Errors
+    /// What keeps the instance from showing anything of its cloud's.
+    pub fn find(
+        instance: &'a Instance,
+        takes: &BTreeSet<Kind>,
+        nitro_tpm: Option<NitroTpm>,
+        state: &State,
+        deadline: Deadline,
+    ) -> Result<Option<Self>, Failure> {
+        let (metadata, deadline) = (&instance.metadata, deadline.at_most(FIND_LIMIT));
+        Ok(match instance.cloud {
+            Cloud::Gcp if takes.contains(&Kind::Gcp) => gcp::has_identity(metadata, deadline)?.then_some(Self::Gcp(metadata)),
+            Cloud::Aws
+                if takes
+                    .iter()
+                    .any(|kind| matches!(kind, Kind::AwsIdentityDocument | Kind::AwsNitroTpm | Kind::AwsSts)) =>
+            {
+                let session = aws::Session::open(metadata, deadline)?;
+                let role = if takes.contains(&Kind::AwsSts) {
+                    session.role(deadline)?
+                } else {
+                    None
+                };
+                let claimant = state.claimant()?;
+                Some(Self::Aws(Box::new(AwsMeans {
+                    session,
+                    role,
+                    nitro_tpm,
+                    claimant_sha256: sha256(&claimant)?,
+                    claimant,
+                })))
+            }
+            Cloud::Azure if takes.contains(&Kind::Azure) => Some(Self::Azure(metadata)),
+            Cloud::Gcp | Cloud::Aws | Cloud::Azure => None,
+        })
+    }
+
+    /// Adds what there is to an offer.
+    pub(super) fn offer(&self, takes: &BTreeSet<Kind>, offer: &mut Attester) {
+        let if_taken = |kind: Kind| takes.contains(&kind).then_some(Nothing {});
+        match self {
+            Self::Gcp(_) => offer.gcp = if_taken(Kind::Gcp),
+            Self::Azure(_) => offer.azure = if_taken(Kind::Azure),
+            Self::Aws(aws) => {
+                offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester {
+                    claimant_sha256: aws.claimant_sha256.clone(),
+                });
+                offer.aws_nitro_tpm = aws.nitro_tpm.as_ref().and_then(|_| if_taken(Kind::AwsNitroTpm));
+                offer.aws_sts = aws.role.as_ref().and_then(|_| if_taken(Kind::AwsSts));
+            }
+        }
+    }
+
+    /// Answers the cloud's members of a task, which were offered. Says who the instance is, if it can be seen.
+    pub(super) fn answer(
+        &self,
+        task: &Task,
+        binding: &Binding<'_>,
+        evidence: &mut Evidence,
+        deadline: Deadline,
+    ) -> Result<Option<String>, Failure> {
+        match self {
+            Self::Gcp(metadata) => {
+                let Some(GcpTask { gateway }) = &task.gcp else { return Ok(None) };
+                if !gcp::is_gateway_name(gateway) {
+                    return Err(refuse(format!(
+                        "an identity token for {:?}, which is no host's name",
+                        printable(gateway)
+                    )));
+                }
+                let audience = Audience::new(gateway, binding.purpose, binding.pool, binding.nonce, binding.server_key);
+                let token = gcp::identity_token(metadata, &audience, deadline)?;
+                let identity = gcp::instance_of(&token);
+                evidence.gcp = Some(GcpEvidence {
+                    token: Text(token.to_string()),
+                });
+                Ok(identity)
+            }
+            Self::Azure(metadata) => {
+                if task.azure.is_none() {
+                    return Ok(None);
+                }
+                let nonce = ImdsNonce::derive(&binding.qualifying_data());
+                let signature = azure::attested_document(metadata, &nonce, deadline)?;
+                let identity = azure::machine_of(&signature);
+                evidence.azure = Some(AzureEvidence {
+                    signature: Text(signature),
+                });
+                Ok(identity)
+            }
+            Self::Aws(aws) => {
+                aws.answer(task, binding, evidence, deadline)?;
+                let asked = task.aws_identity_document.is_some() || task.aws_nitro_tpm.is_some() || task.aws_sts.is_some();
+                Ok(asked.then(|| aws.session.instance(deadline)).flatten())
+            }
+        }
+    }
+}
+
+impl AwsMeans<'_> {
+    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<(), CloudError> {
+        let Binding {
+            nonce,
+            purpose,
+            pool,
+            server_key,
+        } = *binding;
+        if task.aws_identity_document.is_some() {
+            evidence.aws_identity_document = Some(IdentityDocumentEvidence {
+                pkcs7: Text(self.session.identity_document(deadline)?),
+                claimant: self.claimant.to_vec().into(),
+            });
+        }
+        if let (Some(_), Some(NitroTpm { program, folder })) = (task.aws_nitro_tpm, &self.nitro_tpm) {
+            let user_data = nitro_tpm_document::expected_user_data(nonce, purpose, pool, server_key);
+            let document = nitro_tpm::document(program, folder, nonce, &user_data, deadline)?;
+            evidence.aws_nitro_tpm = Some(NitroTpmEvidence { document: document.into() });
+        }
+        if let (Some(_), Some(role)) = (task.aws_sts, &self.role) {
+            let server_id = sts::expected_server_id(nonce, purpose, pool, server_key);
+            let request = self.session.sts_request(role, &server_id, SystemTime::now(), deadline)?;
+            evidence.aws_sts = Some(StsEvidence { request });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! What this node can show, of the kinds of evidence that its gateways take.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use attest::Kind;
+use attest::protocol::{Attester, Blob, Nothing, TpmAttester};
+use zeroize::Zeroizing;
+
+use crate::tpm::{Attester as TpmKeys, EndorsementKey};
+
+use super::cloud::CloudMeans;
+use super::event_log;
+
+/// A TPM with its keys loaded.
+#[derive(Debug)]
+pub struct TpmMeans<'a> {
+    /// Who it is: `tpm:<digest of the EK>`.
+    pub identity: String,
+    /// The public halves.
+    pub presented: TpmAttester,
+    /// The firmware's event log.
+    pub event_log: Option<Blob>,
+    /// The keys.
+    pub keys: TpmKeys<'a>,
+}
+
+impl<'a> TpmMeans<'a> {
+    /// Of loaded keys and the event log at a path; with a note if there is a log that cannot be sent.
+    #[must_use]
+    pub fn new(ek: &EndorsementKey, intermediates: Vec<Vec<u8>>, keys: TpmKeys<'a>, log: &Path) -> (Self, Option<String>) {
+        let presented = TpmAttester {
+            ek_public: ek.public.clone().into(),
+            ek_certificate: ek.certificate.clone().map(Blob::from),
+            ek_intermediates: intermediates.into_iter().map(Blob::from).collect(),
+            ak_public: keys.ak_public().to_vec().into(),
+        };
+        let (event_log, note) = event_log(log);
+        let means = Self {
+            identity: format!("tpm:{}", ek.digest),
+            presented,
+            event_log: event_log.map(Blob::from),
+            keys,
+        };
+        (means, note)
+    }
+}
+
+/// All that this node can show.
+#[derive(Debug, Default)]
+pub struct Means<'a> {
+    /// The name that the node wants, if it has one.
+    pub name: Option<String>,
+    /// Its TPM.
+    pub tpm: Option<TpmMeans<'a>>,
+    /// What its cloud says of it.
+    pub cloud: Option<CloudMeans<'a>>,
+}
+
+impl Means<'_> {
+    /// What to offer to a gateway that takes these kinds; a token only beside something that says who the node is.
+    #[must_use]
+    pub fn offer(&self, takes: &BTreeSet<Kind>, token: Option<&Zeroizing<String>>) -> Attester {
+        let mut offer = Attester::default();
+        if takes.contains(&Kind::Tpm) {
+            offer.tpm = self.tpm.as_ref().map(|tpm| tpm.presented.clone());
+        }
+        if let Some(cloud) = &self.cloud {
+            cloud.offer(takes, &mut offer);
+        }
+        if takes.contains(&Kind::Token) && !offer.kinds().is_empty() {
+            offer.token = token.map(|_| Nothing {});
+        }
+        offer
+    }
+}

@@ -1,0 +1,419 @@
+//! One attestation: what the node can show, the gateway's challenge, evidence of each kind that it asks for, the ticket.
+
+pub mod cloud;
+pub mod means;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr as _;
+
+use attest::Kind;
+use attest::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
+use attest::protocol::{
+    ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, SecretText, TokenEvidence, TpmEvidence, TpmTask,
+};
+use attest::tpm::event_log::LOG_LIMIT_BYTES;
+use attest::tpm::wire::HashAlg;
+use aws_lc_rs::digest;
+use zeroize::Zeroizing;
+
+use crate::deadline::Deadline;
+use crate::failure::{Failure, printable};
+use crate::gateway::{Gateway, GatewayError};
+
+use self::cloud::Binding;
+use self::means::{Means, TpmMeans};
+
+/// How often to start again with a new challenge when the old one was spent (the answer was lost) or has expired (the TPM is slow).
+const CHALLENGES_LIMIT: usize = 3;
+/// The gateway's codes that are worth a new challenge. Azure's metadata server may repeat a document for an earlier nonce.
+const WORTH_ANOTHER_CHALLENGE: [&str; 3] = ["challenge-spent", "challenge-expired", "azure-document-nonce"];
+/// Highest PCR that may be quoted. 16 and 23 can be reset by anybody, 17 to 22 by a dynamic launch: they say nothing about a boot.
+const HIGHEST_PCR: u8 = 15;
+/// Longest ticket put into a header, in bytes: HTTP servers take 8 KiB of headers.
+const TICKET_LIMIT_BYTES: usize = 4096;
+
+/// What a node attests to.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The gateway.
+    pub gateway: &'a Gateway<'a>,
+    /// The kinds of evidence that it takes.
+    pub takes: &'a BTreeSet<Kind>,
+    /// The pool.
+    pub pool: &'a str,
+    /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
+    pub token: Option<&'a Zeroizing<String>>,
+    /// The time there is.
+    pub deadline: Deadline,
+}
+
+/// What an attestation has earned, and by what.
+pub struct Attested {
+    /// The ticket.
+    pub ticket: Zeroizing<String>,
+    /// The kinds of evidence.
+    pub kinds: BTreeSet<Kind>,
+    /// Who this node is by them, as far as it can see.
+    pub identities: Vec<String>,
+}
+
+impl fmt::Display for Attested {
+    /// `as tpm:45c9…`, and by what if it was not the TPM alone.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.identities.is_empty() {
+            write!(f, "as {}", self.identities.join(" and "))?;
+        }
+        if !self.kinds.iter().eq([&Kind::Tpm]) || self.identities.is_empty() {
+            let blank = if self.identities.is_empty() { "" } else { " " };
+            write!(f, "{blank}by {}", list(&self.kinds))?;
+        }
+        Ok(())
+    }
+}
+
+/// Kinds for a message: `tpm + gcp`.
+fn list(kinds: &BTreeSet<Kind>) -> String {
+    let words: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+    words.join(" + ")
+}
+
+/// Attests to a gateway, for a pool.
+///
+/// # Errors
+/// The gateway's refusal, or what kept the node from attesting.
+pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Failure> {
+    let Target {
+        gateway,
+        takes,
+        pool,
+        token,
+        deadline,
+    } = target;
+    let request = ChallengeRequest {
+        pool: pool.to_owned(),
+        name: means.name.clone(),
+        attester: means.offer(takes, token),
+    };
+    let offered = request.attester.kinds();
+    if offered.is_empty() {
+        return Err(Failure::new(
+            "nothing-to-show",
+            format!("this node can show nothing that the gateway takes, which is {}", list(takes)),
+            "enable the TPM 2.0; in a cloud, give the instance what its evidence needs: see docs/evidence",
+        ));
+    }
+    let mut challenges = 0;
+    loop {
+        challenges += 1;
+        let (challenge, server_key) = gateway.challenge(&request)?;
+        check_challenge(&challenge, &offered)?;
+        let binding = Binding {
+            nonce: challenge.nonce.as_ref(),
+            purpose: &challenge.purpose,
+            pool,
+            server_key: &server_key,
+        };
+        let (evidence, identities) = answer(&challenge, &binding, means, token, deadline)?;
+        let kinds = evidence.kinds();
+        match gateway.evidence(&EvidenceRequest {
+            challenge: challenge.challenge,
+            evidence,
+        }) {
+            Ok(response) => {
+                let ticket = check_ticket(response.ticket, &response.url, pool)?;
+                return Ok(Attested { ticket, kinds, identities });
+            }
+            Err(GatewayError::Refused(problem))
+                if challenges < CHALLENGES_LIMIT && WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Evidence of each kind that the task asks for, and who the node is by it.
+fn answer(
+    challenge: &ChallengeResponse,
+    binding: &Binding<'_>,
+    means: &mut Means<'_>,
+    token: Option<&Zeroizing<String>>,
+    deadline: Deadline,
+) -> Result<(Evidence, Vec<String>), Failure> {
+    let task = &challenge.task;
+    let (mut evidence, mut identities) = (Evidence::default(), Vec::new());
+    if let Some(cloud) = &means.cloud {
+        identities.extend(cloud.answer(task, binding, &mut evidence, deadline)?);
+    }
+    if let (Some(task), Some(tpm)) = (&task.tpm, &mut means.tpm) {
+        evidence.tpm = Some(quote(tpm, task, binding)?);
+        identities.push(tpm.identity.clone());
+    }
+    if let (Some(_), Some(token)) = (task.token, token) {
+        evidence.token = Some(TokenEvidence {
+            token: SecretText::new(token.clone()),
+        });
+    }
+    if evidence.kinds() == task.kinds() {
+        Ok((evidence, identities))
+    } else {
+        Err(Failure::new("internal", "what was offered cannot be shown", "report this message"))
+    }
+}
+
+fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &Binding<'_>) -> Result<TpmEvidence, Failure> {
+    let bank = check_tpm(task)?;
+    let secret = tpm.keys.activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())?;
+    let quote = tpm.keys.quote(&binding.qualifying_data(), bank, &task.pcrs)?;
+    let pcrs: Option<_> = quote
+        .pcrs
+        .iter()
+        .map(|(index, value)| Some((*index, HexDigest::new(value)?)))
+        .collect();
+    Ok(TpmEvidence {
+        secret_sha256: sha256(&secret)?,
+        quoted: quote.quoted.into(),
+        signature: quote.signature.into(),
+        pcrs: pcrs.ok_or_else(|| Failure::new("internal", "a PCR value has no digest's length", "report this message"))?,
+        event_log: tpm.event_log.clone(),
+    })
+}
+
+fn sha256(bytes: &[u8]) -> Result<HexDigest, Failure> {
+    HexDigest::new(digest::digest(&digest::SHA256, bytes).as_ref())
+        .ok_or_else(|| Failure::new("internal", "SHA-256 is not 32 bytes long", "report this message"))
+}
+
+fn refuse(what: String) -> Failure {
+    Failure::new(
+        "gateway-task",
+        format!("the gateway asks for what this node does not do: {what}"),
+        "check the gateway's release and its pool.toml",
+    )
+}
+
+/// What a node lets a gateway ask for: evidence for this purpose, of kinds that it has offered.
+fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>) -> Result<(), Failure> {
+    if challenge.purpose != PURPOSE_CONFIG {
+        return Err(refuse(format!("evidence for the purpose {:?}", printable(&challenge.purpose))));
+    }
+    if challenge.nonce.as_ref().len() != NONCE_BYTES {
+        return Err(refuse(format!(
+            "a nonce of {} bytes instead of {NONCE_BYTES}",
+            challenge.nonce.as_ref().len()
+        )));
+    }
+    let asked = challenge.task.kinds();
+    if let Some(kind) = asked.difference(offered).next() {
+        return Err(refuse(format!("evidence of the kind {kind}, which was not offered")));
+    }
+    if asked.iter().all(|kind| *kind == Kind::Token) {
+        return Err(refuse("nothing that says what this node is".to_owned()));
+    }
+    challenge.task.tpm.as_ref().map_or(Ok(()), |task| check_tpm(task).map(|_| ()))
+}
+
+/// What a node lets a gateway ask of its TPM: a quote over PCRs that say something about its boot.
+fn check_tpm(task: &TpmTask) -> Result<HashAlg, Failure> {
+    let bank = HashAlg::from_str(&task.pcr_bank).map_err(|error| refuse(printable(&error.to_string())))?;
+    if task.pcrs.is_empty() {
+        return Err(refuse("a quote over no PCR".to_owned()));
+    }
+    if let Some(index) = task.pcrs.iter().find(|index| **index > HIGHEST_PCR) {
+        return Err(refuse(format!("a quote over PCR {index}, which can be reset after the boot")));
+    }
+    if !task.pcrs.is_sorted_by(|first, second| first < second) {
+        return Err(refuse("a list of PCRs that does not ascend".to_owned()));
+    }
+    Ok(bank)
+}
+
+/// A ticket that can stand in a header, for the config that the pointer names.
+fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<String>, Failure> {
+    let ticket = Zeroizing::new(ticket);
+    let wrong = |what: &str| {
+        Failure::new(
+            "gateway-answer",
+            format!("the gateway's ticket {what}"),
+            "look at the gateway's log",
+        )
+    };
+    if ticket.is_empty() || ticket.len() > TICKET_LIMIT_BYTES || !ticket.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(wrong("cannot stand in a header"));
+    }
+    if url.rsplit_once("/config/").map(|(_, granted)| granted) != Some(pool) {
+        return Err(wrong(&format!("is for {:?}, not for pool {pool}", printable(url))));
+    }
+    Ok(ticket)
+}
+
+/// The firmware's event log; `None` if there is none, with a note if there is one that cannot be sent.
+#[must_use]
+pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
+    let Ok(file) = File::open(path) else { return (None, None) };
+    let mut log = Vec::new();
+    let limit = u64::try_from(LOG_LIMIT_BYTES).unwrap_or(u64::MAX);
+    match file.take(limit.saturating_add(1)).read_to_end(&mut log) {
+        Err(error) => (
+            None,
+            Some(format!("the event log {} cannot be read, so none is sent: {error}", path.display())),
+        ),
+        Ok(_) if log.len() > LOG_LIMIT_BYTES => (
+            None,
+            Some(format!(
+                "the event log {} is larger than {LOG_LIMIT_BYTES} bytes, so none is sent",
+                path.display()
+            )),
+        ),
+        Ok(_) if log.is_empty() => (None, None),
+        Ok(_) => (Some(log), None),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use attest::protocol::{Blob, GcpTask, Nothing, Task};
+
+    use super::*;
+
+    fn challenge(change: impl FnOnce(&mut ChallengeResponse)) -> ChallengeResponse {
+        let task = TpmTask {
+            credential_blob: Blob::default(),
+            encrypted_secret: Blob::default(),
+            pcr_bank: "sha256".to_owned(),
+            pcrs: vec![0, 7, 15],
+        };
+        let mut challenge = ChallengeResponse {
+            challenge: "c".to_owned(),
+            nonce: vec![1; 32].into(),
+            purpose: PURPOSE_CONFIG.to_owned(),
+            expires: 0,
+            task: Task::from(task),
+        };
+        change(&mut challenge);
+        challenge
+    }
+
+    /// What a node that has offered its TPM and a token says to a challenge.
+    fn check(change: impl FnOnce(&mut ChallengeResponse), refused_for: Option<&str>) {
+        let offered = BTreeSet::from([Kind::Tpm, Kind::Token]);
+        let result = check_challenge(&challenge(change), &offered).map_err(|failure| (failure.code, failure.reason));
+        match refused_for {
+            None => assert_eq!(result, Ok(())),
+            Some(reason) => {
+                let (code, said) = result.unwrap_err();
+                assert_eq!(code, "gateway-task");
+                assert!(said.contains(reason), "{said}");
+            }
+        }
+    }
+
+    fn check_quote(change: impl FnOnce(&mut TpmTask), refused_for: Option<&str>) {
+        check(|challenge| change(challenge.task.tpm.as_mut().unwrap()), refused_for);
+    }
+
+    #[test]
+    fn a_node_does_not_quote_whatever_it_is_asked_to() {
+        check(|_| {}, None);
+        check(|challenge| challenge.purpose = "report".to_owned(), Some("purpose \"report\""));
+        check(|challenge| challenge.purpose = String::new(), Some("purpose \"\""));
+        check(|challenge| challenge.nonce = Blob::default(), Some("a nonce of 0 bytes"));
+        check(|challenge| challenge.nonce = vec![0; 33].into(), Some("a nonce of 33 bytes"));
+        check_quote(|task| task.pcr_bank = "SHA384".to_lowercase(), None);
+        check_quote(|task| task.pcr_bank = "sha1".to_owned(), Some("sha1"));
+        check_quote(|task| task.pcrs.clear(), Some("over no PCR"));
+        check_quote(|task| task.pcrs = vec![16], Some("PCR 16"));
+        check_quote(|task| task.pcrs = vec![0, 23], Some("PCR 23"));
+        check_quote(|task| task.pcrs = vec![0, 255], Some("PCR 255"));
+        check_quote(|task| task.pcrs = vec![1, 0], Some("does not ascend"));
+        check_quote(|task| task.pcrs = vec![0, 0], Some("does not ascend"));
+    }
+
+    #[test]
+    fn a_node_shows_what_it_has_offered_and_nothing_else() {
+        let gateway = "api-int.example".to_owned();
+        check(|challenge| challenge.task.token = Some(Nothing {}), None);
+        check(
+            |challenge| challenge.task.gcp = Some(GcpTask { gateway }),
+            Some("kind gcp, which was not offered"),
+        );
+        check(|challenge| challenge.task.azure = Some(Nothing {}), Some("kind azure, which"));
+        check(|challenge| challenge.task.aws_sts = Some(Nothing {}), Some("kind aws-sts, which"));
+        check(
+            |challenge| challenge.task.aws_nitro_tpm = Some(Nothing {}),
+            Some("kind aws-nitro-tpm, which"),
+        );
+        check(
+            |challenge| challenge.task.aws_identity_document = Some(Nothing {}),
+            Some("kind aws-identity-document, which"),
+        );
+        check(
+            |challenge| challenge.task = Task::default(),
+            Some("nothing that says what this node is"),
+        );
+        let token = Task {
+            token: Some(Nothing {}),
+            ..Task::default()
+        };
+        check(|challenge| challenge.task = token, Some("nothing that says what this node is"));
+    }
+
+    fn check_line(kinds: &[Kind], identities: &[&str], expect: &str) {
+        let attested = Attested {
+            ticket: Zeroizing::new("ticket.SECRET".to_owned()),
+            kinds: kinds.iter().copied().collect(),
+            identities: identities.iter().map(|identity| (*identity).to_owned()).collect(),
+        };
+        assert_eq!(attested.to_string(), expect);
+    }
+
+    #[test]
+    fn the_console_says_who_and_by_what() {
+        check_line(&[Kind::Tpm], &["tpm:45c9"], "as tpm:45c9");
+        check_line(&[Kind::Gcp], &["gcp:p/1"], "as gcp:p/1 by gcp");
+        check_line(
+            &[Kind::Tpm, Kind::Gcp],
+            &["gcp:p/1", "tpm:45c9"],
+            "as gcp:p/1 and tpm:45c9 by tpm + gcp",
+        );
+        check_line(&[Kind::AwsSts, Kind::Token], &[], "by aws-sts + token");
+    }
+
+    fn check_answer(ticket: &str, url: &str, accepted: bool) {
+        assert_eq!(
+            check_ticket(ticket.to_owned(), url, "worker").is_ok(),
+            accepted,
+            "{ticket:?} {url:?}"
+        );
+    }
+
+    #[test]
+    fn tickets_fit_into_a_header_and_are_for_the_pool() {
+        check_answer("ticket.abc-_", "/config/worker", true);
+        check_answer("ticket.abc", "/prefix/config/worker", true);
+        check_answer("", "/config/worker", false);
+        check_answer("ticket.\r\nX: y", "/config/worker", false);
+        check_answer("ticket abc", "/config/worker", false);
+        check_answer("ticket.ü", "/config/worker", false);
+        check_answer(&"x".repeat(TICKET_LIMIT_BYTES + 1), "/config/worker", false);
+        check_answer("ticket.abc", "/config/master", false);
+        check_answer("ticket.abc", "worker", false);
+    }
+
+    #[test]
+    fn event_logs_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        assert_eq!(event_log(&path), (None, None));
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(event_log(&path), (None, None));
+        std::fs::write(&path, b"log").unwrap();
+        assert_eq!(event_log(&path), (Some(b"log".to_vec()), None));
+        std::fs::write(&path, vec![0; LOG_LIMIT_BYTES + 1]).unwrap();
+        assert!(event_log(&path).1.unwrap().contains("larger than"));
+        assert!(event_log(folder.path()).1.unwrap().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong with a cloud's metadata server, and with evidence that the instance itself has to make.
+
+/// A failure to get from the cloud what it has for this instance. Holds no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloudError {
+    /// No connection, or it was lost, each time.
+    #[error("the metadata server cannot be reached at {url} ({attempts} attempts): {error}")]
+    Unreachable {
+        /// What was asked, without its query.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// What the last attempt ended in.
+        error: String,
+    },
+    /// An answer that asks to come again, each time.
+    #[error("the metadata server answers {status} at {url} ({attempts} attempts)")]
+    Failing {
+        /// What was asked, without its query.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// HTTP status of the last attempt.
+        status: u16,
+    },
+    /// It refused.
+    #[error("the metadata server refuses with status {status} at {url}")]
+    Refused {
+        /// What was asked, without its query.
+        url: String,
+        /// HTTP status.
+        status: u16,
+    },
+    /// An answer that this program does not understand.
+    #[error("the metadata server at {url} answers with {what}")]
+    Answer {
+        /// What was asked, without its query.
+        url: String,
+        /// What was wrong with it.
+        what: String,
+    },
+    /// The HTTP client cannot be set up.
+    #[error("the HTTP client for the metadata server cannot be set up: {0}")]
+    Client(String),
+    /// Azure's custom data is on a medium that cannot be read.
+    #[error("the virtual machine has no user data, and its custom data cannot be read: {0}")]
+    ProvisioningMedia(String),
+    /// The program that asks the NitroTPM has failed.
+    #[error("{program} has made no NitroTPM attestation document: {problem}")]
+    NitroTpm {
+        /// Its path.
+        program: String,
+        /// Why not.
+        problem: String,
+    },
+    /// What is to be signed for AWS STS is not of AWS's form.
+    #[error("a request to AWS STS cannot be signed: {0}")]
+    Sts(String),
+}

@@ -1,0 +1,489 @@
+//! Whole runs of the program on a cloud, without a TPM: a gateway over TLS and a metadata server, both small and of this test.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use attest::azure::ImdsNonce;
+use attest::gcp::{Audience, request_path};
+use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::protocol::{ChallengeRequest, EvidenceRequest};
+use attest::{SpkiSha256, aws};
+use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
+use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
+
+const NONCE: [u8; 32] = [7; 32];
+/// What no output and no other server may ever hold.
+const TOKEN: &str = "SECRETTOKEN";
+
+/// What a gateway was told, by path.
+type Told = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A gateway that asks for a task and takes any evidence.
+struct Gateway {
+    port: u16,
+    authority: String,
+    server_key: SpkiSha256,
+    told: Told,
+}
+
+impl Gateway {
+    fn start(kinds: &Value, task: &Value) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca_key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&ca_key).unwrap();
+        let issuer = Issuer::new(params, ca_key);
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().der().clone();
+        let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = Told::default();
+        let discovery = json!({"service": "attestation-gateway", "protocol": 1, "kinds": kinds});
+        let challenge = json!({
+            "challenge": "c", "nonce": BASE64.encode(&NONCE), "purpose": PURPOSE_CONFIG, "expires": 0, "task": task,
+        });
+        let ticket = json!({"ticket": "ticket.abc", "expires": 0, "url": "/config/worker"});
+        let all = Arc::clone(&told);
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let session = ServerConnection::new(Arc::clone(&config)).unwrap();
+                let mut stream = BufReader::new(StreamOwned::new(session, connection));
+                while let Some((path, body)) = read(&mut stream) {
+                    let answer = match path.as_str() {
+                        "/v1/attest" => &discovery,
+                        "/v1/attest/challenge" => &challenge,
+                        _ => &ticket,
+                    };
+                    all.lock().unwrap().push((path, body));
+                    let answer = answer.to_string();
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
+                    stream.get_mut().write_all(head.as_bytes()).unwrap();
+                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
+                    stream.get_mut().flush().unwrap();
+                }
+            }
+        });
+        Self {
+            port,
+            authority: format!("data:;base64,{}", BASE64.encode(ca.pem().as_bytes())),
+            server_key,
+            told,
+        }
+    }
+
+    fn pointer(&self) -> String {
+        json!({"ignition": {
+            "version": "3.2.0",
+            "config": {"merge": [{"source": format!("https://127.0.0.1:{}/config/worker?token={TOKEN}", self.port)}]},
+            "security": {"tls": {"certificateAuthorities": [{"source": self.authority}]}},
+        }})
+        .to_string()
+    }
+
+    fn told<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
+        let told = self.told.lock().unwrap();
+        let (_, body) = told
+            .iter()
+            .find(|(asked, _)| asked == path)
+            .unwrap_or_else(|| panic!("{path}: {told:?}"));
+        serde_json::from_value(body.clone()).unwrap()
+    }
+
+    fn offer(&self) -> ChallengeRequest {
+        self.told("/v1/attest/challenge")
+    }
+
+    fn evidence(&self) -> EvidenceRequest {
+        self.told("/v1/attest/evidence")
+    }
+}
+
+/// One request: its path, and its body as JSON. The handshake is a part of the first read.
+fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Option<(String, Value)> {
+    let mut line = String::new();
+    stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some((path, serde_json::from_slice(&body).unwrap_or_default()))
+}
+
+struct Run {
+    stderr: String,
+    success: bool,
+    written: Option<String>,
+}
+
+/// On a machine without a TPM, of the platform with this id; `dmi` are the firmware's files.
+fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, arguments: &[&str]) -> Run {
+    let cmdline = id.map(|id| format!("console=ttyS0 ignition.platform.id={id}\n"));
+    fs::write(folder.join("cmdline"), cmdline.unwrap_or_default()).unwrap();
+    fs::create_dir_all(folder.join("dmi")).unwrap();
+    dmi.iter()
+        .for_each(|(name, text)| fs::write(folder.join("dmi").join(name), text).unwrap());
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder)
+        .args([
+            "--cmdline",
+            "cmdline",
+            "--dmi",
+            "dmi",
+            "--metadata",
+            metadata,
+            "--output",
+            "user.ign",
+        ])
+        .args(["--state", "state"])
+        .args(if arguments.contains(&"--tcti") {
+            [].as_slice()
+        } else {
+            &["--tcti", "device:/dev/no-such-tpm"]
+        })
+        .args(if arguments.contains(&"--deadline") {
+            [].as_slice()
+        } else {
+            &["--deadline", "30"]
+        })
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!stderr.contains("SECRET"), "{stderr}");
+    Run {
+        stderr,
+        success: output.status.success(),
+        written: fs::read_to_string(folder.join("user.ign")).ok(),
+    }
+}
+
+impl Run {
+    /// One line that holds this, and a pointer with the ticket as its only credential.
+    fn attested(&self, said: &str) {
+        assert!(self.success && self.stderr.lines().count() == 1, "{}", self.stderr);
+        assert!(self.stderr.contains(said), "{said:?} is missing in {}", self.stderr);
+        let written = self.written.as_ref().unwrap();
+        assert!(written.contains("Bearer ticket.abc") && !written.contains(TOKEN), "{written}");
+    }
+
+    /// A last line that holds all of this, and no pointer.
+    fn failed(&self, said: &[&str]) {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        assert!(
+            !self.success && line.ends_with("; the pointer config is unchanged"),
+            "{}",
+            self.stderr
+        );
+        for part in said {
+            assert!(line.contains(part), "{part:?} is missing in {line}");
+        }
+        assert_eq!(self.written, None);
+    }
+}
+
+/// As Google's server, with this user data; identity tokens say for which path they were given.
+fn google(user_data: Option<String>) -> Server {
+    Server::start(GOOGLE, move |asked: &Asked, _| {
+        if asked.header("metadata-flavor") != Some("Google") {
+            return status(403);
+        }
+        let path = asked.path.split('?').next().unwrap();
+        match path.strip_prefix("/computeMetadata/v1/instance/").unwrap_or_default() {
+            "attributes/user-data" => user_data.as_ref().map_or_else(|| status(404), ok),
+            "id" => ok("4711"),
+            "service-accounts/default/email" => ok("worker@project.iam.example"),
+            "service-accounts/default/identity" => ok(google_token(&asked.path)),
+            _ => status(404),
+        }
+    })
+}
+
+fn google_token(path: &str) -> String {
+    let claims = json!({"path": path, "google": {"compute_engine": {"project_id": "project", "instance_id": "4711"}}});
+    let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+    format!("{}.{}.c2ln", part(&json!({"alg": "RS256"})), part(&claims))
+}
+
+const GCP_DMI: &[(&str, &str)] = &[("sys_vendor", "Google\n"), ("product_name", "Google Compute Engine\n")];
+const EC2_DMI: &[(&str, &str)] = &[("sys_vendor", "Amazon EC2\n"), ("product_name", "m7i.large\n")];
+const AZURE_DMI: &[(&str, &str)] = &[("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77\n")];
+const QEMU_DMI: &[(&str, &str)] = &[("sys_vendor", "QEMU\n")];
+
+fn gcp_task() -> Value {
+    json!({"gcp": {"gateway": "api-int.example"}})
+}
+
+/// The pointer from the user data, attested by an identity token for exactly this challenge.
+fn check_gcp(id: Option<&str>, dmi: &[(&str, &str)]) {
+    let gateway = Gateway::start(&json!(["tpm", "gcp", "token"]), &gcp_task());
+    let metadata = google(Some(gateway.pointer()));
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), id, dmi, &metadata.base, &[]).attested("attested as gcp:project/4711 by gcp to https://127.0.0.1:");
+    let offer = gateway.offer().attester;
+    assert!(offer.tpm.is_none() && offer.gcp.is_some() && offer.token.is_some() && offer.aws_sts.is_none());
+    let audience = Audience::new("api-int.example", PURPOSE_CONFIG, "worker", &NONCE, &gateway.server_key);
+    assert_eq!(
+        gateway.evidence().evidence.gcp.unwrap().token.0,
+        google_token(&request_path(&audience))
+    );
+    assert!(!format!("{:?}", metadata.asked()).contains("SECRET"));
+}
+
+#[test]
+fn an_instance_of_google_attests() {
+    check_gcp(Some("gcp"), &[]);
+    check_gcp(Some("gcp"), QEMU_DMI);
+    check_gcp(None, GCP_DMI);
+    check_gcp(None, &[]);
+}
+
+#[test]
+fn a_token_is_a_second_factor_only_when_asked_for() {
+    let gateway = Gateway::start(
+        &json!(["gcp", "token"]),
+        &json!({"gcp": {"gateway": "api-int.example"}, "token": {}}),
+    );
+    let metadata = google(Some(gateway.pointer()));
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).attested("as gcp:project/4711 by gcp + token to");
+    assert_eq!(gateway.evidence().evidence.token.unwrap().token.reveal(), TOKEN);
+}
+
+fn check_task_refused(task: &Value, said: &str) {
+    let gateway = Gateway::start(&json!(["tpm", "gcp", "azure"]), task);
+    let metadata = google(Some(gateway.pointer()));
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).failed(&[said, "[gateway-task]; next: "]);
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != "/v1/attest/evidence"));
+    assert!(metadata.asked().iter().all(|asked| !asked.path.contains("/identity?")));
+}
+
+#[test]
+fn no_gateway_gets_what_it_may_not_have() {
+    check_task_refused(
+        &json!({"gcp": {"gateway": "https://vault.example/"}}),
+        "an identity token for \"https://vault.example/\"",
+    );
+    check_task_refused(&json!({"gcp": {"gateway": "vault.example/x"}}), "which is no host's name");
+    check_task_refused(&json!({"gcp": {"gateway": ""}}), "which is no host's name");
+    check_task_refused(&json!({"azure": {}}), "evidence of the kind azure, which was not offered");
+    check_task_refused(
+        &json!({"gcp": {"gateway": "api-int.example"}, "token": {}}),
+        "evidence of the kind token, which was not offered",
+    );
+    check_task_refused(&json!({}), "nothing that says what this node is");
+}
+
+#[test]
+fn a_metadata_server_that_fails_is_said_and_the_pointer_stays() {
+    let gateway = Gateway::start(&json!(["gcp"]), &gcp_task());
+    let broken = |answer: fn() -> Reply| {
+        let pointer = gateway.pointer();
+        Server::start(GOOGLE, move |asked: &Asked, _| match asked.path.split('?').next().unwrap() {
+            "/computeMetadata/v1/instance/attributes/user-data" => ok(&pointer),
+            "/computeMetadata/v1/instance/service-accounts/default/email" => ok("worker@project.iam.example"),
+            _ => answer(),
+        })
+    };
+    let check = |answer: fn() -> Reply, said: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let server = broken(answer);
+        run(folder.path(), Some("gcp"), &[], &server.base, &["--deadline", "3"]).failed(said);
+    };
+    check(|| status(404), &["refuses with status 404", "[metadata-refused]; next: "]);
+    check(|| ok("<html>"), &["no identity token", "[metadata-answer]; next: "]);
+    check(|| status(500), &["answers 500", "[metadata-unreachable]; next: "]);
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), Some("gcp"), &[], "http://127.0.0.1:1", &["--deadline", "2"]).failed(&["[metadata-unreachable]; next: "]);
+}
+
+#[test]
+fn an_instance_without_a_service_account_has_nothing_to_show() {
+    let gateway = Gateway::start(&json!(["gcp"]), &gcp_task());
+    let pointer = gateway.pointer();
+    let metadata = Server::start(GOOGLE, move |asked: &Asked, _| match asked.path.as_str() {
+        "/computeMetadata/v1/instance/attributes/user-data" => ok(&pointer),
+        _ => status(404),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).failed(&["which is gcp", "[nothing-to-show]; next: "]);
+}
+
+#[test]
+fn a_cloud_without_user_data_has_no_pointer() {
+    let metadata = google(None);
+    let folder = tempfile::tempdir().unwrap();
+    let ended = run(folder.path(), Some("gcp"), &[], &metadata.base, &[]);
+    ended.failed(&[
+        "the attribute user-data of this Google Compute Engine instance",
+        "[pointer-not-found]",
+    ]);
+}
+
+/// A platform that is given is believed, and its metadata server is not searched for.
+fn check_not_asked(id: Option<&str>, dmi: &[(&str, &str)], said: &str) {
+    let metadata = google(Some("{}".to_owned()));
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), id, dmi, &metadata.base, &[]).failed(&[said, "[pointer-not-found]"]);
+    assert_eq!(metadata.asked(), []);
+}
+
+#[test]
+fn metal_is_not_asked_for_a_metadata_server() {
+    check_not_asked(Some("metal"), &[], "the config of platform metal cannot be read");
+    check_not_asked(Some("metal"), GCP_DMI, "the config of platform metal cannot be read");
+    check_not_asked(Some("vmware"), &[], "the config of platform vmware cannot be read");
+    check_not_asked(Some("qemu"), &[], "QEMU's fw_cfg");
+    check_not_asked(None, QEMU_DMI, "QEMU's fw_cfg");
+}
+
+/// The pointer is QEMU's, and the firmware says that this is an instance: what it can show does not depend on where the pointer was.
+#[test]
+fn evidence_is_the_clouds_wherever_the_pointer_is_from() {
+    let gateway = Gateway::start(&json!(["tpm", "gcp"]), &gcp_task());
+    let metadata = google(None);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointer.ign"), gateway.pointer()).unwrap();
+    let ended = run(folder.path(), Some("qemu"), GCP_DMI, &metadata.base, &["--pointer", "pointer.ign"]);
+    ended.attested("as gcp:project/4711 by gcp to");
+}
+
+const DOCUMENT: &str = r#"{"accountId" : "123456789012", "instanceId" : "i-0123456789abcdef0"}"#;
+
+fn amazon(user_data: String) -> Server {
+    Server::start("", move |asked, _| {
+        imds(asked, |path| match path {
+            "/2019-10-01/user-data" => ok(&user_data),
+            "/latest/dynamic/instance-identity/rsa2048" => ok("MIAGCSqG\nSIb3\n"),
+            "/latest/dynamic/instance-identity/document" => ok(DOCUMENT),
+            "/latest/meta-data/placement/region" => ok("eu-central-1"),
+            "/latest/meta-data/iam/security-credentials/" => ok("worker-role"),
+            "/latest/meta-data/iam/security-credentials/worker-role" => {
+                ok(r#"{"AccessKeyId":"ASIAIOSFODNN7EXAMPLE","SecretAccessKey":"SECRETKEY","Token":"SESSION/+=="}"#)
+            }
+            _ => status(404),
+        })
+    })
+}
+
+#[test]
+fn an_instance_of_amazon_attests_by_all_that_it_is_asked_for() {
+    let kinds = json!(["aws-identity-document", "aws-nitro-tpm", "aws-sts", "gcp", "azure"]);
+    let gateway = Gateway::start(&kinds, &json!({"aws_identity_document": {}, "aws_sts": {}}));
+    let metadata = amazon(gateway.pointer());
+    let folder = tempfile::tempdir().unwrap();
+    let ended = run(folder.path(), None, EC2_DMI, &metadata.base, &[]);
+    ended.attested("as aws:123456789012/i-0123456789abcdef0 by aws-identity-document + aws-sts to");
+    let offer = gateway.offer().attester;
+    assert!(offer.aws_sts.is_some() && offer.gcp.is_none() && offer.azure.is_none());
+    // There is no TPM, so no NitroTPM.
+    assert!(offer.aws_nitro_tpm.is_none());
+    let evidence = gateway.evidence().evidence;
+    let document = evidence.aws_identity_document.unwrap();
+    assert_eq!(document.pkcs7.0, "MIAGCSqG\nSIb3\n");
+    let claimant = ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, document.claimant.as_ref());
+    let claimed = offer.aws_identity_document.unwrap().claimant_sha256;
+    assert_eq!(
+        (document.claimant.as_ref().len(), claimed.to_string()),
+        (32, HEXLOWER.encode(claimant.as_ref()))
+    );
+    let request = evidence.aws_sts.unwrap().request;
+    let server_id = request
+        .headers
+        .iter()
+        .find(|header| header.name == aws::sts::SERVER_ID_HEADER)
+        .unwrap();
+    let expected = aws::sts::expected_server_id(&NONCE, PURPOSE_CONFIG, "worker", &gateway.server_key);
+    assert_eq!(*server_id.value, expected);
+}
+
+/// In the place of AWS's program: it repeats what it is asked to put into a document.
+const NITRO_TPM_ATTEST: &str = "#!/bin/sh\ntest \"$1 $3\" = \"--nonce --user-data\" && cat \"$2\" \"$4\"\n";
+
+#[test]
+fn an_instance_of_amazon_attests_by_its_nitro_tpm() {
+    let gateway = Gateway::start(&json!(["aws-nitro-tpm", "aws-sts"]), &json!({"aws_nitro_tpm": {}}));
+    let metadata = amazon(gateway.pointer());
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("nitro-tpm-attest");
+    support::install(&program, NITRO_TPM_ATTEST);
+    // A TPM that is said to be there, and that nothing here has to open.
+    let arguments = ["--nitro-tpm-attest", program.to_str().unwrap(), "--tcti", "swtpm:path=none"];
+    let ended = run(folder.path(), Some("aws"), &[], &metadata.base, &arguments);
+    ended.attested("as aws:123456789012/i-0123456789abcdef0 by aws-nitro-tpm to");
+    let user_data = aws::nitro_tpm::expected_user_data(&NONCE, PURPOSE_CONFIG, "worker", &gateway.server_key);
+    let document = gateway.evidence().evidence.aws_nitro_tpm.unwrap().document;
+    assert_eq!(document.as_ref(), [NONCE.as_slice(), &user_data].concat());
+    assert!(!folder.path().join("state/input").exists());
+}
+
+#[test]
+fn an_instance_of_amazon_is_the_same_claimant_until_it_boots_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let claimant = || {
+        let gateway = Gateway::start(&json!(["aws-identity-document"]), &json!({"aws_identity_document": {}}));
+        let metadata = amazon(gateway.pointer());
+        run(folder.path(), Some("aws"), &[], &metadata.base, &[]).attested("by aws-identity-document");
+        gateway.evidence().evidence.aws_identity_document.unwrap().claimant
+    };
+    let first = claimant();
+    assert_eq!(claimant(), first);
+    fs::remove_dir_all(folder.path().join("state")).unwrap();
+    assert_ne!(claimant(), first);
+}
+
+#[test]
+fn a_virtual_machine_of_azure_attests() {
+    let gateway = Gateway::start(&json!(["azure"]), &json!({"azure": {}}));
+    let pointer = BASE64.encode(gateway.pointer().as_bytes());
+    let metadata = Server::start("", move |asked: &Asked, _| {
+        let (path, query) = asked.path.split_once('?').unwrap_or_default();
+        match (asked.header("metadata"), path) {
+            (Some("true"), "/metadata/instance/compute/userData") => ok(&pointer),
+            (Some("true"), "/metadata/attested/document") => {
+                let nonce = query.split("nonce=").nth(1).unwrap();
+                let document = json!({"nonce": nonce, "vmId": "B-1", "subscriptionId": "A-1"}).to_string();
+                ok(json!({"encoding": "pkcs7", "signature": BASE64.encode(document.as_bytes())}).to_string())
+            }
+            _ => status(400),
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), None, AZURE_DMI, &metadata.base, &[]).attested("as azure:a-1/b-1 by azure to");
+    let nonce = ImdsNonce::derive(&qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &gateway.server_key));
+    let signature = gateway.evidence().evidence.azure.unwrap().signature.0;
+    let document = String::from_utf8(BASE64.decode(signature.as_bytes()).unwrap()).unwrap();
+    assert!(document.contains(nonce.as_str()), "{document}");
+}

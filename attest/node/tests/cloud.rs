@@ -1,0 +1,422 @@
+//! What clouds are asked for, and which of their answers are taken: against servers that speak as the clouds' do.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant, SystemTime};
+
+use attest::SpkiSha256;
+use attest::aws::sts::{self, StsRules};
+use attest::azure::ImdsNonce;
+use attest::gcp::Audience;
+use attest_node::cloud::{Cloud, CloudError, Metadata, aws, azure, detect, gcp, user_data};
+use attest_node::deadline::Deadline;
+use data_encoding::BASE64;
+use rustls_pki_types::UnixTime;
+use support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
+
+/// More than any of these takes.
+fn long() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+/// Enough for a second attempt, and not much more.
+fn short() -> Deadline {
+    Deadline::after(Duration::from_millis(700))
+}
+
+fn metadata(base: &str) -> Metadata {
+    Metadata::new(&base.parse().unwrap()).unwrap()
+}
+
+fn google(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+    let server = Server::start(GOOGLE, move |asked, number| match asked.header("metadata-flavor") {
+        Some("Google") => answer(asked, number),
+        _ => status(403),
+    });
+    let metadata = metadata(&server.base);
+    (server, metadata)
+}
+
+fn amazon(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+    let server = Server::start("", move |asked, _| imds(asked, &answer));
+    let metadata = metadata(&server.base);
+    (server, metadata)
+}
+
+fn microsoft(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+    let server = Server::start("", move |asked, number| match asked.header("metadata") {
+        Some("true") => answer(asked, number),
+        _ => status(400),
+    });
+    let metadata = metadata(&server.base);
+    (server, metadata)
+}
+
+// The client.
+
+const USER_DATA: &str = "/computeMetadata/v1/instance/attributes/user-data";
+
+/// Answers in turn, the last for ever; how often it was asked, and what came of it.
+fn check_client(answers: Vec<Reply>, deadline: Deadline, expect: Result<Option<&str>, &str>, attempts: usize) {
+    let last = answers.len() - 1;
+    let shown = format!(
+        "{:?}",
+        answers
+            .iter()
+            .map(|answer| answer.as_ref().map(|(status, _)| *status))
+            .collect::<Vec<_>>()
+    );
+    let (server, metadata) = google(move |_, number| answers[number.min(last)].clone());
+    let found = user_data(Cloud::Gcp, &metadata, deadline);
+    match expect {
+        Ok(text) => assert_eq!(
+            found.unwrap().map(|bytes| bytes.to_vec()),
+            text.map(|text| text.as_bytes().to_vec()),
+            "{shown}"
+        ),
+        Err(part) => {
+            let message = found.unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains(USER_DATA), "{shown}: {message}");
+        }
+    }
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.is("GET", USER_DATA)));
+    assert!(
+        if attempts == 0 { asked.len() > 1 } else { asked.len() == attempts },
+        "{shown}: {}",
+        asked.len()
+    );
+}
+
+#[test]
+fn a_server_that_is_not_ready_is_asked_again_within_the_deadline() {
+    check_client(vec![ok("{}")], long(), Ok(Some("{}")), 1);
+    check_client(vec![status(503), ok("{}")], long(), Ok(Some("{}")), 2);
+    check_client(vec![None, ok("{}")], long(), Ok(Some("{}")), 2);
+    check_client(vec![status(429), ok("{}")], long(), Ok(Some("{}")), 2);
+    check_client(vec![status(503)], short(), Err("answers 503"), 0);
+    check_client(vec![None], short(), Err("cannot be reached"), 0);
+}
+
+#[test]
+fn what_is_refused_or_absent_is_not_asked_again() {
+    check_client(vec![status(404)], long(), Ok(None), 1);
+    check_client(vec![ok("")], long(), Ok(None), 1);
+    check_client(vec![ok(" \n")], long(), Ok(None), 1);
+    check_client(vec![status(403)], long(), Err("refuses with status 403"), 1);
+    check_client(vec![status(400)], long(), Err("refuses with status 400"), 1);
+    check_client(vec![status(204)], long(), Err("refuses with status 204"), 1);
+    check_client(vec![ok(vec![b' '; 1024 * 1024 + 1])], long(), Err("more than 1048576 bytes"), 1);
+}
+
+#[test]
+fn redirects_are_not_followed() {
+    let other = Server::start("", |_, _| ok("{}"));
+    let location: &'static str = Box::leak(format!("Location: {}/x\r\n", other.base).into_boxed_str());
+    for code in [301, 302, 307, 308] {
+        let server = Server::start(location, move |_, _| status(code));
+        let refused = user_data(Cloud::Gcp, &metadata(&server.base), long()).unwrap_err();
+        assert!(matches!(refused, CloudError::Refused { status, .. } if status == code), "{refused}");
+    }
+    assert!(other.asked().is_empty());
+}
+
+#[test]
+fn a_server_that_never_answers_costs_no_more_than_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = metadata(&format!("http://{}", listener.local_addr().unwrap()));
+    let before = Instant::now();
+    let error = user_data(Cloud::Aws, &silent, short()).unwrap_err();
+    assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
+    assert!(before.elapsed() < Duration::from_secs(10));
+}
+
+// Which cloud it is.
+
+fn check_search(server: &Server, expect: Option<Cloud>) {
+    assert_eq!(detect::search(&metadata(&server.base), long()), expect);
+}
+
+#[test]
+fn a_cloud_is_recognised_by_its_metadata_server() {
+    check_search(&Server::start(GOOGLE, |_, _| status(404)), Some(Cloud::Gcp));
+    check_search(
+        &Server::start("", |asked, _| match asked.header("metadata") {
+            Some("true") => ok("{}"),
+            _ => status(400),
+        }),
+        Some(Cloud::Azure),
+    );
+    check_search(&Server::start("", |asked, _| imds(asked, |_| status(404))), Some(Cloud::Aws));
+    check_search(&Server::start("", |_, _| status(404)), None);
+    check_search(&Server::start("", |_, _| status(503)), None);
+    check_search(&Server::start("", |_, _| None), None);
+}
+
+#[test]
+fn the_first_silence_ends_the_search() {
+    let server = Server::start("", |_, _| None);
+    check_search(&server, None);
+    assert_eq!(server.asked().len(), 1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = metadata(&format!("http://{}", listener.local_addr().unwrap()));
+    let before = Instant::now();
+    assert_eq!(detect::search(&silent, long()), None);
+    // The search has 1.5 s; a loaded machine some more.
+    assert!(before.elapsed() < Duration::from_secs(10));
+}
+
+// Google.
+
+fn audience() -> Audience {
+    Audience::new("api-int.example", "config", "worker", &[7; 32], &SpkiSha256([9; 32]))
+}
+
+fn check_token(body: &'static str, expect: Result<&str, &str>) {
+    let (server, metadata) = google(move |_, _| ok(body));
+    let token = gcp::identity_token(&metadata, &audience(), long());
+    match expect {
+        Ok(text) => assert_eq!(token.unwrap().as_str(), text),
+        Err(part) => assert!(token.unwrap_err().to_string().contains(part), "{body}"),
+    }
+    let asked = server.asked();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(
+        (asked[0].method.as_str(), asked[0].path.as_str()),
+        ("GET", attest::gcp::request_path(&audience()).as_str())
+    );
+}
+
+#[test]
+fn identity_tokens_are_asked_for_with_their_audience() {
+    check_token("e30.e30.c2ln", Ok("e30.e30.c2ln"));
+    check_token("e30.e30.c2ln\n", Ok("e30.e30.c2ln"));
+    for wrong in [
+        "",
+        "e30.e30",
+        "e30.e30.c2ln.x",
+        "e30 .e30.c2ln",
+        "e30.e30.\u{fc}",
+        "<html>",
+        "e30.\r\ne30.x",
+    ] {
+        check_token(wrong, Err("no identity token"));
+    }
+}
+
+#[test]
+fn an_instance_without_a_service_account_is_refused() {
+    let (_server, metadata) = google(|_, _| status(404));
+    let error = gcp::identity_token(&metadata, &audience(), long()).unwrap_err();
+    // The audience is no use to the person at the console.
+    assert_eq!(
+        error.to_string().split(" at http").next(),
+        Some("the metadata server refuses with status 404")
+    );
+    assert!(error.to_string().ends_with("/service-accounts/default/identity"), "{error}");
+}
+
+// Amazon.
+
+#[test]
+fn user_data_of_ec2_comes_by_a_session_token_only() {
+    let (server, metadata) = amazon(|path| if path == "/2019-10-01/user-data" { ok("{}") } else { status(404) });
+    assert_eq!(user_data(Cloud::Aws, &metadata, long()).unwrap().unwrap().as_slice(), b"{}");
+    let asked = server.asked();
+    assert!(asked[0].is("PUT", "/latest/api/token") && asked[1].is("GET", "/2019-10-01/user-data"));
+    assert_eq!(asked.len(), 2);
+    let (_server, metadata) = amazon(|_| status(404));
+    assert_eq!(user_data(Cloud::Aws, &metadata, long()).unwrap(), None);
+}
+
+#[test]
+fn version_1_is_never_spoken() {
+    for code in [400, 403, 404, 405] {
+        let server = Server::start("", move |asked, _| if asked.method == "PUT" { status(code) } else { ok("{}") });
+        let error = user_data(Cloud::Aws, &metadata(&server.base), long()).unwrap_err();
+        assert!(matches!(error, CloudError::Refused { status, .. } if status == code), "{error}");
+        assert_eq!(server.asked().len(), 1);
+    }
+}
+
+fn check_session_token(body: &'static [u8]) {
+    let server = Server::start("", move |asked, _| if asked.method == "PUT" { ok(body) } else { ok("{}") });
+    let error = user_data(Cloud::Aws, &metadata(&server.base), long()).unwrap_err();
+    assert!(error.to_string().contains("no session token"), "{error}");
+}
+
+#[test]
+fn a_session_token_can_stand_in_a_header() {
+    check_session_token(b"");
+    check_session_token(b"a b");
+    check_session_token(b"a\r\nX: y");
+    check_session_token(b"\xff");
+    check_session_token("\u{fc}".as_bytes());
+}
+
+fn check_identity_document(body: &'static str, expect: bool) {
+    let (_server, metadata) = amazon(move |path| {
+        assert_eq!(path, "/latest/dynamic/instance-identity/rsa2048");
+        ok(body)
+    });
+    let document = aws::Session::open(&metadata, long()).unwrap().identity_document(long());
+    match expect {
+        true => assert_eq!(document.unwrap(), body),
+        false => assert!(document.unwrap_err().to_string().contains("no PKCS#7 message"), "{body}"),
+    }
+}
+
+#[test]
+fn identity_documents_are_sent_as_they_are() {
+    check_identity_document("MIAG\nCSqG\n", true);
+    check_identity_document("MIAGCSqG", true);
+    for wrong in ["", "\n", "<html>", "MIAG!", "M"] {
+        check_identity_document(wrong, false);
+    }
+}
+
+const CREDENTIALS: &str = r#"{"Code":"Success","LastUpdated":"2026-01-01T00:00:00Z","Type":"AWS-HMAC","AccessKeyId":"ASIAIOSFODNN7EXAMPLE",
+    "SecretAccessKey":"SECRETKEY/x+y","Token":"SESSIONTOKEN/+==","Expiration":"2026-01-01T06:00:00Z"}"#;
+const SERVER_KEY: SpkiSha256 = SpkiSha256([9; 32]);
+
+fn sts_request(region: &'static str, role: &'static str, credentials: &'static str) -> Result<sts::SignedRequest, CloudError> {
+    let (_server, metadata) = amazon(move |path| match path {
+        "/latest/meta-data/placement/region" => ok(region),
+        "/latest/meta-data/iam/security-credentials/" => ok(role),
+        "/latest/meta-data/iam/security-credentials/worker-role" => ok(credentials),
+        _ => status(404),
+    });
+    let session = aws::Session::open(&metadata, long())?;
+    let role = session.role(long())?.unwrap();
+    let server_id = sts::expected_server_id(&[7; 32], "config", "worker", &SERVER_KEY);
+    session.sts_request(&role, &server_id, SystemTime::now(), long())
+}
+
+fn check_sts(region: &'static str) {
+    let request = sts_request(region, "worker-role\n", CREDENTIALS).unwrap();
+    let rules: StsRules = serde_json::from_value(serde_json::json!({
+        "accounts": ["123456789012"], "roles": ["worker-role"], "regions": [region],
+    }))
+    .unwrap();
+    let expected = sts::Expected {
+        nonce: &[7; 32],
+        purpose: "config",
+        pool: "worker",
+        server_keys: &[SERVER_KEY],
+    };
+    let checked = sts::check(&request, &rules, &expected, UnixTime::now()).unwrap();
+    assert_eq!(checked.region(), region);
+    assert!(!format!("{request:?}").contains("SESSIONTOKEN"));
+    assert!(request.headers.iter().all(|header| !header.value.contains("SECRETKEY")));
+}
+
+#[test]
+fn requests_to_sts_are_those_that_the_gateway_accepts() {
+    check_sts("eu-central-1");
+    check_sts("cn-north-1");
+    check_sts("us-gov-west-1");
+}
+
+fn check_no_sts(region: &'static str, role: &'static str, credentials: &'static str, said: &str) {
+    let message = sts_request(region, role, credentials).unwrap_err().to_string();
+    assert!(message.contains(said), "{message}");
+    assert!(!message.contains("SECRET"), "{message}");
+}
+
+#[test]
+fn what_cannot_be_signed_is_not() {
+    check_no_sts("eu-central-1.evil.example/", "worker-role", CREDENTIALS, "no region");
+    check_no_sts("<html>", "worker-role", CREDENTIALS, "no region");
+    check_no_sts("eu-central-1", "worker/../role", CREDENTIALS, "no role");
+    check_no_sts("eu-central-1", "..", CREDENTIALS, "no role");
+    check_no_sts("eu-central-1", "worker-role\nother", CREDENTIALS, "no role");
+    check_no_sts("eu-central-1", "other-role", CREDENTIALS, "refuses with status 404");
+    check_no_sts("eu-central-1", "worker-role", r#"{"Code":"Failed","SECRET":1}"#, "no credentials");
+    check_no_sts("eu-central-1", "worker-role", "SECRET", "no credentials");
+    check_no_sts(
+        "eu-central-1",
+        "worker-role",
+        r#"{"AccessKeyId":"A","SecretAccessKey":"SECRET","Token":"SECRET\r\nX: y"}"#,
+        "cannot stand in headers",
+    );
+    check_no_sts(
+        "eu-central-1",
+        "worker-role",
+        r#"{"AccessKeyId":"A","SecretAccessKey":"SECRET","Token":""}"#,
+        "cannot stand in headers",
+    );
+}
+
+#[test]
+fn an_instance_without_a_profile_has_no_role() {
+    let (_server, metadata) = amazon(|_| status(404));
+    assert_eq!(aws::Session::open(&metadata, long()).unwrap().role(long()), Ok(None));
+}
+
+// Microsoft.
+
+#[test]
+fn user_data_of_azure_is_base64() {
+    let (server, with) = microsoft(|_, number| if number == 0 { status(410) } else { ok(BASE64.encode(b"{}")) });
+    assert_eq!(user_data(Cloud::Azure, &with, long()).unwrap().unwrap().as_slice(), b"{}");
+    assert!(server.asked()[0].is("GET", "/metadata/instance/compute/userData?api-version=2021-01-01&format=text"));
+    let (_server, with) = microsoft(|_, _| ok("{}"));
+    let error = user_data(Cloud::Azure, &with, long()).unwrap_err();
+    assert!(error.to_string().contains("no Base64"), "{error}");
+}
+
+fn nonce() -> ImdsNonce {
+    ImdsNonce::derive(&[7; 32])
+}
+
+fn document(nonce: &str) -> String {
+    let message = format!("\u{1}{{\"nonce\":\"{nonce}\"}}\u{2}");
+    format!(r#"{{"encoding":"pkcs7","signature":"{}"}}"#, BASE64.encode(message.as_bytes()))
+}
+
+#[test]
+fn a_document_for_an_earlier_nonce_is_asked_for_again() {
+    let (server, metadata) = microsoft(|_, number| match number {
+        0 => ok(document("1234567890")),
+        _ => ok(document(nonce().as_str())),
+    });
+    let signature = azure::attested_document(&metadata, &nonce(), long()).unwrap();
+    let message = BASE64.decode(signature.as_bytes()).unwrap();
+    assert!(String::from_utf8(message).unwrap().contains(nonce().as_str()));
+    assert_eq!(server.asked().len(), 2);
+    assert!(
+        server
+            .asked()
+            .iter()
+            .all(|asked| asked.is("GET", &attest::azure::imds_path(&nonce())))
+    );
+}
+
+fn check_document(body: String, deadline: Deadline, expect: Result<(), &str>) {
+    let shown = body.clone();
+    let (_server, metadata) = microsoft(move |_, _| ok(&body));
+    match (azure::attested_document(&metadata, &nonce(), deadline), expect) {
+        (Ok(_), Ok(())) => {}
+        (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{shown}: {error}"),
+        (found, _) => panic!("{shown}: {found:?}"),
+    }
+}
+
+#[test]
+fn attested_documents_have_the_encoding_that_is_read() {
+    check_document(document(nonce().as_str()), long(), Ok(()));
+    // The gateway says what is wrong with the nonce.
+    check_document(document("1234567890"), short(), Ok(()));
+    check_document(
+        r#"{"encoding":"pkcs1","signature":"AAAA"}"#.to_owned(),
+        long(),
+        Err("the encoding \"pkcs1\""),
+    );
+    check_document(r#"{"encoding":"pkcs7","signature":"!"}"#.to_owned(), long(), Err("no Base64"));
+    check_document(r#"{"encoding":"pkcs7"}"#.to_owned(), long(), Err("no attested document"));
+    check_document("<html>".to_owned(), long(), Err("no attested document"));
+    check_document("x".repeat(40_000), long(), Err("more than 32768 bytes"));
+}

@@ -45,7 +45,8 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
     }
     // If it cannot be loaded, that was found above.
     let serving = pki::Serving::load(&settings.tls, Clock::System.now()).ok();
-    match Clouds::open(&settings.clouds, serving.as_ref().and_then(pki::Serving::dns_name)) {
+    let clouds = Clouds::open(&settings.clouds, serving.as_ref().and_then(pki::Serving::dns_name));
+    match &clouds {
         Ok(clouds) => findings.extend(clouds.findings()),
         Err(error) => findings.push(Finding::Error(error.to_string())),
     }
@@ -54,7 +55,11 @@ pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             for (name, folder) in folders {
                 match runtime.block_on(pools::load(&name, &folder)) {
-                    Ok(pool) => inspect(&pool, roots, settings.tls.client_ca.is_some(), &mut findings),
+                    Ok(pool) => {
+                        inspect(&pool, roots, settings.tls.client_ca.is_some(), &mut findings);
+                        let warnings = clouds.iter().flat_map(|clouds| clouds.warnings(&pool));
+                        findings.extend(warnings.map(Finding::Warning));
+                    }
                     Err(error) => findings.push(Finding::Error(error.to_string())),
                 }
             }

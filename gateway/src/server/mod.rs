@@ -161,6 +161,9 @@ impl Server {
         for refused in clouds.refused() {
             tracing::warn!("left out of the clouds' certificates: {refused}");
         }
+        for warning in pools.all().iter().flat_map(|pool| clouds.warnings(pool)) {
+            tracing::warn!("{warning}");
+        }
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.state.join("evidence"))?;
         let mut ek_root_blobs = Vec::new();

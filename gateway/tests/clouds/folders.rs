@@ -1,9 +1,11 @@
 //! Certificates from folders: what is used, and what is left out.
 
+use attest::Kind;
 use attest::aws::identity_document;
 use attest::azure::{ImdsNonce, verify};
 use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
 use attest_gateway::pki::Finding;
+use attest_gateway::pools;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{Authority, Machine};
 use cloud_fixtures::google::vtpm::Ca;
@@ -37,11 +39,11 @@ fn folders_that_are_not_there_are_empty() {
     assert!(clouds.nitro_roots().is_empty());
     assert_eq!(clouds.region_certificates().regions().count(), 0);
     assert!(clouds.azure_trust().certificates.is_empty());
-    for kind in ["aws-identity-document", "aws-nitro-tpm", "azure"] {
+    for kind in [Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::Azure] {
         let missing = clouds.missing(kind).unwrap();
         assert!(missing.contains("no ") && missing.contains("docs/evidence/"), "{kind}: {missing}");
     }
-    for kind in ["tpm", "token"] {
+    for kind in [Kind::Tpm, Kind::Token] {
         assert_eq!(clouds.missing(kind), None);
     }
 }
@@ -73,7 +75,7 @@ fn a_region_has_a_file_or_a_folder_or_both() {
     let elsewhere = third.sign(&instance.identity_document());
     let error = identity_document::verify(elsewhere.as_bytes(), clouds.region_certificates(), at(NOW)).unwrap_err();
     assert!(error.to_string().contains("us-gov-west-1"), "{error}");
-    assert_eq!(clouds.missing("aws-identity-document"), None);
+    assert_eq!(clouds.missing(Kind::AwsIdentityDocument), None);
 }
 
 #[test]
@@ -119,8 +121,10 @@ fn attack_14_a_region_has_so_many_certificates_and_no_more() {
 fn roots_of_nitro_and_of_vtpms() {
     let setup = Setup::new();
     let (nitro, other) = (NitroAuthority::new(), RegionAuthority::new(1));
-    setup.write("aws-nitro-roots/root.pem", nitro.root_pem());
-    setup.write("aws-nitro-roots/again.pem", nitro.root_pem());
+    // ECDSA: each signature makes another certificate.
+    let root = nitro.root_pem();
+    setup.write("aws-nitro-roots/root.pem", &root);
+    setup.write("aws-nitro-roots/again.pem", &root);
     setup.write("aws-nitro-roots/other.pem", other.certificate_pem());
     let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
@@ -128,7 +132,7 @@ fn roots_of_nitro_and_of_vtpms() {
     let clouds = setup.open();
     assert!(!clouds.nitro_roots().is_empty());
     assert!(roles(&clouds).contains(&&Role::AwsNitroRoot));
-    refused(&setup, &clouds, &[("aws-nitro-roots/other.pem", "CA"), ("gcp-vtpm-roots", "")]);
+    refused(&setup, &clouds, &[("aws-nitro-roots/other.pem", "P-384"), ("gcp-vtpm-roots", "")]);
     let (_, problems) = vtpm_roots_of([vtpm.certificate()]);
     assert!(problems.is_empty(), "{problems:?}");
     let found = clouds.findings();
@@ -167,14 +171,14 @@ fn azures_roots_and_cas_in_between_are_not_mistaken_for_each_other() {
             ("azure-intermediates/root.pem", "azure.roots"),
         ],
     );
-    assert!(clouds.missing("azure").is_some());
+    assert!(clouds.missing(Kind::Azure).is_some());
     setup.write("azure-roots/root.pem", authority.root_pem());
     setup.write("azure-intermediates/intermediate.pem", authority.intermediate_pem());
     let clouds = check(&setup, true);
     assert_eq!(roles(&clouds), [&Role::AzureRoot, &Role::AzureIntermediate]);
-    assert_eq!(clouds.missing("azure"), None);
+    assert_eq!(clouds.missing(Kind::Azure), None);
     setup.settings.azure.clouds = Vec::new();
-    assert_eq!(setup.open().missing("azure").unwrap(), "azure.clouds is empty");
+    assert_eq!(setup.open().missing(Kind::Azure).unwrap(), "azure.clouds is empty");
 }
 
 #[test]
@@ -209,9 +213,39 @@ fn the_gateways_name_is_the_settings_or_the_certificates() {
     let mut setup = Setup::new();
     assert_eq!(setup.open().gateway_name(), "api-int.example.com");
     let nameless = Clouds::open(&setup.settings, None).unwrap();
-    assert!(nameless.missing("gcp").unwrap().contains("gcp.name"));
+    assert!(nameless.missing(Kind::Gcp).unwrap().contains("gcp.name"));
     setup.settings.gcp.name = Some("gateway-of-mine".to_owned());
     assert_eq!(setup.open().gateway_name(), "gateway-of-mine");
     assert!(matches!(Clouds::open(&setup.settings, None), Ok(clouds) if clouds.gateway_name() == "gateway-of-mine"));
     assert!(!matches!(setup.try_open(), Err(CloudError::Client(_))));
+}
+
+#[tokio::test]
+async fn a_pool_that_accepts_what_cannot_be_verified_is_warned_of() {
+    let setup = Setup::new();
+    for set in ["full", "pre-approved"] {
+        setup.write(&format!("pools/worker/{set}/config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#);
+    }
+    let rules = r#"
+[grants]
+[attestation]
+accepts = [["tpm", "gcp"], ["azure"]]
+[tpm]
+endorsement = "gcp-instance"
+pcrs = { "0-7" = "not checked" }
+[gcp]
+projects = [{ id = "example-project", number = 739419398126 }]
+[azure]
+subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
+"#;
+    setup.write("pools/worker/pool.toml", rules);
+    let pool = pools::load("worker", &setup.path("pools/worker")).await.unwrap();
+    let warnings = setup.open().warnings(&pool);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: no root is in "));
+    assert!(warnings[1].contains("gcp-vtpm-roots"), "{}", warnings[1]);
+    let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
+    setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
+    setup.write("azure-roots/root.pem", Authority::new("eastus").root_pem());
+    assert_eq!(setup.open().warnings(&pool), Vec::<String>::new());
 }

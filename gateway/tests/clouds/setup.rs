@@ -1,9 +1,10 @@
 //! A gateway's settings in a folder of their own, and the time as tests want it.
 
+use std::cell::RefCell;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use attest::UnixTime;
@@ -74,5 +75,51 @@ impl Setup {
     pub fn measured(&self, line: &str) {
         let text = self.metrics.text().unwrap();
         assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+    }
+}
+
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What this thread says in the log.
+pub struct Log;
+
+struct Lines;
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// From here on.
+    pub fn start() -> Self {
+        static ONCE: Once = Once::new();
+        // One for all threads: what a thread without one has said first, tracing leaves out everywhere.
+        ONCE.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_env_filter("attest_gateway=info")
+                .with_ansi(false)
+                .with_writer(|| Lines)
+                .init();
+        });
+        LINES.take();
+        Self
+    }
+
+    /// The lines since the last call: so many, each with its part.
+    pub fn said(&self, expected: &[&str]) {
+        let text = String::from_utf8(LINES.take()).unwrap();
+        assert_eq!(text.lines().count(), expected.len(), "{text}");
+        for (line, expected) in text.lines().zip(expected) {
+            assert!(line.contains(expected), "{expected:?} is not in {line}");
+        }
     }
 }

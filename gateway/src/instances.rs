@@ -99,7 +99,7 @@ pub async fn claim(store: &dyn Store, claims: &Claims, at: u64, peer: &str) -> R
     let Some(first) = first else { return Ok(()) };
     let first = read(first)?;
     // Evidence that is bound to the challenge is more than what a claimant had to show, and less than a TPM.
-    let weaker = matches!(claims.replayable_claimant(), None) && claims.tpm().is_none() && first.holder.starts_with("claimant:");
+    let weaker = claims.replayable_claimant().is_none() && claims.tpm().is_none() && first.holder.starts_with("claimant:");
     if weaker || first.holder == claimant {
         return Ok(());
     }

@@ -56,7 +56,7 @@ impl Anchors {
 
     fn use_google_keys(&mut self, keys: Arc<GoogleKeysInUse>, basis: &mut CloudBasis) {
         basis.google_keys = Some(self.keep(&keys.jwks));
-        self.clouds.google_keys = Some(Arc::new(keys.keys.clone()));
+        self.clouds.google_keys = Some(Arc::clone(&keys.keys));
         self.google_keys = Some(keys);
     }
 

@@ -42,7 +42,7 @@ const UNKNOWN_KEY_SECONDS: u64 = 30;
 #[derive(Debug)]
 pub struct GoogleKeysInUse {
     /// The keys.
-    pub keys: GoogleKeys,
+    pub keys: Arc<GoogleKeys>,
     /// The JWK set as it came, for the record.
     pub jwks: Vec<u8>,
     /// When they were asked for, in seconds since 1970. 0 for those of a file.
@@ -292,7 +292,7 @@ async fn fetch(outgoing: &Outgoing, now: u64) -> Result<GoogleKeysInUse, String>
     let answer = outgoing.get(&url, "application/json", JWKS_LIMIT_BYTES).await?;
     let keys = GoogleKeys::from_jwks(&answer.body).map_err(|error| format!("{url}: {error}"))?;
     Ok(GoogleKeysInUse {
-        keys,
+        keys: Arc::new(keys),
         jwks: answer.body,
         fetched: now,
         fresh_until: now.saturating_add(fresh(&answer.headers)),
@@ -314,7 +314,7 @@ fn read(path: &Path) -> Result<GoogleKeysInUse, CloudError> {
         source,
     })?;
     Ok(GoogleKeysInUse {
-        keys,
+        keys: Arc::new(keys),
         jwks,
         fetched: 0,
         fresh_until: u64::MAX,

@@ -212,6 +212,15 @@ fn signed_attributes_are_signed_in_the_order_of_der() {
         message.signed = Some(as_sent);
     });
     assert!(matches!(refused(&message), Pkcs7Error::Signature { .. }));
+    // Inside of an attribute too.
+    let with = |values: &[&[u8]]| {
+        let more = attribute(&[0x2a, 0x03, 0x04], values);
+        aws().but(|message| message.attributes = Some([message.usual_attributes(), vec![more]].concat()))
+    };
+    let (one, two) = (der(OCTETS, &[&[1]]), der(OCTETS, &[&[2]]));
+    accepted(&with(&[&one, &two]));
+    structure(&refused(&with(&[&two, &one])));
+    structure(&refused(&with(&[&one, &one])));
 }
 
 #[test]
@@ -272,6 +281,8 @@ fn attack_12_which_certificate_of_the_bag() {
     // What cannot be read does not hide the signer's, and is named where it may be the signer's.
     assert_eq!(signer_of(&[&der(SEQUENCE, &[]), &CERTIFICATE]).unwrap().der(), &*CERTIFICATE);
     assert!(matches!(signer_of(&[&der(SEQUENCE, &[])]), Err(Pkcs7Error::Certificate { .. })));
+    // The very same certificate twice is no set.
+    structure(&signer_of(&[&CERTIFICATE, &CERTIFICATE]).unwrap_err());
     let many: Vec<Vec<u8>> = (0..=CERTIFICATES_LIMIT)
         .map(|n| der(SEQUENCE, &[&der(OCTETS, &[&vec![0; n]])]))
         .collect();
@@ -296,6 +307,16 @@ fn signers_are_named_by_key_identifier_too() {
     assert_eq!(verify_by(&message.sign(&SIGNER), &signing).as_deref(), Ok(CONTENT));
     let other = verify_by(&named(b"identifieR").sign(&SIGNER), &signing).unwrap_err();
     assert!(matches!(other, Pkcs7Error::OtherSigner { .. }), "{other}");
+    // By neither, and with more than there is to be.
+    let named = |signer: Vec<u8>| refused(&azure().but(|message| message.signer = signer));
+    structure(&named(der(0x81, &[b"identifier"])));
+    structure(&named(der(CONTEXT_0, &[&der(OCTETS, &[b"identifier"])])));
+    let usual = issuer_and_serial(&CERTIFICATE);
+    structure(&named(der(SEQUENCE, &[&usual[2..], NULL])));
+    structure(&named(der(
+        SEQUENCE,
+        &[&usual[2..usual.len() - 11], &der(OCTETS, &[&usual[usual.len() - 9..]])],
+    )));
 }
 
 #[test]
@@ -374,7 +395,19 @@ fn base64_is_bounded_and_strict() {
         from_base64(&text.iter().copied().filter(|byte| *byte != b'\n').collect::<Vec<_>>()).unwrap(),
         message
     );
-    for bad in [&text[1..], b"!!!!", b"AA==AA==", b"AAA", b"AB==", b"AA AA", "ääää".as_bytes()] {
+    let windows = String::from_utf8(text.clone()).unwrap().replace('\n', "\r\n");
+    assert_eq!(from_base64(windows.as_bytes()).unwrap(), message);
+    for bad in [
+        &text[1..],
+        b"AAAA\rAAAA",
+        b"AAAA\r\r\nAAAA",
+        b"!!!!",
+        b"AA==AA==",
+        b"AAA",
+        b"AB==",
+        b"AA AA",
+        "ääää".as_bytes(),
+    ] {
         assert!(matches!(from_base64(bad), Err(Pkcs7Error::Base64 { .. })));
     }
     assert!(matches!(

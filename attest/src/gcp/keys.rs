@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use data_encoding::BASE64URL_NOPAD;
@@ -143,17 +144,22 @@ impl RawKey {
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct RsaKey {
     kid: JsonWebKeyId,
-    n: Vec<u8>,
-    /// Made once, since that costs a good part of a verification. A key without it verifies nothing: openidconnect's traits demand
-    /// that such ones can be made.
+    /// A key without it verifies nothing: openidconnect's traits demand that such ones can be made. Each verifier of openidconnect's
+    /// wants a key of its own.
     #[serde(skip)]
-    parsed: Option<ParsedPublicKey>,
+    public: Option<Arc<PublicKey>>,
+}
+
+struct PublicKey {
+    n: Vec<u8>,
+    /// Made once, since that costs a good part of a verification.
+    parsed: ParsedPublicKey,
 }
 
 impl PartialEq for RsaKey {
     fn eq(&self, other: &Self) -> bool {
         // The exponent is the same for all.
-        (&self.kid, &self.n) == (&other.kid, &other.n)
+        (&self.kid, self.n()) == (&other.kid, other.n())
     }
 }
 
@@ -161,7 +167,7 @@ impl Eq for RsaKey {}
 
 impl std::fmt::Debug for RsaKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sha256 = data_encoding::HEXLOWER.encode(&sha256(&[&self.n]));
+        let sha256 = data_encoding::HEXLOWER.encode(&sha256(&[self.n()]));
         f.debug_struct("RsaKey")
             .field("kid", &self.kid)
             .field("n_sha256", &sha256)
@@ -200,9 +206,12 @@ impl RsaKey {
         let parsed = parsed.map_err(|_| KeysError::key(&kid, "it is no RSA key"))?;
         Ok(Self {
             kid: JsonWebKeyId::new(kid),
-            n,
-            parsed: Some(parsed),
+            public: Some(Arc::new(PublicKey { n, parsed })),
         })
+    }
+
+    fn n(&self) -> &[u8] {
+        self.public.as_deref().map_or(&[], |public| &public.n)
     }
 }
 
@@ -239,8 +248,7 @@ impl JsonWebKey for RsaKey {
     fn new_symmetric(_secret: Vec<u8>) -> Self {
         Self {
             kid: JsonWebKeyId::new(String::new()),
-            n: Vec::new(),
-            parsed: None,
+            public: None,
         }
     }
 
@@ -253,9 +261,9 @@ impl JsonWebKey for RsaKey {
         if *algorithm != CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256 {
             return Err(SignatureVerificationError::DisallowedAlg("only RS256".to_owned()));
         }
-        let key = self.parsed.as_ref().ok_or(SignatureVerificationError::NoMatchingKey)?;
-        key.verify_sig(message, signature)
-            .map_err(|_| SignatureVerificationError::CryptoError("RSA".to_owned()))
+        let public = self.public.as_deref().ok_or(SignatureVerificationError::NoMatchingKey)?;
+        let verified = public.parsed.verify_sig(message, signature);
+        verified.map_err(|_| SignatureVerificationError::CryptoError("RSA".to_owned()))
     }
 
     fn hash_bytes(&self, bytes: &[u8], _algorithm: &CoreJwsSigningAlgorithm) -> Result<Vec<u8>, String> {

@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use chrono::{DateTime, Utc};
 use data_encoding::BASE64URL_NOPAD;
 use openidconnect::core::{CoreGenderClaim, CoreJsonWebKeyType, CoreJwsSigningAlgorithm};
@@ -6,8 +8,9 @@ use openidconnect::{
     JweContentEncryptionAlgorithm, Nonce,
 };
 use rustls_pki_types::UnixTime;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::gcp::error::printable;
 use crate::gcp::keys::RsaKey;
@@ -33,6 +36,10 @@ const RS256: &str = "RS256";
 
 /// Header fields by which the sender would choose the key, or how the token is to be read.
 const REFUSED_HEADER_FIELDS: [&str; 11] = ["jku", "jwk", "x5u", "x5c", "x5t", "x5t#S256", "crit", "b64", "cty", "zip", "enc"];
+
+/// [`ISSUER`] as openidconnect takes it.
+static ISSUER_URL: LazyLock<Result<IssuerUrl, String>> =
+    LazyLock::new(|| IssuerUrl::new(ISSUER.to_owned()).map_err(|error| error.to_string()));
 
 type GoogleIdToken = IdToken<GoogleClaims, CoreGenderClaim, NoEncryption, CoreJwsSigningAlgorithm>;
 type GoogleIdTokenClaims = IdTokenClaims<GoogleClaims, CoreGenderClaim>;
@@ -65,8 +72,15 @@ struct ComputeEngine {
 impl AdditionalClaims for GoogleClaims {}
 
 /// The algorithms by which identity tokens are encrypted: none.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 enum NoEncryption {}
+
+impl<'de> Deserialize<'de> for NoEncryption {
+    /// openidconnect tries each token's algorithm as one of these first. A derived implementation would make a long error of it.
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("none"))
+    }
+}
 
 impl JweContentEncryptionAlgorithm for NoEncryption {
     type KeyType = CoreJsonWebKeyType;
@@ -129,8 +143,8 @@ fn check_form(identity_token: &[u8]) -> Result<(&str, String), GcpError> {
     // The payload's spelling is signed.
     decode("signature", signature)?;
 
-    let header: Map<String, Value> = serde_json::from_slice(&header).map_err(GcpError::malformed)?;
-    match header.get("alg") {
+    let header: Header = serde_json::from_slice(&header).map_err(GcpError::malformed)?;
+    match header.alg {
         Some(Value::String(alg)) if alg == RS256 => {}
         other => {
             return Err(GcpError::Algorithm {
@@ -138,18 +152,59 @@ fn check_form(identity_token: &[u8]) -> Result<(&str, String), GcpError> {
             });
         }
     }
-    if let Some(field) = REFUSED_HEADER_FIELDS.into_iter().find(|field| header.contains_key(*field)) {
+    if let Some(field) = header.refused {
         return Err(GcpError::HeaderField { field });
     }
-    match header.get("kid") {
-        Some(Value::String(kid)) => Ok((text, kid.clone())),
+    match header.kid {
+        Some(Value::String(kid)) => Ok((text, kid)),
         _ => Err(GcpError::KeyIdMissing),
+    }
+}
+
+/// What matters of a JOSE header. One that has a field twice is refused by openidconnect.
+#[derive(Default)]
+struct Header {
+    alg: Option<Value>,
+    kid: Option<Value>,
+    /// The first of [`REFUSED_HEADER_FIELDS`] that is there.
+    refused: Option<&'static str>,
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = Header;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a JOSE header")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Header, A::Error> {
+        let mut header = Header::default();
+        while let Some(name) = fields.next_key::<String>()? {
+            match name.as_str() {
+                "alg" => header.alg = Some(fields.next_value()?),
+                "kid" => header.kid = Some(fields.next_value()?),
+                name => {
+                    fields.next_value::<IgnoredAny>()?;
+                    let refused = REFUSED_HEADER_FIELDS.into_iter().find(|refused| *refused == name);
+                    header.refused = header.refused.or(refused);
+                }
+            }
+        }
+        Ok(header)
     }
 }
 
 /// openidconnect's verifier with one key, for one audience, at one time.
 fn verifier(key: &RsaKey, audience: &str, now: UnixTime) -> Result<IdTokenVerifier<'static, RsaKey>, GcpError> {
-    let issuer = IssuerUrl::new(ISSUER.to_owned()).map_err(GcpError::malformed)?;
+    let issuer = ISSUER_URL.clone().map_err(GcpError::malformed)?;
     // A time that chrono cannot express is past every expiry.
     let seconds = i64::try_from(now.as_secs()).ok();
     let now = seconds

@@ -71,7 +71,10 @@ impl<'a> Reader<'a> {
         if tag & CLASS == 0 && !matches!(tag, SEQUENCE | SET | SEGMENTED_OCTET_STRING) {
             return Err(self.error("an element is constructed that cannot be"));
         }
+        let header = self.message.get(start..self.offset).unwrap_or_default();
         let start = der.len();
+        der.extend_from_slice(header);
+        let content = der.len();
         let segments = tag == SEGMENTED_OCTET_STRING;
         self.content(length, |reader| {
             if segments {
@@ -80,8 +83,11 @@ impl<'a> Reader<'a> {
                 reader.element(der, level + 1)
             }
         })?;
-        let length = der.len() - start;
-        header_to(der, start, if segments { OCTET_STRING } else { tag }, length);
+        let der_length = der.len() - content;
+        // Moving the content is what costs most; nearly all headers may stay.
+        if segments || length != Some(der_length) {
+            set_header(der, start..content, if segments { OCTET_STRING } else { tag }, der_length);
+        }
         Ok(())
     }
 
@@ -163,8 +169,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes a header before what `der` has from `start` on.
-fn header_to(der: &mut Vec<u8>, start: usize, tag: u8, length: usize) {
+/// Puts a header in the place of another one.
+fn set_header(der: &mut Vec<u8>, place: std::ops::Range<usize>, tag: u8, length: usize) {
     // At most twice the limit of a message, which three bytes hold.
     let [.., high, middle, low] = length.to_be_bytes();
     let header: &[u8] = match (high, middle, low) {
@@ -173,7 +179,7 @@ fn header_to(der: &mut Vec<u8>, start: usize, tag: u8, length: usize) {
         (0, ..) => &[tag, 0x82, middle, low],
         _ => &[tag, 0x83, high, middle, low],
     };
-    der.splice(start..start, header.iter().copied());
+    der.splice(place, header.iter().copied());
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The certificate whose key is to verify a signature: chosen by the caller.
 
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RsaParameters, UnparsedPublicKey};
-use cms::signed_data::SignerIdentifier;
-use der::{AnyRef, Decode, Encode};
+use der::asn1::AnyRef;
+use der::{Decode, Reader, SliceReader, Tag, TagNumber, Tagged};
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{KeyUsage, ParsedExtension};
@@ -171,14 +171,20 @@ pub(super) enum Signer {
 }
 
 impl Signer {
-    pub(super) fn new(identifier: &SignerIdentifier) -> der::Result<Self> {
-        match identifier {
-            SignerIdentifier::IssuerAndSerialNumber(signer) => Ok(Self::IssuerAndSerial {
-                issuer: signer.issuer.to_der()?,
-                serial: AnyRef::from_der(&signer.serial_number.to_der()?)?.value().to_vec(),
-            }),
-            SignerIdentifier::SubjectKeyIdentifier(identifier) => Ok(Self::KeyIdentifier(identifier.0.as_bytes().to_vec())),
+    /// Reads a SignerIdentifier (RFC 5652, 5.3).
+    pub(super) fn read(identifier: &[u8]) -> der::Result<Self> {
+        let identifier = AnyRef::from_der(identifier)?;
+        let (constructed, number) = (false, TagNumber::N0);
+        if identifier.tag() == (Tag::ContextSpecific { constructed, number }) {
+            return Ok(Self::KeyIdentifier(identifier.value().to_vec()));
         }
+        identifier.tag().assert_eq(Tag::Sequence)?;
+        let mut fields = SliceReader::new(identifier.value())?;
+        let issuer = fields.tlv_bytes()?.to_vec();
+        let serial = AnyRef::decode(&mut fields)?;
+        serial.tag().assert_eq(Tag::Integer)?;
+        let serial = serial.value().to_vec();
+        fields.finish(Self::IssuerAndSerial { issuer, serial })
     }
 
     /// Fit for a log.

@@ -18,6 +18,7 @@
 mod ber;
 mod certificate;
 mod error;
+mod message;
 mod signed_data;
 
 pub use certificate::SigningCertificate;
@@ -46,13 +47,16 @@ pub fn from_base64(text: &[u8]) -> Result<Vec<u8>, Pkcs7Error> {
             limit: TEXT_LIMIT_BYTES,
         });
     }
-    let lines = text.split(|byte| matches!(byte, b'\r' | b'\n'));
-    let text = lines.collect::<Vec<_>>().concat();
     let malformed = |problem: String| Pkcs7Error::Base64 { problem };
+    let lines = std::str::from_utf8(text).map_err(|error| malformed(error.to_string()))?.split('\n');
+    let mut text = String::with_capacity(text.len());
+    lines.for_each(|line| text.push_str(line.strip_suffix('\r').unwrap_or(line)));
     // The decoder would also take several texts in a row, each with its padding.
-    let padding = text.iter().position(|&byte| byte == b'=').unwrap_or(text.len());
+    let padding = text.find('=').unwrap_or(text.len());
     if text.len() - padding > 2 {
         return Err(malformed(format!("padding at character {padding}, which is not the end")));
     }
-    data_encoding::BASE64.decode(&text).map_err(|error| malformed(error.to_string()))
+    data_encoding::BASE64
+        .decode(text.as_bytes())
+        .map_err(|error| malformed(error.to_string()))
 }

@@ -2,23 +2,17 @@
 
 use aws_lc_rs::digest::{self, Algorithm};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512};
-use cms::cert::x509::attr::Attributes;
-use cms::cert::x509::spki::AlgorithmIdentifierOwned;
-use cms::content_info::{CmsVersion, ContentInfo};
-use cms::signed_data::{EncapsulatedContentInfo, SignerIdentifier, SignerInfo};
-use der::asn1::{ObjectIdentifier, OctetStringRef, SetOfVec};
-use der::{Any, Decode, Encode, Tag, Tagged};
+use cms::cert::x509::spki::AlgorithmIdentifierRef;
+use der::asn1::ObjectIdentifier;
+use der::{Decode, Tag, Tagged};
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::{Scheme, Signer};
+use super::message::{DATA, Message, SignedAttributes, SignerInfo, check_type, content_info, names_of, structure};
 use super::{CERTIFICATES_LIMIT, Pkcs7Error, SigningCertificate, ber};
 
-/// id-signedData and id-data (RFC 5652, 5.1 and 4).
+/// id-signedData (RFC 5652, 5.1).
 const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.2");
-const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
-/// id-contentType and id-messageDigest (RFC 5652, 11.1 and 11.2).
-const CONTENT_TYPE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.3");
-const MESSAGE_DIGEST: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.4");
 /// rsaEncryption: RSASSA-PKCS1-v1_5 with whatever the digest algorithm is (RFC 3370, 3.2).
 const RSA_ENCRYPTION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 
@@ -70,24 +64,12 @@ pub enum Content<'a> {
 #[derive(Debug)]
 pub struct SignedData {
     /// `None` for content that is elsewhere.
-    content: Option<Any>,
+    content: Option<Vec<u8>>,
     certificates: Vec<CertificateDer<'static>>,
     signer: Signer,
     hash: &'static Hash,
-    attributes: Option<Attributes>,
+    attributes: Option<SignedAttributes>,
     signature: Vec<u8>,
-}
-
-/// SignedData (RFC 5652, 5.1). The certificates are left as they are, since one that is not looked at may be of any form, and
-/// path validation wants the bytes. Revocation lists have no place.
-#[derive(Debug, der::Sequence)]
-struct Message {
-    version: CmsVersion,
-    digest_algorithms: SetOfVec<AlgorithmIdentifierOwned>,
-    content: EncapsulatedContentInfo,
-    #[asn1(context_specific = "0", tag_mode = "IMPLICIT", optional = "true")]
-    certificates: Option<SetOfVec<Any>>,
-    signers: SetOfVec<SignerInfo>,
 }
 
 impl SignedData {
@@ -96,47 +78,45 @@ impl SignedData {
     /// # Errors
     /// [`Pkcs7Error`]: what is not of the form, or of an algorithm that is not accepted.
     pub fn parse(message: &[u8]) -> Result<Self, Pkcs7Error> {
-        let info = ContentInfo::from_der(&ber::to_der(message)?).map_err(structure)?;
-        check_type("type of the message", info.content_type, SIGNED_DATA)?;
-        let message: Message = info.content.decode_as().map_err(structure)?;
+        let der = ber::to_der(message)?;
+        let (content_type, content) = content_info(&der).map_err(structure)?;
+        check_type("type of the message", content_type, SIGNED_DATA)?;
+        let message = Message::read(content).map_err(structure)?;
         let [signer] = message.signers.as_slice() else {
             return Err(Pkcs7Error::Signers {
                 found: message.signers.len(),
             });
         };
-        check_type("type of the signed content", message.content.econtent_type, DATA)?;
-        check_versions(message.version, signer)?;
-        let hash = hash_of(&signer.digest_alg)?;
+        let signer = SignerInfo::read(signer).map_err(structure)?;
+        check_type("type of the signed content", message.content_type, DATA)?;
+        check_versions(message.version, &signer)?;
+        let digest_algorithm = AlgorithmIdentifierRef::from_der(signer.digest_algorithm).map_err(structure)?;
+        let hash = hash_of(&digest_algorithm)?;
         check_signature_algorithm(&signer.signature_algorithm, hash)?;
-        if message.digest_algorithms.as_slice() != std::slice::from_ref(&signer.digest_alg) {
-            let names: Vec<_> = message
-                .digest_algorithms
-                .iter()
-                .map(|algorithm| algorithm.oid.to_string())
-                .collect();
+        if message.digest_algorithms != signer.digest_algorithm {
             return Err(Pkcs7Error::DigestAlgorithms {
-                found: names.join(", "),
-                required: signer.digest_alg.oid.to_string(),
+                found: names_of(message.digest_algorithms).map_err(structure)?,
+                required: digest_algorithm.oid.to_string(),
             });
         }
-        let bag = message.certificates.as_ref().map_or(&[][..], SetOfVec::as_slice);
-        if bag.len() > CERTIFICATES_LIMIT {
-            return Err(Pkcs7Error::TooManyCertificates { found: bag.len() });
+        if message.certificates.len() > CERTIFICATES_LIMIT {
+            return Err(Pkcs7Error::TooManyCertificates {
+                found: message.certificates.len(),
+            });
         }
-        let certificates = bag.iter().map(|certificate| certificate.to_der().map(CertificateDer::from));
-        let content = message.content.econtent;
-        if let Some(content) = content.as_ref().filter(|content| content.tag() != Tag::OctetString) {
+        if let Some(content) = message.content.filter(|content| content.tag() != Tag::OctetString) {
             return Err(Pkcs7Error::Structure {
                 problem: format!("the content is {}, not OCTET STRING", content.tag()),
             });
         }
+        let certificates = message.certificates.iter();
         Ok(Self {
-            content,
-            certificates: certificates.collect::<Result<_, _>>().map_err(structure)?,
-            signer: Signer::new(&signer.sid).map_err(structure)?,
+            content: message.content.map(|content| content.value().to_vec()),
+            certificates: certificates.map(|certificate| certificate.to_vec().into()).collect(),
+            signer: signer.signer,
             hash,
-            attributes: signer.signed_attrs.clone(),
-            signature: signer.signature.as_bytes().to_vec(),
+            attributes: signer.attributes.map(SignedAttributes::read).transpose()?,
+            signature: signer.signature.to_vec(),
         })
     }
 
@@ -192,7 +172,7 @@ impl SignedData {
         }
         let place = |found, expected| Err(Pkcs7Error::ContentPlace { found, expected });
         let content = match (&self.content, content) {
-            (Some(attached), Content::Attached) => attached.value(),
+            (Some(attached), Content::Attached) => attached.as_slice(),
             (None, Content::Detached(detached)) => detached,
             (None, Content::Attached) => return place("not in the message", "attached"),
             (Some(_), Content::Detached(_)) => return place("in the message", "detached"),
@@ -201,84 +181,38 @@ impl SignedData {
             certificate.verify(self.hash.scheme, content, &self.signature)?;
             return Ok(content);
         };
-        self.check_attributes(attributes, content)?;
-        // As a SET OF in DER, whatever tag and order the message has (RFC 5652, 5.4).
-        let signed = attributes.to_der().map_err(structure)?;
-        certificate.verify(self.hash.scheme, &signed, &self.signature)?;
+        let computed = digest::digest(self.hash.algorithm, content);
+        if computed.as_ref() != attributes.message_digest {
+            let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes.get(..bytes.len().min(64)).unwrap_or_default());
+            return Err(Pkcs7Error::MessageDigest {
+                computed: hex(computed.as_ref()),
+                signed: hex(&attributes.message_digest),
+            });
+        }
+        certificate.verify(self.hash.scheme, &attributes.der, &self.signature)?;
         Ok(content)
     }
-
-    fn check_attributes(&self, attributes: &Attributes, content: &[u8]) -> Result<(), Pkcs7Error> {
-        let content_type = the_value(attributes, CONTENT_TYPE, "contentType")?;
-        let content_type: ObjectIdentifier = content_type.decode_as().map_err(structure)?;
-        check_type("signed attribute contentType", content_type, DATA)?;
-        let signed = the_value(attributes, MESSAGE_DIGEST, "messageDigest")?;
-        let signed: OctetStringRef<'_> = signed.decode_as().map_err(structure)?;
-        let computed = digest::digest(self.hash.algorithm, content);
-        if computed.as_ref() == signed.as_bytes() {
-            return Ok(());
-        }
-        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes.get(..bytes.len().min(64)).unwrap_or_default());
-        Err(Pkcs7Error::MessageDigest {
-            computed: hex(computed.as_ref()),
-            signed: hex(signed.as_bytes()),
-        })
-    }
-}
-
-/// The one value of an attribute.
-fn the_value<'a>(attributes: &'a Attributes, oid: ObjectIdentifier, attribute: &'static str) -> Result<&'a Any, Pkcs7Error> {
-    let found: Vec<_> = attributes.iter().filter(|attribute| attribute.oid == oid).collect();
-    if let [one] = found.as_slice()
-        && let [value] = one.values.as_slice()
-    {
-        return Ok(value);
-    }
-    Err(Pkcs7Error::Attribute {
-        attribute,
-        found: found.len(),
-        values: found.iter().map(|attribute| attribute.values.len()).sum(),
-    })
-}
-
-fn check_type(what: &'static str, found: ObjectIdentifier, required: ObjectIdentifier) -> Result<(), Pkcs7Error> {
-    if found == required {
-        return Ok(());
-    }
-    Err(Pkcs7Error::ContentType {
-        what,
-        found: found.to_string(),
-        required: required.to_string(),
-    })
 }
 
 /// The versions say nothing that the rest does not say (RFC 5652, 5.1 and 5.3).
-fn check_versions(message: CmsVersion, signer: &SignerInfo) -> Result<(), Pkcs7Error> {
-    let (required, number) = match signer.sid {
-        SignerIdentifier::IssuerAndSerialNumber(_) => (CmsVersion::V1, 1),
-        SignerIdentifier::SubjectKeyIdentifier(_) => (CmsVersion::V3, 3),
+fn check_versions(message: u8, signer: &SignerInfo<'_>) -> Result<(), Pkcs7Error> {
+    let required = match signer.signer {
+        Signer::IssuerAndSerial { .. } => 1,
+        Signer::KeyIdentifier(_) => 3,
     };
-    for (structure, version) in [("SignedData", message), ("SignerInfo", signer.version)] {
-        if version != required {
-            let found = match version {
-                CmsVersion::V0 => 0,
-                CmsVersion::V1 => 1,
-                CmsVersion::V2 => 2,
-                CmsVersion::V3 => 3,
-                CmsVersion::V4 => 4,
-                CmsVersion::V5 => 5,
-            };
+    for (structure, found) in [("SignedData", message), ("SignerInfo", signer.version)] {
+        if found != required {
             return Err(Pkcs7Error::Version {
                 structure,
                 found,
-                required: number,
+                required,
             });
         }
     }
     Ok(())
 }
 
-fn hash_of(algorithm: &AlgorithmIdentifierOwned) -> Result<&'static Hash, Pkcs7Error> {
+fn hash_of(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<&'static Hash, Pkcs7Error> {
     check_parameters(algorithm)?;
     // Azure names the signature algorithm where the digest algorithm belongs.
     let names = |hash: &&Hash| [hash.oid, hash.with_rsa].contains(&algorithm.oid);
@@ -287,7 +221,7 @@ fn hash_of(algorithm: &AlgorithmIdentifierOwned) -> Result<&'static Hash, Pkcs7E
     })
 }
 
-fn check_signature_algorithm(algorithm: &AlgorithmIdentifierOwned, hash: &Hash) -> Result<(), Pkcs7Error> {
+fn check_signature_algorithm(algorithm: &AlgorithmIdentifierRef<'_>, hash: &Hash) -> Result<(), Pkcs7Error> {
     if ![RSA_ENCRYPTION, hash.with_rsa].contains(&algorithm.oid) {
         return Err(Pkcs7Error::SignatureAlgorithm {
             found: algorithm.oid.to_string(),
@@ -297,18 +231,12 @@ fn check_signature_algorithm(algorithm: &AlgorithmIdentifierOwned, hash: &Hash) 
     check_parameters(algorithm)
 }
 
-fn check_parameters(algorithm: &AlgorithmIdentifierOwned) -> Result<(), Pkcs7Error> {
+fn check_parameters(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<(), Pkcs7Error> {
     match &algorithm.parameters {
         None => Ok(()),
         Some(parameters) if parameters.is_null() => Ok(()),
         Some(_) => Err(Pkcs7Error::Parameters {
             algorithm: algorithm.oid.to_string(),
         }),
-    }
-}
-
-fn structure(error: der::Error) -> Pkcs7Error {
-    Pkcs7Error::Structure {
-        problem: error.to_string(),
     }
 }

@@ -142,7 +142,11 @@ impl Reply {
 
 impl Asked {
     /// What the TPM is asked to do.
+    ///
+    /// # Panics
+    /// If the gateway asks for no TPM.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "a test may panic")]
     pub fn task(&self) -> &TpmTask {
         self.response.task.tpm.as_ref().expect("the gateway asks for a TPM")
     }

@@ -134,6 +134,24 @@ impl Gateway {
         Ok(())
     }
 
+    /// Writes a file into its folder, in a folder of its own if need be: what it is told to trust.
+    pub fn write(&self, name: &str, content: &str) -> Result<()> {
+        let file = self.folder.join(name);
+        let parent = file.parent().context("a file's folder")?;
+        fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        fs::write(&file, content).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// Adds sections to `gateway.toml`; read at the next start.
+    pub fn add_settings(&self, sections: &str) -> Result<()> {
+        append(&self.settings(), sections)
+    }
+
+    /// Adds sections to the sample pool's `pool.toml`.
+    pub fn add_to_pool(&self, sections: &str) -> Result<()> {
+        append(&self.folder.join("pools").join(POOL).join("pool.toml"), sections)
+    }
+
     /// Replaces text in the sample pool's `pool.toml`; fails if it is not there.
     pub fn edit_pool(&self, from: &str, to: &str) -> Result<()> {
         let file = self.folder.join("pools").join(POOL).join("pool.toml");
@@ -262,6 +280,11 @@ impl Gateway {
             Ok(Answer { status, body })
         })
     }
+}
+
+fn append(file: &Path, sections: &str) -> Result<()> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    fs::write(file, format!("{text}\n{sections}")).with_context(|| format!("writing {}", file.display()))
 }
 
 /// TLS that trusts one CA.

@@ -75,6 +75,25 @@ impl Images {
         self.folder.join("packages/usr/bin/ignition-validate")
     }
 
+    /// The disc that Azure puts into a machine's drive for its first boot, with this custom data; made in `folder`.
+    pub fn azure_disc(&self, custom_data: &str, folder: &Path) -> Result<PathBuf> {
+        let content = folder.join("azure-disc");
+        fs::create_dir_all(&content).with_context(|| format!("creating {}", content.display()))?;
+        // Ignition asks only whether this one is there.
+        fs::write(content.join("ovf-env.xml"), "<Environment/>\n")?;
+        fs::write(content.join("CustomData.bin"), custom_data)?;
+        let disc = folder.join("azure-disc.iso");
+        // The tree's own program, with its libraries: nothing is installed on this machine.
+        let tree = self.folder.join("packages");
+        run(Command::new(tree.join("lib64/ld-linux-x86-64.so.2"))
+            .arg("--library-path")
+            .arg(tree.join("usr/lib/x86_64-linux-gnu"))
+            .arg(tree.join("usr/bin/genisoimage"))
+            .args(["-quiet", "-udf", "-o"])
+            .args([&disc, &content]))?;
+        Ok(disc)
+    }
+
     /// The fast initramfs with node-initrd appended, made in `folder`.
     pub fn node_initrd(&self, folder: &Path) -> Result<PathBuf> {
         let initrd = folder.join("fast-with-node.cpio");

@@ -9,6 +9,7 @@
 mod accelerator;
 mod attestation_log;
 mod client;
+mod cloud;
 mod expected_files;
 mod gateway;
 mod images;
@@ -24,6 +25,7 @@ mod swtpm;
 pub use accelerator::Accelerator;
 pub use attestation_log::Record;
 pub use client::{Asked, Client, Reply};
+pub use cloud::Cloud;
 pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
 pub use gateway::{Answer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Gateway, IGNITION_ACCEPT, IGNITION_SPEC, POOL};
 pub use images::{Images, WholeBoot, read_from_disk};

@@ -1,14 +1,21 @@
 //! A VM: a kernel, an initrd, a pointer config in fw_cfg, perhaps a TPM and a disk, and a console.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::accelerator::Accelerator;
+use crate::cloud::Cloud;
 use crate::process::{OnLine, Process};
 use crate::swtpm::Swtpm;
+
+/// Where all three clouds have their metadata server.
+const METADATA_ADDRESS: &str = "169.254.169.254:80";
+/// The network that it is in; QEMU forwards no address outside.
+const METADATA_NETWORK: &str = "169.254.0.0/16";
 
 /// What the VM's real-time clock says when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +36,14 @@ pub struct VmBuilder {
     kernel: PathBuf,
     initrd: PathBuf,
     kernel_arguments: Vec<String>,
+    platform: Option<&'static str>,
     pointer: Option<String>,
     kubelet: Option<String>,
     tpm_socket: Option<PathBuf>,
     disk: Option<PathBuf>,
+    disc: Option<PathBuf>,
+    metadata: Option<(SocketAddr, PathBuf)>,
+    smbios: Vec<String>,
     memory_mib: u32,
     processors: u8,
     accelerator: Option<Accelerator>,
@@ -48,10 +59,14 @@ impl Vm {
             kernel: kernel.to_path_buf(),
             initrd: initrd.to_path_buf(),
             kernel_arguments: Vec::new(),
+            platform: None,
             pointer: None,
             kubelet: None,
             tpm_socket: None,
             disk: None,
+            disc: None,
+            metadata: None,
+            smbios: Vec::new(),
             memory_mib: 512,
             processors: 1,
             accelerator: None,
@@ -109,6 +124,36 @@ impl VmBuilder {
     #[must_use]
     pub fn disk(mut self, image: &Path) -> Self {
         self.disk = Some(image.to_path_buf());
+        self
+    }
+
+    /// A drive with a disc in it.
+    #[must_use]
+    pub fn disc(mut self, image: &Path) -> Self {
+        self.disc = Some(image.to_path_buf());
+        self
+    }
+
+    /// Ignition's platform id, on the kernel command line.
+    #[must_use]
+    pub fn platform(mut self, id: &'static str) -> Self {
+        self.platform = Some(id);
+        self
+    }
+
+    /// A machine of this cloud: Ignition's platform id, and what its firmware says that it is.
+    #[must_use]
+    pub fn cloud(self, cloud: Cloud) -> Self {
+        let mut vm = self.platform(cloud.platform_id());
+        vm.smbios.extend(cloud.smbios().iter().map(|table| (*table).to_owned()));
+        vm
+    }
+
+    /// A metadata server where each cloud has it: a second network card, on which 169.254.169.254:80 leads to `server` on the host
+    /// and nothing else leads anywhere. QEMU starts `connect` (this package's program) for each connection.
+    #[must_use]
+    pub fn metadata(mut self, server: SocketAddr, connect: &Path) -> Self {
+        self.metadata = Some((server, connect.to_path_buf()));
         self
     }
 
@@ -176,17 +221,32 @@ impl VmBuilder {
             &self.memory_mib.to_string(),
         ]);
         add(&self.accelerator.unwrap_or(Accelerator::Tcg).arguments());
-        let command_line = format!("console=ttyS0 panic=-1 {}", self.kernel_arguments.join(" "));
+        let platform = self.platform.map(|id| format!("ignition.platform.id={id}"));
+        let command_line: Vec<&str> = ["console=ttyS0", "panic=-1"]
+            .into_iter()
+            .chain(platform.as_deref())
+            .chain(self.kernel_arguments.iter().map(String::as_str))
+            .collect();
         add(&[
             "-kernel",
             text(&self.kernel)?,
             "-initrd",
             text(&self.initrd)?,
             "-append",
-            command_line.trim_end(),
+            &command_line.join(" "),
         ]);
         // No boot ROM on the card: it would only be searched.
         add(&["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
+        if let Some((server, connect)) = &self.metadata {
+            // Forwarding without a program would take one connection only. In an option's value a comma is written twice.
+            let program = text(connect)?.replace(',', ",,");
+            let forward = format!("guestfwd=tcp:{METADATA_ADDRESS}-cmd:'{program}' {server}");
+            add(&["-netdev", &format!("user,id=metadata,net={METADATA_NETWORK},restrict=on,{forward}")]);
+            add(&["-device", "virtio-net-pci,netdev=metadata,romfile="]);
+        }
+        for table in &self.smbios {
+            add(&["-smbios", table]);
+        }
         if let Some(json) = &self.pointer {
             let file = folder.join("pointer.ign");
             fs::write(&file, json).with_context(|| format!("writing {}", file.display()))?;
@@ -206,6 +266,11 @@ impl VmBuilder {
         }
         if let Some(disk) = &self.disk {
             add(&["-drive", &format!("file={},format=raw,if=virtio,cache=unsafe", text(disk)?)]);
+        }
+        if let Some(disc) = &self.disc {
+            // SCSI, as Hyper-V's second generation has it. The cloud kernel has no driver for the machine's SATA.
+            let drive = format!("if=none,id=disc,media=cdrom,readonly=on,file={}", text(disc)?);
+            add(&["-drive", &drive, "-device", "virtio-scsi-pci", "-device", "scsi-cd,drive=disc"]);
         }
         if let Clock::OffByDays(days) = self.clock {
             let now = std::process::Command::new("date")

@@ -142,6 +142,12 @@ impl Site {
         &self.authority
     }
 
+    /// What the VMs boot.
+    #[must_use]
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
+
     /// What runs the VMs.
     #[must_use]
     pub fn accelerator(&self) -> Accelerator {
@@ -164,8 +170,9 @@ impl Site {
             .processors(2)
             .memory_mib(1024)
             .disk(&boot.disk)
+            .platform("qemu")
             // The last ones: a failed unit must end the boot, not wait for somebody at the emergency shell.
-            .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ignition.platform.id=qemu ip=dhcp rd.neednet=1")
+            .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
             .kernel_argument("rd.shell=0 rd.emergency=poweroff");
         Ok((vm, boot.disk))
     }
@@ -238,7 +245,7 @@ impl Site {
         vm.wait_off(VM_LIMIT)?;
         let duration = started.elapsed();
         let console = vm.console().log().to_path_buf();
-        let outcome = Outcome::parse(&vm.console().lines()).with_context(|| format!("the console {}", console.display()))?;
+        let outcome = Outcome::parse(&vm.console().lines()).with_context(|| format!("the VM's console{}", vm.console().tail()))?;
         Ok(Run {
             outcome,
             records: self.gateway.records()?.split_off(recorded),

@@ -1,0 +1,133 @@
+//! A cloud with one machine in it, and how a gateway gets to know that cloud.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use cloud_fixtures::server::Server;
+use cloud_fixtures::{aws, azure, clock, google};
+use swtpm_tests::{Cloud, Gateway};
+
+/// The machine's metadata server.
+pub enum Metadata {
+    Gcp(google::MetadataServer),
+    Aws(aws::MetadataServer),
+    Azure(azure::MetadataServer),
+}
+
+pub struct Estate {
+    pub metadata: Metadata,
+    /// Which machine it is.
+    pub identity: String,
+    /// The section of `pool.toml` that accepts it.
+    rules: &'static str,
+    /// Sections of `gateway.toml`.
+    settings: String,
+    /// What the gateway is told to trust, by name.
+    trusted: Vec<(&'static str, String)>,
+    /// What the gateway asks; runs as long as this is kept.
+    _asked: Box<dyn Any>,
+}
+
+impl Estate {
+    pub fn of(cloud: Cloud) -> Self {
+        match cloud {
+            Cloud::Gcp => Self::gcp(),
+            Cloud::Aws => Self::aws(),
+            Cloud::Azure => Self::azure(),
+        }
+    }
+
+    /// The gateway fetches the keys from a stand-in of Google's, by discovery.
+    fn gcp() -> Self {
+        let (keys, instance) = (google::Keys::new(), google::Instance::example(clock::now()));
+        let issuer = google::IdentityProvider::start(Arc::clone(&keys));
+        Self {
+            identity: format!("gcp:{}/{}", instance.project_id, instance.instance_id),
+            rules: "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\n",
+            settings: outgoing(&["accounts.google.com", "www.googleapis.com"], issuer.address(), true),
+            trusted: vec![("outgoing-ca.pem", issuer.ca_pem().to_owned())],
+            metadata: Metadata::Gcp(google::MetadataServer::start(instance, keys)),
+            _asked: Box::new(issuer),
+        }
+    }
+
+    /// The instance has a role, and there is an STS for it.
+    fn aws() -> Self {
+        let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::Instance::example(clock::now()));
+        let session = aws::Session::of(&instance, clock::now());
+        let sts = aws::Sts::start(&instance.region, vec![session.clone()]);
+        Self {
+            identity: format!("aws:{}/{}", instance.account, instance.instance_id),
+            rules: "[aws_identity_document]\naccounts = [\"123456789012\"]\nregions = [\"eu-central-1\"]\n\
+                    [aws_sts]\naccounts = [\"123456789012\"]\nregions = [\"eu-central-1\"]\nroles = [\"worker-role\"]\n",
+            settings: outgoing(&["sts.eu-central-1.amazonaws.com"], sts.address(), true),
+            trusted: vec![
+                ("outgoing-ca.pem", sts.ca_pem().to_owned()),
+                ("aws-region-certificates/eu-central-1.pem", authority.certificate_pem()),
+            ],
+            metadata: Metadata::Aws(aws::MetadataServer::start(instance, authority, Some(session))),
+            _asked: Box::new(sts),
+        }
+    }
+
+    /// The gateway has the root only, and fetches the CA in between.
+    fn azure() -> Self {
+        let machine = azure::Machine::default();
+        let authority = Arc::new(azure::Authority::new(&machine.location));
+        let issuers = azure::Aia::start(authority.intermediate());
+        Self {
+            identity: format!("azure:{}/{}", machine.subscription_id, machine.vm_id),
+            rules: "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\nmax_age_seconds = 300\n",
+            settings: outgoing(&["www.microsoft.com"], issuers.address(), false),
+            trusted: vec![("azure-roots/root.pem", authority.root_pem())],
+            metadata: Metadata::Azure(azure::MetadataServer::start(machine, authority)),
+            _asked: Box::new(issuers),
+        }
+    }
+
+    /// Has the sample pool accept these kinds of evidence of this machine, together; from the gateway's next start on.
+    pub fn accept(&self, kinds: &[&str], gateway: &Gateway) {
+        for (name, pem) in &self.trusted {
+            gateway.write(name, pem).unwrap();
+        }
+        gateway.add_settings(&self.settings).unwrap();
+        gateway
+            .add_to_pool(&format!("[attestation]\naccepts = [{kinds:?}]\n{}", self.rules))
+            .unwrap();
+    }
+}
+
+/// These hosts are at this address.
+fn outgoing(hosts: &[&str], address: SocketAddr, tls: bool) -> String {
+    let ca = if tls { "ca = \"outgoing-ca.pem\"\n" } else { "" };
+    let hosts: String = hosts.iter().map(|host| format!("{host:?} = \"{address}\"\n")).collect();
+    format!("[outgoing]\n{ca}[outgoing.connect]\n{hosts}")
+}
+
+impl Metadata {
+    pub fn cloud(&self) -> Cloud {
+        match self {
+            Self::Gcp(_) => Cloud::Gcp,
+            Self::Aws(_) => Cloud::Aws,
+            Self::Azure(_) => Cloud::Azure,
+        }
+    }
+
+    pub fn server(&self) -> &Server {
+        match self {
+            Self::Gcp(server) => server,
+            Self::Aws(server) => server,
+            Self::Azure(server) => server,
+        }
+    }
+
+    pub fn set_user_data(&self, data: &str) {
+        let data = Some(data.as_bytes());
+        match self {
+            Self::Gcp(server) => server.set_user_data(data),
+            Self::Aws(server) => server.set_user_data(data),
+            Self::Azure(server) => server.set_user_data(data),
+        }
+    }
+}

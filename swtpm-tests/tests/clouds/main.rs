@@ -1,0 +1,169 @@
+//! Machines of the three clouds: real Ignition, as that cloud's platform, and attest-node have only what the metadata server at the
+//! cloud's own address gives them, the pointer among it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod estate;
+
+use std::path::Path;
+
+use estate::{Estate, Metadata};
+use serde_json::json;
+use swtpm_tests::scenario::{Run, Scenario, Site};
+use swtpm_tests::{Cloud, Record, Swtpm};
+use tempfile::TempDir;
+
+/// What QEMU starts for each connection to a metadata server.
+const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
+
+/// How a machine that does not need more is started.
+const NOTHING_ELSE: Extra<'_> = Extra { tpm: None, disc: None };
+
+/// What a machine has beside its metadata server.
+struct Extra<'e> {
+    tpm: Option<&'e Swtpm>,
+    disc: Option<&'e Path>,
+}
+
+/// A gateway that is not started yet, and a cloud.
+fn prepared(cloud: Cloud) -> (TempDir, Site, Estate) {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::new(folder.path()).unwrap();
+    (folder, site, Estate::of(cloud))
+}
+
+/// Boots the machine.
+fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> Run {
+    let cloud = estate.metadata.cloud();
+    let metadata = estate.metadata.server().address();
+    let mut vm = site.vm().cloud(cloud).metadata(metadata, Path::new(CONNECT));
+    if let Some(tpm) = extra.tpm {
+        vm = vm.tpm(tpm);
+    }
+    if let Some(disc) = extra.disc {
+        vm = vm.disc(disc);
+    }
+    site.boot(vm, &site.vm_folder(cloud.platform_id()).unwrap()).unwrap()
+}
+
+/// The node has the full config, and the log says that these kinds of evidence earned it, and whose. The decision about them.
+fn proven(site: &Site, run: &Run, shown: &str, kinds: &[&str]) -> Record {
+    let node = &run.outcome.node_lines;
+    site.prove_exactly("full", &run.outcome)
+        .unwrap_or_else(|error| panic!("{error}; {node:?}"));
+    let [trusted, served] = run.records.as_slice() else {
+        panic!("not two decisions: {:?}; {node:?}", run.records);
+    };
+    assert_eq!(
+        (trusted.decision(), trusted.verdict(), trusted.grant()),
+        ("evidence", "trusted", Some("full"))
+    );
+    assert_eq!((trusted.shown(), &trusted.json()["kinds"]), (shown, &json!(kinds)));
+    assert_eq!(
+        (served.decision(), served.shown(), served.grant()),
+        ("config", "ticket", Some("full"))
+    );
+    // The node says the same about itself as the gateway does.
+    let identity = trusted.identity().unwrap();
+    assert!(
+        run.outcome.node_verdict().unwrap().contains(identity),
+        "{identity} is not in {node:?}"
+    );
+    assert_eq!(run.outcome.exit_codes.get("attest-node"), Some(&0));
+    trusted.clone()
+}
+
+fn check(cloud: Cloud, kinds: &[&str]) {
+    let (_folder, mut site, estate) = prepared(cloud);
+    estate.accept(kinds, site.gateway());
+    site.gateway().start(None).unwrap();
+    estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
+    let run = boot(&site, &estate, &NOTHING_ELSE);
+    let trusted = proven(&site, &run, "cloud", kinds);
+    assert_eq!(trusted.identity(), Some(estate.identity.as_str()));
+}
+
+#[test]
+fn a_gcp_instance_gets_the_full_config_for_its_identity_token() {
+    check(Cloud::Gcp, &["gcp"]);
+}
+
+#[test]
+fn an_aws_instance_gets_the_full_config_for_its_identity_document_and_its_role() {
+    check(Cloud::Aws, &["aws-identity-document", "aws-sts"]);
+}
+
+#[test]
+fn an_azure_machine_gets_the_full_config_for_its_attested_document() {
+    check(Cloud::Azure, &["azure"]);
+}
+
+#[test]
+fn an_azure_machine_finds_its_pointer_in_its_custom_data_too() {
+    let (folder, mut site, estate) = prepared(Cloud::Azure);
+    estate.accept(&["azure"], site.gateway());
+    site.gateway().start(None).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let disc = site.images().azure_disc(&pointer, folder.path()).unwrap();
+    let extra = Extra {
+        disc: Some(&disc),
+        ..NOTHING_ELSE
+    };
+    let run = boot(&site, &estate, &extra);
+    proven(&site, &run, "cloud", &["azure"]);
+}
+
+#[test]
+fn a_gcp_instance_with_a_tpm_is_known_by_both() {
+    let (folder, mut site, estate) = prepared(Cloud::Gcp);
+    estate.accept(&["tpm", "gcp"], site.gateway());
+    site.gateway().start(None).unwrap();
+    estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
+    let tpm = site.tpm(Scenario::EndorsedTpm, folder.path()).unwrap().unwrap();
+    let extra = Extra {
+        tpm: Some(&tpm),
+        ..NOTHING_ELSE
+    };
+    let run = boot(&site, &estate, &extra);
+    let trusted = proven(&site, &run, "tpm", &["tpm", "gcp"]);
+    assert!(trusted.identity().unwrap().starts_with("tpm:"));
+    assert_eq!(trusted.text("/instance"), Some(estate.identity.as_str()));
+}
+
+#[test]
+fn a_gcp_instance_of_another_project_is_refused_and_gets_the_pre_approved_config() {
+    let (_folder, mut site, estate) = prepared(Cloud::Gcp);
+    estate.accept(&["gcp"], site.gateway());
+    site.gateway().start(None).unwrap();
+    estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
+    let Metadata::Gcp(server) = &estate.metadata else { unreachable!() };
+    server.change_instance(|instance| instance.project_number += 1);
+    let run = boot(&site, &estate, &NOTHING_ELSE);
+    site.prove_exactly("pre-approved", &run.outcome).unwrap();
+    let decisions: Vec<_> = run
+        .records
+        .iter()
+        .map(|record| (record.decision(), record.code(), record.grant()))
+        .collect();
+    assert_eq!(
+        decisions,
+        [
+            ("evidence", Some("gcp-project-refused"), None),
+            ("config", None, Some("pre-approved"))
+        ]
+    );
+}
+
+#[test]
+fn an_aws_instance_that_its_pool_does_not_know_gets_the_full_config_for_a_token() {
+    let (_folder, mut site, estate) = prepared(Cloud::Aws);
+    site.gateway().start(None).unwrap();
+    let token = site.gateway().create_token("rack7").unwrap();
+    estate.metadata.set_user_data(&site.gateway().pointer(Some(&token)).unwrap());
+    let run = boot(&site, &estate, &NOTHING_ELSE);
+    site.prove_exactly("full", &run.outcome).unwrap();
+    let served = run.records.last().unwrap();
+    assert_eq!(
+        (served.decision(), served.shown(), served.grant()),
+        ("config", "token", Some("full"))
+    );
+}

@@ -80,7 +80,8 @@ impl Mounts for Programs {
     fn unmount(&self, at: &Path) {
         // Lazily: what holds it is at its end, and the boot goes on in any case.
         let _ = Command::new("umount")
-            .arg("--lazy")
+            // Not --lazy: busybox knows the short form only.
+            .arg("-l")
             .arg(at)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -237,6 +237,7 @@ fn every_help_shows_an_example() {
         "ek list",
         "node list",
         "node forget",
+        "node release",
         "check",
     ] {
         let output = program().args(command.split(' ')).arg("--help").output().unwrap();

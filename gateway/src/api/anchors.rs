@@ -39,12 +39,14 @@ impl Anchors {
         for kind in asked.opened.peek().subject.kinds() {
             match kind {
                 Kind::Gcp => self.use_google_keys(clouds.google_keys(asked.now).await?, &mut basis.cloud),
+                // An empty folder is no trust at all, here as in the record.
                 Kind::AwsIdentityDocument => {
-                    self.clouds.region_certificates = Some(Arc::clone(clouds.region_certificates()));
+                    let there = !kept.region_certificates.is_empty();
+                    self.clouds.region_certificates = there.then(|| Arc::clone(clouds.region_certificates()));
                     basis.cloud.region_certificates.clone_from(&kept.region_certificates);
                 }
                 Kind::AwsNitroTpm => {
-                    self.clouds.nitro_roots = Some(Arc::clone(clouds.nitro_roots()));
+                    self.clouds.nitro_roots = (!kept.nitro_roots.is_empty()).then(|| Arc::clone(clouds.nitro_roots()));
                     basis.cloud.nitro_roots.clone_from(&kept.nitro_roots);
                 }
                 Kind::Azure => self.use_azure_trust(clouds.azure_trust(), kept, &mut basis.cloud),
@@ -74,7 +76,7 @@ impl Anchors {
                 }
             })
             .collect();
-        self.clouds.azure = Some(in_use.trust);
+        self.clouds.azure = (!basis.azure_certificates.is_empty()).then_some(in_use.trust);
     }
 
     fn keep(&mut self, content: &[u8]) -> String {
@@ -138,6 +140,16 @@ impl Anchors {
             }
             _ => false,
         }
+    }
+
+    /// Whether the provisioning token beside the evidence would be taken.
+    ///
+    /// # Errors
+    /// The codes that begin with `token-`.
+    pub(super) async fn examine_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<(), Refusal> {
+        let Some(evidence) = &asked.evidence.token else { return Ok(()) };
+        let (text, pool) = (evidence.token.reveal(), asked.pool.name());
+        Ok(tokens::examine(&*gateway.store, text, pool, asked.peer, asked.now).await?)
     }
 
     /// Uses the provisioning token beside the evidence up; gives what the administrator should know.

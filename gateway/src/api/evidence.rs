@@ -149,14 +149,16 @@ async fn decide(
         .grants
         .for_attested(&result)
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
-    // Only now: evidence that is not accepted uses no token up, takes no instance, and keeps no name.
-    let alert = anchors.redeem_token(gateway, asked).await?;
-    record.alerts.extend(alert);
+    // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
+    anchors.examine_token(gateway, asked).await?;
     instances::claim(&*gateway.store, result.claims(), now.as_secs(), &asked.peer.to_string())
         .await
         .inspect_err(|error| record.alerts.extend(error.alert()))?;
     let (name, identity) = (result.claims().name(), result.claims().identity());
     record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity).await?;
+    // Last, when nothing else can be wrong with the node.
+    let alert = anchors.redeem_token(gateway, asked).await?;
+    record.alerts.extend(alert);
     record.verdict = Verdict::Trusted;
     record.grant = Some(grant.set());
     record.reason = reason(result.claims());

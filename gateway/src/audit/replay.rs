@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use attest::evidence::sts_expected;
 use attest::protocol::Blob;
-use attest::{AppraisalPolicy, AttestationResult, Endorsements, Reject, StsCall, Submission, UnixTime};
+use attest::{AppraisalPolicy, AttestationResult, Endorsements, Reject, StsCall, Submission, UnixTime, aws};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
@@ -148,12 +149,17 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         }),
         _ => None,
     };
+    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
+    // A request that must not be sent has no answer.
+    if let (Some(_), Some(shown), Some(rules), None) = (challenge.subject.aws_sts, &evidence.aws_sts, policy.aws_sts(), sts) {
+        let expected = sts_expected(&challenge, &basis.server_keys);
+        aws::sts::check(&shown.request, rules, &expected, now).map_err(Reject::from)?;
+    }
     let submission = Submission {
         sts,
         token: basis.cloud.token.as_deref(),
         ..Submission::new(&challenge, &evidence, &basis.server_keys)
     };
-    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     let claims = attest::verify(&submission, &endorsements, now)?;
     Ok(attest::appraise(claims, &policy, now)?)
 }

@@ -8,13 +8,16 @@ use anyhow::bail;
 use attest::challenge::is_node_name;
 use attest_gateway::clock::rfc3339;
 use attest_gateway::enrolment::{self, Revocation};
+use attest_gateway::instances::{self, InstanceRecord};
 
 use super::{table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List the names of nodes, the machines they belong to, and who is revoked.
-    #[command(after_help = "Example:\n  attest-gateway node list")]
+    /// List the names of nodes, the machines they belong to, and who is revoked; and instances of clouds, with who has claimed each.
+    #[command(
+        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to a TPM (tpm:...), or, where an identity document of AWS stood alone, to who made up the secret that came\nwith it (claimant:...)."
+    )]
     List,
     /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
     #[command(
@@ -23,6 +26,14 @@ pub enum Command {
     Forget {
         /// The name.
         name: String,
+    },
+    /// Let an instance of a cloud be claimed anew: by the node after it was provisioned again, or with another TPM.
+    #[command(
+        after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to who first shows that it is his. Anybody else is refused with `instance-claimed`: look into that first,\nsomebody may show a copy of the instance's identity document. The instance's name, if it has one, stays: `attest-gateway node forget`."
+    )]
+    Release {
+        /// The instance, as the log and `node list` have it.
+        instance: String,
     },
     /// Revoke a node: nothing is given to it from now on, whatever it shows. Its certificate stays good for the cluster.
     #[command(
@@ -49,10 +60,23 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::List => {
-            let (names, revoked) = with_store(config, |store| async move {
-                Ok((enrolment::names(&store).await?, enrolment::revoked(&store).await?))
+            let (names, revoked, instances) = with_store(config, |store| async move {
+                let (names, revoked) = (enrolment::names(&store).await?, enrolment::revoked(&store).await?);
+                Ok((names, revoked, instances::list(&store).await?))
             })?;
             print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, revoked)));
+            if !instances.is_empty() {
+                let row = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
+                let rows: Vec<[String; 4]> = instances.into_iter().map(row).collect();
+                print!("\n{}", table(["INSTANCE", "BELONGS TO", "SINCE", "FROM"], &rows));
+            }
+        }
+        Command::Release { instance } => {
+            let wanted = instance.clone();
+            if !with_store(config, |store| async move { Ok(instances::release(&store, &wanted).await?) })? {
+                bail!("nobody has claimed {instance:?}; `attest-gateway node list` shows who has claimed what");
+            }
+            println!("released: {instance}");
         }
         Command::Forget { name } => {
             let wanted = name.clone();

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::policy::Earns;
+
+mod attestation;
 
 const CONFIG: &str = r#"{"ignition":{"version":"3.1.0"}}"#;
 

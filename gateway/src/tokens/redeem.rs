@@ -119,6 +119,19 @@ async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenReco
     }
 }
 
+/// Whether [`redeem`] would take a token at the moment: for those who have more to do before they use it up.
+///
+/// # Errors
+/// [`TokenError`].
+pub async fn examine(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<(), TokenError> {
+    let (id, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
+    check(&record, pool, peer, now)?;
+    match record.uses {
+        Some(uses) if store.uses(Kind::TokenUse, &id).await? >= uses => Err(TokenError::Spent { name: record.name, uses }),
+        _ => Ok(()),
+    }
+}
+
 /// Uses a token once, for the config of `pool`, from `peer`. A token that is refused is not used up by that.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::document::expected_server_id;
 use super::error::StsError;
@@ -90,20 +90,30 @@ mod secret_text {
 
 impl SignedRequest {
     /// The request for a record: in the place of the signature and the session token stand their SHA-256, so that it cannot be sent
-    /// any more. [`check`] takes it as before: AWS alone can tell signatures.
+    /// any more, and what no accepted request has is left out: a secret may be in it. [`check`] takes it or refuses it as before, for
+    /// AWS alone can tell signatures.
     #[must_use]
     pub fn redacted(&self) -> Self {
         let digest = |text: &str| data_encoding::HEXLOWER.encode(&sha256(&[text.as_bytes()]));
+        let digest_if = |formed: bool, text: &str| if formed { digest(text) } else { String::new() };
         let mut redacted = self.clone();
         for Header { name, value } in &mut redacted.headers {
             if name == "x-amz-security-token" {
-                *value = Zeroizing::new(digest(value));
+                *value = Zeroizing::new(digest_if(is_security_token(value), value));
             } else if name == "authorization" {
                 *value = Zeroizing::new(match value.rsplit_once('=') {
-                    Some((before, signature)) => format!("{before}={}", digest(signature)),
+                    Some((before, signature)) => format!("{before}={}", digest_if(is_signature(signature), signature)),
                     None => digest(value),
                 });
+            } else if !HEADERS.contains(&name.as_str()) {
+                value.zeroize();
             }
+        }
+        if let Some((before, _)) = self.url.split_once('?') {
+            redacted.url = format!("{before}?");
+        }
+        if self.body != BODY {
+            redacted.body.zeroize();
         }
         redacted
     }
@@ -246,8 +256,7 @@ pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Expected<'_>,
     })?;
 
     let security_token = headers.get("x-amz-security-token")?;
-    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
-    if security_token.is_empty() || security_token.len() > SECURITY_TOKEN_LIMIT_BYTES || !security_token.bytes().all(is_base64) {
+    if !is_security_token(security_token) {
         return Err(StsError::SecurityToken {
             bytes: security_token.len(),
             limit: SECURITY_TOKEN_LIMIT_BYTES,
@@ -336,8 +345,17 @@ fn check_authorization(authorization: &str, date: &str, region: &str) -> Result<
             accepted: SIGNED_HEADERS,
         });
     }
-    if signature.len() != SIGNATURE_CHARS || !is_lower_hex(signature) {
+    if !is_signature(signature) {
         return Err(form("the signature"));
     }
     Ok(())
+}
+
+fn is_security_token(text: &str) -> bool {
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    (1..=SECURITY_TOKEN_LIMIT_BYTES).contains(&text.len()) && text.bytes().all(is_base64)
+}
+
+fn is_signature(text: &str) -> bool {
+    text.len() == SIGNATURE_CHARS && is_lower_hex(text)
 }

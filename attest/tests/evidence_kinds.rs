@@ -1,0 +1,284 @@
+//! Evidence of several kinds in one submission: what has to be about the same machine, and what has to be there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use attest::appraisal::Rules;
+use attest::aws::identity_document::RegionCertificates;
+use attest::aws::nitro_tpm::{NitroRoots, Shape};
+use attest::challenge::NitroTpmSubject;
+use attest::endorsements::CloudEndorsements;
+use attest::gcp::{Audience, GoogleKeys};
+use attest::protocol::{
+    Blob, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing,
+    SecretText, Text, TokenEvidence,
+};
+use attest::{AppraisalPolicy, Challenge, Claims, Endorsements, Kind, Reject, Subject, Submission, appraise, verify};
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rsa::KeySize;
+use cloud_fixtures::aws::{Instance, NitroAuthority, RegionAuthority};
+use cloud_fixtures::google::{self, Signer};
+use support::{Case, NOW, SERVER_KEY, SoftKey, at};
+
+static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
+static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
+
+const GATEWAY: &str = "gateway.test";
+const CLAIMANT: [u8; 32] = [0x33; 32];
+
+/// What a node was asked for, and what it shows. Everything can be changed before [`Shown::verify`].
+struct Shown {
+    case: Case,
+    challenge: Challenge,
+    evidence: Evidence,
+    clouds: CloudEndorsements,
+    token: Option<&'static str>,
+}
+
+impl Shown {
+    /// Evidence of these kinds that is accepted.
+    fn of(kinds: &[Kind]) -> Self {
+        let case = Case::new(SoftKey::p256());
+        let (mut subject, mut evidence) = (Subject::default(), Evidence::default());
+        let challenge = case.challenge();
+        let (nonce, now) = (challenge.nonce.clone(), case.now);
+        let instance = Instance::example(now - 60);
+        for kind in kinds {
+            match kind {
+                Kind::Tpm => (subject.tpm, evidence.tpm) = (challenge.subject.tpm.clone(), case.evidence().tpm),
+                Kind::Gcp => {
+                    let gateway = GATEWAY.to_owned();
+                    subject.gcp = Some(GcpTask { gateway });
+                    let audience = Audience::new(GATEWAY, &challenge.purpose, &challenge.pool, nonce.as_ref(), &SERVER_KEY);
+                    let claims = google::Instance::example(now - 60).claims(audience.as_str(), now);
+                    evidence.gcp = Some(GcpEvidence {
+                        token: Text(GOOGLE.sign(&claims)),
+                    });
+                }
+                Kind::AwsIdentityDocument => {
+                    let claimant_sha256 = HexDigest::new(digest(&SHA256, &CLAIMANT).as_ref()).unwrap();
+                    subject.aws_identity_document = Some(IdentityDocumentAttester { claimant_sha256 });
+                    evidence.aws_identity_document = Some(IdentityDocumentEvidence {
+                        pkcs7: Text(REGION.sign(&instance.identity_document())),
+                        claimant: Blob(CLAIMANT.to_vec()),
+                    });
+                }
+                Kind::AwsNitroTpm => {
+                    subject.aws_nitro_tpm = Some(NitroTpmSubject { shape: Shape::NitroTpm });
+                    let document = NITRO.document(
+                        &instance.instance_id,
+                        &instance.region,
+                        nonce.as_ref(),
+                        &case.quoted.extra_data,
+                        now,
+                    );
+                    evidence.aws_nitro_tpm = Some(NitroTpmEvidence {
+                        document: Blob(document.document()),
+                    });
+                }
+                Kind::Token => {
+                    subject.token = Some(Nothing {});
+                    evidence.token = Some(TokenEvidence {
+                        token: SecretText::default(),
+                    });
+                }
+                Kind::AwsSts | Kind::Azure => panic!("not needed here"),
+            }
+        }
+        let regions = BTreeMap::from([("eu-central-1".to_owned(), vec![REGION.certificate().clone()])]);
+        Self {
+            challenge: Challenge { subject, ..challenge },
+            case,
+            evidence,
+            clouds: CloudEndorsements {
+                google_keys: Some(Arc::new(GoogleKeys::from_jwks(GOOGLE.jwks().to_string().as_bytes()).unwrap())),
+                region_certificates: Some(Arc::new(RegionCertificates::new(regions).unwrap())),
+                nitro_roots: Some(Arc::new(NitroRoots::new(&[NITRO.root()]).unwrap())),
+                azure: None,
+            },
+            token: kinds.contains(&Kind::Token).then_some("rack-7"),
+        }
+    }
+
+    fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn verify(&self) -> Result<Claims, Reject> {
+        let submission = Submission {
+            token: self.token,
+            ..Submission::new(&self.challenge, &self.evidence, &self.case.server_keys)
+        };
+        let endorsements: Endorsements = self.case.endorsements().with_clouds(self.clouds.clone());
+        verify(&submission, &endorsements, at(self.case.now))
+    }
+
+    #[track_caller]
+    fn refused(self, code: &str) {
+        match self.verify() {
+            Ok(_) => panic!("accepted, expected {code}"),
+            Err(reject) => assert_eq!(reject.code(), code, "{reject}"),
+        }
+    }
+}
+
+#[test]
+fn who_a_node_is_depends_on_what_it_shows() {
+    let check = |kinds: &[Kind], identity: &str, instance: Option<&str>| {
+        let shown = Shown::of(kinds);
+        let claims = shown.verify().unwrap();
+        let identity = match identity {
+            "tpm" => format!("tpm:{}", shown.case.attester().ek_digest().unwrap()),
+            other => other.to_owned(),
+        };
+        assert_eq!(claims.identity().to_string(), identity, "{kinds:?}");
+        assert_eq!(claims.instance().map(ToString::to_string).as_deref(), instance, "{kinds:?}");
+        assert!(claims.kinds().iter().eq(kinds), "{kinds:?}");
+        assert_eq!(claims.token(), kinds.contains(&Kind::Token).then_some("rack-7"));
+    };
+    let (gcp, aws) = ("gcp:example-project/152986662232938449", "aws:123456789012/i-0123456789abcdef0");
+    check(&[Kind::Tpm], "tpm", None);
+    check(&[Kind::Gcp], gcp, Some(gcp));
+    check(&[Kind::Tpm, Kind::Gcp], "tpm", Some(gcp));
+    check(&[Kind::AwsIdentityDocument], aws, Some(aws));
+    check(&[Kind::AwsIdentityDocument, Kind::Token], aws, Some(aws));
+    check(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm], aws, Some(aws));
+    let nitro = "aws-nitrotpm:i-0123456789abcdef0";
+    check(&[Kind::AwsNitroTpm], nitro, Some(nitro));
+    check(&[Kind::Tpm, Kind::AwsIdentityDocument], "tpm", Some(aws));
+}
+
+#[test]
+fn a_copy_is_told_from_what_is_fresh() {
+    let claimant = |kinds: &[Kind]| Shown::of(kinds).verify().unwrap().replayable_claimant().is_some();
+    assert!(claimant(&[Kind::AwsIdentityDocument]));
+    assert!(claimant(&[Kind::AwsIdentityDocument, Kind::Token]));
+    assert!(claimant(&[Kind::Tpm, Kind::AwsIdentityDocument]));
+    assert!(!claimant(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm]));
+    assert!(!claimant(&[Kind::Gcp]));
+}
+
+#[test]
+fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
+    let both = [Kind::Gcp, Kind::AwsIdentityDocument];
+    Shown::of(&both).refused("identities-differ");
+    let other = |shown: &mut Shown| {
+        let other = NITRO.document(
+            "i-00000000000000001",
+            "eu-central-1",
+            shown.challenge.nonce.as_ref(),
+            &shown.case.quoted.extra_data,
+            shown.case.now,
+        );
+        shown.evidence.aws_nitro_tpm.as_mut().unwrap().document = Blob(other.document());
+    };
+    Shown::of(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm])
+        .but(other)
+        .refused("nitro-tpm-other-instance");
+}
+
+#[test]
+fn evidence_is_what_was_asked_for_and_nothing_else() {
+    let both = || Shown::of(&[Kind::Tpm, Kind::Gcp]);
+    both().but(|shown| shown.evidence.tpm = None).refused("evidence-incomplete");
+    both().but(|shown| shown.evidence.gcp = None).refused("evidence-incomplete");
+    both()
+        .but(|shown| shown.challenge.subject.gcp = None)
+        .refused("evidence-incomplete");
+    both()
+        .but(|shown| shown.evidence = Evidence::default())
+        .refused("evidence-incomplete");
+    let nothing = |shown: &mut Shown| (shown.evidence, shown.challenge.subject) = Default::default();
+    both().but(nothing).refused("evidence-incomplete");
+    // A token says nothing of who the node is, however good it is.
+    Shown::of(&[Kind::Token]).refused("evidence-incomplete");
+    let with_token = || Shown::of(&[Kind::Gcp, Kind::Token]);
+    with_token().but(|shown| shown.token = None).refused("evidence-incomplete");
+}
+
+#[test]
+fn what_nothing_is_known_of_is_refused() {
+    let gcp = || Shown::of(&[Kind::Gcp]);
+    gcp()
+        .but(|shown| shown.clouds.google_keys = None)
+        .refused("evidence-not-configured");
+    let document = || Shown::of(&[Kind::AwsIdentityDocument]);
+    document()
+        .but(|shown| shown.clouds.region_certificates = None)
+        .refused("evidence-not-configured");
+    let nitro = || Shown::of(&[Kind::AwsNitroTpm]);
+    nitro()
+        .but(|shown| shown.clouds.nitro_roots = None)
+        .refused("evidence-not-configured");
+    nitro().but(|shown| shown.case.server_keys.clear()).refused("nitro-tpm-user-data");
+    gcp().but(|shown| shown.case.server_keys.clear()).refused("gcp-identity-audience");
+}
+
+#[test]
+fn attack_13_another_claimant_than_the_one_that_was_asked_is_refused() {
+    let claimant = |bytes: &[u8]| {
+        let change = |shown: &mut Shown| shown.evidence.aws_identity_document.as_mut().unwrap().claimant.0 = bytes.to_vec();
+        Shown::of(&[Kind::AwsIdentityDocument]).but(change)
+    };
+    claimant(&CLAIMANT).verify().unwrap();
+    claimant(&[0x34; 32]).refused("claimant-mismatch");
+    claimant(&[]).refused("claimant-mismatch");
+    claimant(&CLAIMANT[..31]).refused("claimant-mismatch");
+    // Short ones can be guessed, whatever their digest is.
+    let short = |shown: &mut Shown| {
+        let claimant_sha256 = HexDigest::new(digest(&SHA256, b"guess").as_ref()).unwrap();
+        shown.challenge.subject.aws_identity_document = Some(IdentityDocumentAttester { claimant_sha256 });
+        shown.evidence.aws_identity_document.as_mut().unwrap().claimant.0 = b"guess".to_vec();
+    };
+    Shown::of(&[Kind::AwsIdentityDocument]).but(short).refused("claimant-mismatch");
+}
+
+#[test]
+fn of_several_kinds_each_is_verified() {
+    let both = || Shown::of(&[Kind::Tpm, Kind::Gcp]);
+    both().verify().unwrap();
+    let signature = |shown: &mut Shown| shown.evidence.tpm.as_mut().unwrap().signature.0[20] ^= 1;
+    both().but(signature).refused("quote-signature");
+    let token = |shown: &mut Shown| shown.evidence.gcp.as_mut().unwrap().token.0.push('A');
+    both().but(token).refused("gcp-identity-signature");
+    both().but(|shown| shown.case.endorse = false).refused("ek-not-endorsed");
+    both().but(|shown| shown.case.now = NOW + 1000).refused("challenge-expired");
+}
+
+#[test]
+fn kinds_that_the_pool_does_not_accept_together_earn_nothing() {
+    let rules = |text: &str| toml::from_str(text).unwrap();
+    let document = "accept_replayable = true\naccounts = [\"123456789012\"]";
+    let policy = |accepts: &str| {
+        let accepts = serde_json::from_str(accepts).unwrap();
+        let rules = Rules {
+            gcp: Some(rules("projects = [{ id = \"example-project\", number = 739419398126 }]")),
+            aws_identity_document: Some(toml::from_str(document).unwrap()),
+            ..Rules::default()
+        };
+        AppraisalPolicy::new(accepts, rules).unwrap()
+    };
+    let accepted = policy(r#"[["gcp", "token"], ["aws-identity-document"]]"#);
+    let check = |kinds: &[Kind], expect: Result<(), &str>| {
+        let shown = Shown::of(kinds);
+        let result = appraise(shown.verify().unwrap(), &accepted, at(shown.case.now));
+        assert_eq!(result.as_ref().map(drop).map_err(Reject::code), expect, "{kinds:?}");
+    };
+    check(&[Kind::Gcp, Kind::Token], Ok(()));
+    check(&[Kind::AwsIdentityDocument], Ok(()));
+    check(&[Kind::Gcp], Err("evidence-not-accepted"));
+    check(&[Kind::AwsIdentityDocument, Kind::Token], Err("evidence-not-accepted"));
+    check(&[Kind::Tpm], Err("evidence-not-accepted"));
+}

@@ -1,0 +1,192 @@
+//! What a pool may say about the evidence that it accepts.
+
+use super::*;
+
+const TPM: &str = "[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+const GCP: &str = "[gcp]\nprojects = [{ id = \"my-project\", number = 1 }]\n";
+const DOCUMENT: &str = "[aws_identity_document]\naccounts = [\"123456789012\"]\n";
+const REPLAYABLE: &str = "[aws_identity_document]\naccept_replayable = true\naccounts = [\"123456789012\"]\n";
+const NITRO_TPM: &str = "[aws_nitro_tpm]\naccounts = [\"123456789012\"]\n[aws_nitro_tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+const ANY_ACCOUNT: &str = "[aws_nitro_tpm]\naccounts = \"not checked\"\n[aws_nitro_tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+const STS: &str = "[aws_sts]\naccounts = [\"123456789012\"]\nroles = [\"worker\"]\nregions = [\"eu-central-1\"]\n";
+const AZURE: &str = "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\n";
+const OF_GOOGLE: &str = "[tpm]\nendorsement = \"gcp-instance\"\n";
+
+/// Loads a pool that accepts this (nothing said, if empty) by these sections; `expect` is what it then accepts, or part of the error.
+fn check(accepts: &str, sections: &[&str], expect: Result<&str, &str>) {
+    let accepts = if accepts.is_empty() {
+        String::new()
+    } else {
+        format!("[attestation]\naccepts = {accepts}\n")
+    };
+    let text = format!("[grants]\n{accepts}{}", sections.concat());
+    let loaded = load_text(&text).map(|pool| {
+        let accepted: Vec<String> = pool.policy.accepts().iter().map(ToString::to_string).collect();
+        accepted.join(", or ")
+    });
+    match (loaded, expect) {
+        (Ok(accepted), Ok(expect)) => assert_eq!(accepted, expect, "{text}"),
+        (Err(error), Err(expect)) => assert!(error.contains(expect), "{expect:?} is not in {error:?}\n{text}"),
+        (loaded, expect) => panic!("{loaded:?} instead of {expect:?}\n{text}"),
+    }
+}
+
+#[test]
+fn kinds_and_their_sections_belong_together() {
+    check("", &[TPM], Ok("tpm"));
+    check("", &[], Err("tpm is accepted, so there must be a section [tpm]"));
+    check("[]", &[TPM], Err("no kind of evidence is accepted"));
+    check(r#"[["tpm"], ["tpm"]]"#, &[TPM], Err("tpm is accepted twice"));
+    check(r#"[["gcp"]]"#, &[GCP], Ok("gcp"));
+    check(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP], Ok("tpm + gcp, or gcp"));
+    check(r#"[["gcp"]]"#, &[TPM], Err("gcp is accepted, so there must be a section [gcp]"));
+    check(r#"[["tpm"]]"#, &[GCP], Err("so there must be a section [tpm]"));
+    for (kind, section) in [
+        ("aws-identity-document", "aws_identity_document"),
+        ("aws-nitro-tpm", "aws_nitro_tpm"),
+        ("aws-sts", "aws_sts"),
+        ("azure", "azure"),
+    ] {
+        let error = format!("{kind} is accepted, so there must be a section [{section}]");
+        check(&format!("[[\"{kind}\"]]"), &[TPM], Err(&error));
+    }
+    check(
+        "",
+        &[TPM, GCP],
+        Err("there is a section [gcp], but gcp is not among what is accepted"),
+    );
+    check(
+        "",
+        &[TPM, REPLAYABLE],
+        Err("[aws_identity_document], but aws-identity-document is not among"),
+    );
+    check("", &[TPM, NITRO_TPM], Err("[aws_nitro_tpm], but aws-nitro-tpm is not among"));
+    check("", &[TPM, STS], Err("[aws_sts], but aws-sts is not among"));
+    check("", &[TPM, AZURE], Err("[azure], but azure is not among"));
+    check(r#"[["sgx"]]"#, &[TPM], Err("unknown variant `sgx`"));
+    check(r#"["tpm"]"#, &[TPM], Err("line 3"));
+}
+
+#[test]
+fn a_combination_names_one_machine() {
+    check(
+        r#"[["gcp", "azure"]]"#,
+        &[GCP, AZURE],
+        Err("gcp and azure are evidence of different clouds"),
+    );
+    check(r#"[["gcp", "aws-sts", "tpm"]]"#, &[TPM, GCP, STS], Err("different clouds"));
+    check(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE], Ok("gcp, or azure"));
+    check(r#"[["token"]]"#, &[], Err("at least one kind that says who the node is"));
+    check("[[]]", &[], Err("at least one kind"));
+    check(r#"[["gcp", "token"]]"#, &[GCP], Ok("gcp + token"));
+    check(r#"[["gcp", "gcp"]]"#, &[GCP], Err("gcp is named twice"));
+}
+
+#[test]
+fn a_document_that_can_be_copied_stands_alone_only_if_that_is_meant() {
+    const ALONE: &str = r#"[["aws-identity-document"]]"#;
+    check(ALONE, &[REPLAYABLE], Ok("aws-identity-document"));
+    check(ALONE, &[DOCUMENT], Err("set accept_replayable = true"));
+    let beside = |kind: &str| format!("[[\"aws-identity-document\", \"{kind}\"]]");
+    check(&beside("token"), &[DOCUMENT], Err("set accept_replayable = true"));
+    check(&beside("token"), &[REPLAYABLE], Ok("aws-identity-document + token"));
+    check(&beside("tpm"), &[TPM, DOCUMENT], Err("set accept_replayable = true"));
+    check(&beside("aws-sts"), &[DOCUMENT, STS], Ok("aws-identity-document + aws-sts"));
+    check(
+        &beside("aws-nitro-tpm"),
+        &[DOCUMENT, NITRO_TPM],
+        Ok("aws-identity-document + aws-nitro-tpm"),
+    );
+    let also_alone = r#"[["aws-identity-document", "aws-sts"], ["aws-identity-document"]]"#;
+    check(also_alone, &[DOCUMENT, STS], Err("set accept_replayable = true"));
+}
+
+#[test]
+fn an_account_has_to_come_from_somewhere() {
+    check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM], Err("its document says no account"));
+    check(r#"[["aws-nitro-tpm"]]"#, &[ANY_ACCOUNT], Ok("aws-nitro-tpm"));
+    check(
+        r#"[["tpm", "aws-nitro-tpm"]]"#,
+        &[TPM, NITRO_TPM],
+        Err("its document says no account"),
+    );
+    check(
+        r#"[["aws-nitro-tpm", "aws-sts"]]"#,
+        &[NITRO_TPM, STS],
+        Ok("aws-nitro-tpm + aws-sts"),
+    );
+    let also_alone = r#"[["aws-nitro-tpm", "aws-sts"], ["aws-nitro-tpm"]]"#;
+    check(also_alone, &[NITRO_TPM, STS], Err("aws-nitro-tpm: the accounts"));
+}
+
+#[test]
+fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
+    let vtpm = format!("{OF_GOOGLE}{TPM}");
+    check("", &[&vtpm, GCP], Ok("tpm"));
+    check("", &[&vtpm], Err("so [gcp] must say which instances"));
+    for rule in [
+        "service_accounts = [\"a@b\"]\n",
+        "licenses = [\"1\"]\n",
+        "max_instance_age_seconds = 1\n",
+    ] {
+        let rules = format!("{GCP}{rule}");
+        check("", &[&vtpm, &rules], Err("cannot be proven by a TPM alone"));
+        check(r#"[["tpm", "gcp"]]"#, &[&vtpm, &rules], Ok("tpm + gcp"));
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_section_is_named() {
+    let wrong = |accepts: &str, section: &str, from: &str, to: &str, error: &str| {
+        assert!(section.contains(from), "{from:?} is not in {section:?}");
+        check(accepts, &[&section.replace(from, to)], Err(error));
+    };
+    wrong(r#"[["gcp"]]"#, GCP, "[gcp]", "[gcp]\nproject = 1", "unknown field `project`");
+    wrong(r#"[["gcp"]]"#, GCP, ", number = 1", "", "missing field `number`");
+    wrong(
+        r#"[["gcp"]]"#,
+        GCP,
+        "[gcp]",
+        "[gcp]\ninstance_names = [\"Worker\"]",
+        "no pattern of an instance name",
+    );
+    wrong(
+        r#"[["aws-identity-document"]]"#,
+        REPLAYABLE,
+        "accounts = [\"123456789012\"]\n",
+        "",
+        "missing field `accounts`",
+    );
+    wrong(r#"[["aws-sts"]]"#, STS, "eu-central-1", "us-iso-east-1", "is no region of AWS's");
+    wrong(r#"[["aws-sts"]]"#, STS, "123456789012", "12", "is no account of AWS's");
+    wrong(r#"[["aws-sts"]]"#, STS, "roles = [\"worker\"]\n", "", "missing field `roles`");
+    wrong(r#"[["aws-nitro-tpm"]]"#, ANY_ACCOUNT, "0-7", "0-6", "PCR 7 is not named");
+    wrong(r#"[["aws-nitro-tpm"]]"#, ANY_ACCOUNT, "0-7", "0-16", "PCR 16 can be reset");
+    wrong(
+        r#"[["azure"]]"#,
+        AZURE,
+        "subscriptions",
+        "subscription",
+        "unknown field `subscription`",
+    );
+}
+
+#[test]
+fn the_samples_sections_are_what_they_say() {
+    // As an administrator would: the "# " taken away.
+    let settings = |line: &&str| {
+        line.strip_prefix("# ").is_some_and(|rest| {
+            let key = rest.split_once(" = ").map_or("", |(key, _)| key);
+            let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '"' | '-');
+            (rest.starts_with('[') && rest.ends_with(']') && !rest.contains(' ')) || (!key.is_empty() && key.chars().all(word))
+        })
+    };
+    let (_, rest) = SAMPLE.split_once("# Machines of clouds").unwrap();
+    let (clouds, _) = rest.split_once("\n[source]").unwrap();
+    let sections: String = clouds.lines().filter(settings).map(|line| format!("{}\n", &line[2..])).collect();
+    let accepts = r#"[["tpm", "gcp"], ["aws-identity-document", "aws-nitro-tpm"], ["aws-sts"], ["azure"]]"#;
+    let expect = "tpm + gcp, or aws-identity-document + aws-nitro-tpm, or aws-sts, or azure";
+    check(accepts, &[TPM, &sections], Ok(expect));
+    let default = SAMPLE.replace("#: ", "");
+    assert_eq!(load_text(&default).unwrap().policy, load_text(SAMPLE).unwrap().policy);
+}

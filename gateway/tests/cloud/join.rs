@@ -1,0 +1,256 @@
+//! Several kinds of evidence together, one after the other, and a provisioning token beside them.
+
+use attest::Kind;
+use attest::protocol::{Evidence, SecretText, TokenEvidence};
+use serde_json::json;
+
+use crate::machine::{Asked, Machine, gcp_evidence};
+use crate::site::{self, DOCUMENT, GCP, NITRO_TPM, TPM};
+use crate::support::{Gateway, bearer, digest, next_boot, tpm};
+
+const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
+const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
+
+/// A machine with a TPM that is endorsed.
+fn with_tpm(gateway: &Gateway) -> Machine {
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    Machine::new().but(|machine| machine.tpm = Some(case))
+}
+
+/// The next boot of the same machine.
+fn booted(machine: &Machine) -> Machine {
+    let case = next_boot(machine.tpm.as_ref().unwrap());
+    Machine::new().but(|machine| machine.tpm = Some(case))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_13_an_instance_that_has_shown_a_tpm_belongs_to_it() {
+    let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
+    let both = [Kind::Tpm, Kind::Gcp];
+    let node = with_tpm(&gateway);
+    let identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+    let record = site::trusted(&gateway, &node.attest(&gateway, &both).await, &identity, &both);
+    assert_eq!(record["instance"], GCP_IDENTITY);
+    site::trusted(&gateway, &booted(&node).attest(&gateway, &both).await, &identity, &both);
+    // Whoever can hear what Google says of the instance, and has not its TPM, or has another one.
+    let weaker = Machine::new().attest(&gateway, &[Kind::Gcp]).await;
+    let record = site::refused(&gateway, &weaker, "instance-claimed");
+    let alert = record["alerts"][0].as_str().unwrap();
+    assert!(alert.contains("without a TPM") && alert.contains(&identity), "{alert}");
+    let other = with_tpm(&gateway);
+    site::refused(&gateway, &other.attest(&gateway, &both).await, "instance-claimed");
+    let list = gateway.command(&["node", "list"]);
+    assert!(
+        list.lines().any(|line| line.contains(GCP_IDENTITY) && line.contains(&identity)),
+        "{list}"
+    );
+    // The machine got another TPM, the administrator says.
+    gateway.command(&["node", "release", GCP_IDENTITY]);
+    let new = format!("tpm:{}", digest(other.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &booted(&other).attest(&gateway, &both).await, &new, &both);
+    site::refused(&gateway, &booted(&node).attest(&gateway, &both).await, "instance-claimed");
+    // Another instance is another's.
+    let elsewhere = Machine::new().but(|machine| machine.google.instance_id = 7);
+    site::trusted(
+        &gateway,
+        &elsewhere.attest(&gateway, &[Kind::Gcp]).await,
+        "gcp:example-project/7",
+        &[Kind::Gcp],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_13_beside_a_tpm_a_copied_document_is_worth_nothing() {
+    let gateway = site::start(r#"[["tpm", "aws-identity-document"], ["aws-identity-document"]]"#, &[TPM, DOCUMENT]);
+    let both = [Kind::Tpm, Kind::AwsIdentityDocument];
+    let node = with_tpm(&gateway);
+    let identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &node.attest(&gateway, &both).await, &identity, &both);
+    // At its next boot it has another claimant's secret, and the same TPM.
+    site::trusted(&gateway, &booted(&node).attest(&gateway, &both).await, &identity, &both);
+    let thief = with_tpm(&gateway);
+    site::refused(&gateway, &thief.attest(&gateway, &both).await, "instance-claimed");
+    let copy = Machine::new().attest(&gateway, &[Kind::AwsIdentityDocument]).await;
+    site::refused(&gateway, &copy, "instance-claimed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_13_a_document_beside_that_of_another_instance_is_refused() {
+    let gateway = site::start(
+        r#"[["aws-identity-document", "aws-nitro-tpm"]]"#,
+        &[&DOCUMENT.replace("accept_replayable = true", ""), NITRO_TPM],
+    );
+    let kinds = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
+    let of_another = |evidence: &mut Evidence, asked: &Asked| {
+        let thief = Machine::new().but(|machine| machine.aws.instance_id = "i-00000000000000001".to_owned());
+        evidence.aws_nitro_tpm = thief.evidence(asked).aws_nitro_tpm;
+    };
+    let answer = Machine::new().attest_altered(&gateway, &kinds, of_another).await;
+    site::refused(&gateway, &answer, "nitro-tpm-other-instance");
+    // What the pool says of accounts is said of the document.
+    let account = |machine: &mut Machine| machine.aws.account = "210987654321".to_owned();
+    let answer = Machine::new().but(account).attest(&gateway, &kinds).await;
+    site::refused(&gateway, &answer, "aws-account-not-accepted");
+    // Bound to the challenge by NitroTPM, it needs no claimant: each boot is the same instance.
+    for _ in 0..2 {
+        site::trusted(&gateway, &Machine::new().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
+    }
+    let stale = Machine::new().but(|machine| machine.aws.pending_time -= 7200);
+    site::refused(&gateway, &stale.attest(&gateway, &kinds).await, "aws-document-age");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_kinds_each_has_to_hold() {
+    let gateway = site::start(r#"[["tpm", "gcp"]]"#, &[TPM, GCP]);
+    let both = [Kind::Tpm, Kind::Gcp];
+    let check = async |alter: fn(&mut Evidence, &Asked), code: &str| {
+        let answer = with_tpm(&gateway).attest_altered(&gateway, &both, alter).await;
+        site::refused(&gateway, &answer, code);
+    };
+    check(|evidence, _| evidence.tpm.as_mut().unwrap().signature.0[20] ^= 1, "quote-signature").await;
+    check(
+        |evidence, _| evidence.gcp = Some(gcp_evidence("a.b.c".to_owned())),
+        "gcp-identity-malformed",
+    )
+    .await;
+    check(
+        |evidence, asked| {
+            let elsewhere = Machine::new().but(|machine| machine.google.project_id = "other-project".to_owned());
+            evidence.gcp = Some(gcp_evidence(elsewhere.identity_token(asked)));
+        },
+        "gcp-project-refused",
+    )
+    .await;
+    let unendorsed = Machine::new().but(|machine| machine.tpm = Some(tpm()));
+    let answer = gateway.post("/v1/attest/challenge", &unendorsed.request(&both)).await;
+    site::refused(&gateway, &answer, "ek-not-endorsed");
+    // Nothing of that has taken the instance.
+    drop(with_tpm(&gateway).attest(&gateway, &both).await.ticket());
+}
+
+/// A pool that wants a token beside the identity document, and a token of its own.
+fn with_token(arguments: &[&str]) -> (Gateway, String) {
+    let gateway = site::start(r#"[["aws-identity-document", "token"]]"#, &[DOCUMENT]);
+    let token = gateway.token(arguments);
+    (gateway, token)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_used_up_only_when_all_else_holds() {
+    let (gateway, token) = with_token(&["--name", "rack-7", "--uses", "1"]);
+    let kinds = [Kind::AwsIdentityDocument, Kind::Token];
+    let node = Machine::new().but(|machine| machine.token.clone_from(&token));
+    let broken = |machine: Machine| machine.but(|machine| machine.token.clone_from(&token));
+    let image = broken(Machine::new()).but(|machine| machine.aws.image_id = "ami-00000000000000000".to_owned());
+    for _ in 0..3 {
+        site::refused(&gateway, &image.attest(&gateway, &kinds).await, "aws-image-not-accepted");
+    }
+    let altered = |evidence: &mut Evidence, _: &Asked| evidence.aws_identity_document.as_mut().unwrap().pkcs7.0.clear();
+    let answer = node.attest_altered(&gateway, &kinds, altered).await;
+    site::refused(&gateway, &answer, "aws-document-malformed");
+    // Whose name is taken, or who is revoked, is refused for that, and uses nothing up.
+    gateway.command(&["node", "revoke", "worker-9"]);
+    let revoked = broken(Machine::new()).but(|machine| {
+        machine.aws.instance_id = "i-00000000000000009".to_owned();
+        machine.name = Some("worker-9".to_owned());
+    });
+    site::refused(&gateway, &revoked.attest(&gateway, &kinds).await, "node-revoked");
+    let record = site::trusted(&gateway, &node.attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
+    assert_eq!(record["claims"]["token"], "rack-7");
+    // Used up, for the next machine and for the same one.
+    let next = broken(Machine::new()).but(|machine| machine.aws.instance_id = "i-00000000000000001".to_owned());
+    site::refused(&gateway, &next.attest(&gateway, &kinds).await, "token-spent");
+    site::refused(&gateway, &node.attest(&gateway, &kinds).await, "token-spent");
+    // What was refused for the token has not taken the instance.
+    let list = gateway.command(&["node", "list"]);
+    assert!(!list.contains("i-00000000000000001"), "{list}");
+    let fresh = gateway.token(&[]);
+    let next = next.but(|machine| machine.token.clone_from(&fresh));
+    drop(next.attest(&gateway, &kinds).await.ticket());
+
+    let log = std::fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    for secret in [&token, &fresh] {
+        assert!(!log.contains(secret.as_str()) && !gateway.output().contains(secret.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_wrong_is_refused_and_is_worth_nothing_by_itself() {
+    let (gateway, token) = with_token(&[]);
+    let of_infra = gateway.command(&["token", "create", "--pool", "infra"]).trim().to_owned();
+    let kinds = [Kind::AwsIdentityDocument, Kind::Token];
+    let check = async |token: &str, code: &str| {
+        let node = Machine::new().but(|machine| machine.token = token.to_owned());
+        site::refused(&gateway, &node.attest(&gateway, &kinds).await, code);
+    };
+    check(&of_infra, "token-wrong-pool").await;
+    for wrong in ["", "x", &token[..token.len() - 1], &format!("{token}0"), &token.to_uppercase()] {
+        check(wrong, "token-invalid").await;
+    }
+    // The pool gives nothing for a token alone.
+    let answer = gateway.config("/config/worker", &[&bearer(&token)]).await;
+    answer.refused(403, "token-not-accepted");
+    // Nor for a document alone.
+    let offer = Machine::new().request(&[Kind::AwsIdentityDocument]);
+    let answer = gateway.post("/v1/attest/challenge", &offer).await;
+    site::refused(&gateway, &answer, "evidence-not-accepted");
+    let empty = |evidence: &mut Evidence, _: &Asked| evidence.token = None;
+    let node = Machine::new().but(|machine| machine.token.clone_from(&token));
+    let answer = node.attest_altered(&gateway, &kinds, empty).await;
+    site::refused(&gateway, &answer, "evidence-incomplete");
+    drop(node.attest(&gateway, &kinds).await.ticket());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_guesses_tokens_beside_evidence_is_not_listened_to() {
+    let (gateway, _) = with_token(&[]);
+    let kinds = [Kind::AwsIdentityDocument, Kind::Token];
+    let node = Machine::new().but(|machine| machine.token = "guess".to_owned());
+    let mut codes = Vec::new();
+    for _ in 0..30 {
+        codes.push(node.attest(&gateway, &kinds).await.code());
+    }
+    assert!(codes.iter().any(|code| code == "token-invalid"));
+    assert_eq!(codes.last().unwrap(), "unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_that_lacks_a_kind_or_has_one_more_is_refused() {
+    let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
+    let check = async |offer: &[Kind], alter: fn(&mut Evidence, &Asked)| {
+        let answer = with_tpm(&gateway).attest_altered(&gateway, offer, alter).await;
+        site::refused(&gateway, &answer, "evidence-incomplete");
+    };
+    let both = [Kind::Tpm, Kind::Gcp];
+    check(&both, |evidence, _| evidence.tpm = None).await;
+    check(&both, |evidence, _| evidence.gcp = None).await;
+    check(&both, |evidence, _| *evidence = Evidence::default()).await;
+    check(&[Kind::Gcp], |evidence, asked| {
+        evidence.aws_nitro_tpm = {
+            let document = Machine::new().nitro_document(asked).document();
+            Some(crate::machine::nitro_evidence(document))
+        }
+    })
+    .await;
+    check(&[Kind::Gcp], |evidence, _| {
+        evidence.token = Some(TokenEvidence {
+            token: SecretText::default(),
+        });
+    })
+    .await;
+    check(&[Kind::Gcp], |evidence, _| {
+        *evidence = Evidence {
+            gcp: None,
+            token: Some(TokenEvidence {
+                token: SecretText::default(),
+            }),
+            ..Evidence::default()
+        };
+    })
+    .await;
+    let none = gateway
+        .post("/v1/attest/challenge", &json!({"pool": "worker", "attester": {}}))
+        .await;
+    site::refused(&gateway, &none, "evidence-not-accepted");
+}

@@ -1,0 +1,268 @@
+//! A machine of each cloud, as its metadata server would speak of it, and a software TPM: what it shows for a challenge.
+
+use std::sync::{Arc, LazyLock};
+
+use attest::aws::nitro_tpm::expected_user_data;
+use attest::aws::sts::expected_server_id;
+use attest::azure::ImdsNonce;
+use attest::challenge::Subject;
+use attest::gcp::Audience;
+use attest::nonce::qualifying_data;
+use attest::protocol::{
+    Attester, AzureEvidence, Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, GcpEvidence, HexDigest,
+    IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, Text, TokenEvidence,
+};
+use attest::{Kind, SpkiSha256, UnixTime};
+use attest_gateway::challenges::Opened;
+use attest_gateway::seal::Seal;
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rsa::KeySize;
+use cloud_fixtures::aws::{self, NitroAuthority, NitroDocument, RegionAuthority, Session};
+use cloud_fixtures::azure::{self, Authority};
+use cloud_fixtures::google::{self, Signer};
+use cloud_fixtures::{clock, random};
+
+use crate::support::{Answer, Case, Gateway, POOL};
+
+/// Google's key for identity tokens.
+pub static GOOGLE: LazyLock<Arc<Signer>> = LazyLock::new(|| Arc::new(Signer::new(KeySize::Rsa2048)));
+/// The region's key for identity documents.
+pub static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
+/// AWS's CAs of NitroTPM documents.
+pub static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
+/// Azure's CAs.
+pub static AZURE: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
+
+/// How long ago instances were started, in seconds.
+pub const STARTED: u64 = 60;
+
+/// A machine that is in every cloud at once: which one it is depends on what it is asked for.
+pub struct Machine {
+    pub google: google::Instance,
+    pub signer: Arc<Signer>,
+    pub aws: aws::Instance,
+    pub claimant: [u8; 32],
+    pub session: Session,
+    pub azure: azure::Machine,
+    pub token: String,
+    pub tpm: Option<Case>,
+    pub ek_certificate: Option<Vec<u8>>,
+    pub name: Option<String>,
+    pub pool: String,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let now = clock::now();
+        let aws = aws::Instance::example(now - STARTED);
+        Self {
+            google: google::Instance::example(now - STARTED),
+            signer: GOOGLE.clone(),
+            claimant: random(),
+            session: Session::of(&aws, now),
+            aws,
+            azure: azure::Machine::default(),
+            token: String::new(),
+            tpm: None,
+            ek_certificate: None,
+            name: None,
+            pool: POOL.to_owned(),
+        }
+    }
+
+    /// The same with one thing changed.
+    pub fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// The request for a challenge, offering these kinds.
+    pub fn request(&self, offer: &[Kind]) -> ChallengeRequest {
+        let there = |kind| offer.contains(&kind).then_some(Nothing {});
+        let tpm = offer.contains(&Kind::Tpm).then(|| {
+            let mut attester = self.tpm.as_ref().unwrap().attester();
+            attester.ek_certificate = self.ek_certificate.clone().map(Blob);
+            attester
+        });
+        let claimant_sha256 = sha256(&self.claimant);
+        ChallengeRequest {
+            pool: self.pool.clone(),
+            name: self.name.clone(),
+            attester: Attester {
+                tpm,
+                gcp: there(Kind::Gcp),
+                aws_identity_document: there(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester { claimant_sha256 }),
+                aws_nitro_tpm: there(Kind::AwsNitroTpm),
+                aws_sts: there(Kind::AwsSts),
+                azure: there(Kind::Azure),
+                token: there(Kind::Token),
+            },
+        }
+    }
+
+    /// Asks for a challenge.
+    pub async fn ask(&self, gateway: &Gateway, offer: &[Kind]) -> Asked {
+        let answer = gateway.post("/v1/attest/challenge", &self.request(offer)).await;
+        assert_eq!(answer.status.as_u16(), 200, "{}", String::from_utf8_lossy(&answer.body));
+        let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
+        let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
+        let challenge = Opened::open(&seal, &response.challenge, UnixTime::now()).unwrap().into_inner();
+        Asked {
+            challenge: response.challenge,
+            task: response.task,
+            subject: challenge.subject,
+            nonce: response.nonce.0,
+            purpose: response.purpose,
+            pool: self.pool.clone(),
+            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+        }
+    }
+
+    /// Everything that was asked for.
+    pub fn evidence(&self, asked: &Asked) -> Evidence {
+        let Task {
+            tpm,
+            gcp,
+            aws_identity_document,
+            aws_nitro_tpm,
+            aws_sts,
+            azure,
+            token,
+        } = &asked.task;
+        Evidence {
+            tpm: tpm.as_ref().and_then(|_| self.quote(asked).tpm),
+            gcp: gcp.as_ref().map(|_| gcp_evidence(self.identity_token(asked))),
+            aws_identity_document: aws_identity_document.map(|_| self.document(REGION.sign(&self.aws.identity_document()))),
+            aws_nitro_tpm: aws_nitro_tpm.map(|_| nitro_evidence(self.nitro_document(asked).document())),
+            aws_sts: aws_sts.map(|_| sts_evidence(&self.presigned(asked))),
+            azure: azure.map(|_| azure_evidence(AZURE.sign(&self.attested_document(asked)))),
+            token: token.map(|_| TokenEvidence {
+                token: SecretText::new(self.token.clone().into()),
+            }),
+        }
+    }
+
+    /// A quote. That its secret is in the challenge stands for a TPM that has activated the credential.
+    fn quote(&self, asked: &Asked) -> Evidence {
+        let case = self.tpm.as_ref().unwrap();
+        let mut quoted = case.quoted.clone();
+        quoted.extra_data = asked.binding().to_vec();
+        let quoted = quoted.to_bytes();
+        let mut evidence = case.evidence();
+        let tpm = evidence.tpm.as_mut().unwrap();
+        tpm.secret_sha256 = asked.subject.tpm.as_ref().unwrap().secret_sha256.clone();
+        tpm.signature = Blob(case.ak.sign(&quoted));
+        tpm.quoted = Blob(quoted);
+        evidence
+    }
+
+    pub fn identity_token(&self, asked: &Asked) -> String {
+        let claims = self.google.claims(asked.audience().as_str(), clock::now());
+        self.signer.sign(&claims)
+    }
+
+    /// An identity document, shown by this machine.
+    pub fn document(&self, pkcs7: String) -> IdentityDocumentEvidence {
+        IdentityDocumentEvidence {
+            pkcs7: Text(pkcs7),
+            claimant: Blob(self.claimant.to_vec()),
+        }
+    }
+
+    pub fn nitro_document(&self, asked: &Asked) -> NitroDocument {
+        let user_data = expected_user_data(&asked.nonce, &asked.purpose, &asked.pool, &asked.key);
+        NITRO.document(&self.aws.instance_id, &self.aws.region, &asked.nonce, &user_data, clock::now())
+    }
+
+    pub fn presigned(&self, asked: &Asked) -> serde_json::Value {
+        self.session.presigned(&self.aws.region, &asked.server_id(), clock::now())
+    }
+
+    pub fn attested_document(&self, asked: &Asked) -> serde_json::Value {
+        let nonce = ImdsNonce::derive(&asked.binding());
+        self.azure.document(Some(nonce.as_str()), clock::now())
+    }
+
+    /// Challenge and answer in one.
+    pub async fn attest(&self, gateway: &Gateway, offer: &[Kind]) -> Answer {
+        self.attest_altered(gateway, offer, |_, _| ()).await
+    }
+
+    /// The same, with the evidence altered.
+    pub async fn attest_altered(&self, gateway: &Gateway, offer: &[Kind], alter: impl FnOnce(&mut Evidence, &Asked)) -> Answer {
+        let asked = self.ask(gateway, offer).await;
+        let mut evidence = self.evidence(&asked);
+        alter(&mut evidence, &asked);
+        asked.show(gateway, evidence).await
+    }
+}
+
+/// A challenge, and for whom the answer is. What a test changes here, evidence is made for.
+#[derive(Clone)]
+pub struct Asked {
+    challenge: String,
+    pub task: Task,
+    subject: Subject,
+    pub nonce: Vec<u8>,
+    pub purpose: String,
+    pub pool: String,
+    pub key: SpkiSha256,
+}
+
+impl Asked {
+    /// The same with one thing changed.
+    pub fn but(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut other = self.clone();
+        change(&mut other);
+        other
+    }
+
+    pub fn audience(&self) -> Audience {
+        let gateway = &self.task.gcp.as_ref().unwrap().gateway;
+        Audience::new(gateway, &self.purpose, &self.pool, &self.nonce, &self.key)
+    }
+
+    pub fn binding(&self) -> [u8; 32] {
+        qualifying_data(&self.nonce, &self.purpose, &self.pool, &self.key)
+    }
+
+    pub fn server_id(&self) -> String {
+        expected_server_id(&self.nonce, &self.purpose, &self.pool, &self.key)
+    }
+
+    /// What is sent.
+    pub fn body(&self, evidence: Evidence) -> EvidenceRequest {
+        EvidenceRequest {
+            challenge: self.challenge.clone(),
+            evidence,
+        }
+    }
+
+    pub async fn show(&self, gateway: &Gateway, evidence: Evidence) -> Answer {
+        gateway.post("/v1/attest/evidence", &self.body(evidence)).await
+    }
+}
+
+pub fn gcp_evidence(token: String) -> GcpEvidence {
+    GcpEvidence { token: Text(token) }
+}
+
+pub fn nitro_evidence(document: Vec<u8>) -> NitroTpmEvidence {
+    NitroTpmEvidence { document: Blob(document) }
+}
+
+pub fn sts_evidence(request: &serde_json::Value) -> StsEvidence {
+    StsEvidence {
+        request: serde_json::from_value(request.clone()).unwrap(),
+    }
+}
+
+pub fn azure_evidence(signature: String) -> AzureEvidence {
+    AzureEvidence {
+        signature: Text(signature),
+    }
+}
+
+pub fn sha256(bytes: &[u8]) -> HexDigest {
+    HexDigest::new(digest(&SHA256, bytes).as_ref()).unwrap()
+}

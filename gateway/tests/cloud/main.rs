@@ -1,0 +1,16 @@
+//! Evidence of clouds, shown to the real program over TLS: what is accepted and by what, and the attacks that are refused.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod accepted;
+mod amazon;
+mod google;
+mod join;
+mod machine;
+mod microsoft;
+mod outage;
+mod policy;
+mod site;
+mod sts;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,138 @@
+//! Which evidence a node is asked for, and what becomes of a challenge when the pool has changed meanwhile.
+
+use attest::Kind;
+use serde_json::json;
+
+use crate::machine::{Machine, gcp_evidence};
+use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
+use crate::support::{Gateway, tpm};
+
+/// A machine with a TPM, endorsed or not.
+fn with_tpm(gateway: &Gateway, endorsed: bool) -> Machine {
+    let case = tpm();
+    if endorsed {
+        gateway.endorse(&case, &[]);
+    }
+    Machine::new().but(|machine| machine.tpm = Some(case))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_asked_for_the_first_combination_that_it_can_show() {
+    let gateway = site::start(
+        r#"[["tpm", "gcp"], ["azure"], ["gcp"], ["aws-identity-document", "token"], ["tpm"]]"#,
+        &[TPM, GCP, AZURE_RULES, DOCUMENT],
+    );
+    let asked = async |endorsed: bool, offer: &[Kind], expect: &[Kind]| {
+        let machine = with_tpm(&gateway, endorsed);
+        let task = machine.ask(&gateway, offer).await.task;
+        assert_eq!(task.kinds().into_iter().collect::<Vec<_>>(), expect, "{offer:?}");
+    };
+    use Kind::{AwsIdentityDocument, Azure, Gcp, Token, Tpm};
+    asked(true, &[Tpm, Gcp], &[Tpm, Gcp]).await;
+    asked(true, &[Tpm, Gcp, Azure, Token], &[Tpm, Gcp]).await;
+    asked(true, &[Gcp], &[Gcp]).await;
+    asked(true, &[Gcp, Azure], &[Azure]).await;
+    asked(true, &[Tpm], &[Tpm]).await;
+    asked(true, &[AwsIdentityDocument, Token, Tpm], &[AwsIdentityDocument, Token]).await;
+    // A TPM that nobody vouches for is as good as none.
+    asked(false, &[Tpm, Gcp], &[Gcp]).await;
+    asked(false, &[Tpm, Gcp, Azure], &[Azure]).await;
+
+    let refused = async |endorsed: bool, offer: &[Kind], code: &str| {
+        let machine = with_tpm(&gateway, endorsed);
+        let answer = gateway.post("/v1/attest/challenge", &machine.request(offer)).await;
+        site::refused(&gateway, &answer, code)
+    };
+    refused(false, &[Tpm], "ek-not-endorsed").await;
+    let record = refused(true, &[AwsIdentityDocument], "evidence-not-accepted").await;
+    assert_eq!(record["shown"], "cloud");
+    let reason = record["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("the node can show aws-identity-document; the pool accepts tpm + gcp, or azure, or gcp"),
+        "{reason}"
+    );
+    refused(true, &[Token], "evidence-not-accepted").await;
+    refused(true, &[Kind::AwsSts, Kind::AwsNitroTpm], "evidence-not-accepted").await;
+    // What such a node then shows is accepted.
+    let machine = with_tpm(&gateway, false);
+    drop(machine.attest(&gateway, &[Tpm, Gcp]).await.ticket());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tpm_that_cannot_be_read_is_no_reason_to_ask_for_less() {
+    let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
+    let machine = with_tpm(&gateway, true);
+    let mut request = machine.request(&[Kind::Tpm, Kind::Gcp]);
+    request.attester.tpm.as_mut().unwrap().ak_public.0.truncate(8);
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    answer.refused(400, "tpm-malformed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_challenge_of_before_the_pool_was_changed_earns_nothing_that_the_pool_does_not_accept() {
+    let gateway = site::start(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE_RULES]);
+    let machine = Machine::new();
+    let (google, azure) = (
+        machine.ask(&gateway, &[Kind::Gcp]).await,
+        machine.ask(&gateway, &[Kind::Azure]).await,
+    );
+    let others = GCP.replace("example-project", "other-project");
+    site::pool(&gateway, "worker", r#"[["gcp"]]"#, &[&others]);
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    let answer = google.show(&gateway, machine.evidence(&google)).await;
+    site::refused(&gateway, &answer, "gcp-project-refused");
+    let answer = azure.show(&gateway, machine.evidence(&azure)).await;
+    site::refused(&gateway, &answer, "evidence-not-accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_without_the_section_accepts_tpms_as_before() {
+    let gateway = Gateway::start();
+    let machine = with_tpm(&gateway, true);
+    let answer = gateway
+        .post("/v1/attest/challenge", &machine.request(&[Kind::Gcp, Kind::Azure]))
+        .await;
+    site::refused(&gateway, &answer, "evidence-not-accepted");
+    let offer = [Kind::Tpm, Kind::Gcp, Kind::Azure, Kind::Token];
+    let asked = machine.ask(&gateway, &offer).await;
+    assert!(asked.task.kinds().into_iter().eq([Kind::Tpm]));
+    let identity = format!("tpm:{}", crate::support::digest(machine.tpm.as_ref().unwrap()));
+    let answer = asked.show(&gateway, machine.evidence(&asked)).await;
+    site::trusted(&gateway, &answer, &identity, &[Kind::Tpm]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
+    let gateway = site::start(r#"[["gcp"], ["aws-identity-document"], ["aws-sts"]]"#, &[GCP, DOCUMENT, site::STS]);
+    let challenge = async |attester: serde_json::Value| {
+        let body = json!({"pool": "worker", "attester": attester});
+        gateway.post("/v1/attest/challenge", &body).await.refused(400, "malformed-request");
+    };
+    challenge(json!({"gcp": {"token": "x"}})).await;
+    challenge(json!({"gcp": true})).await;
+    challenge(json!({"sgx": {}})).await;
+    challenge(json!({"aws_identity_document": {}})).await;
+    challenge(json!({"aws_identity_document": {"claimant_sha256": "00"}})).await;
+    challenge(json!({"aws_identity_document": {"claimant_sha256": "00".repeat(48)}})).await;
+    let machine = Machine::new();
+    let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
+    let good = serde_json::to_value(asked.body(machine.evidence(&asked))).unwrap();
+    for evidence in [
+        json!({"gcp": {}}),
+        json!({"gcp": {"token": 1}}),
+        json!({"gcp": {"token": "x", "keys": []}}),
+        json!({"gcp": {"token": "x"}, "other": {}}),
+        json!({"aws_sts": {"request": {"method": "POST"}}}),
+    ] {
+        let mut body = good.clone();
+        body["evidence"] = evidence;
+        gateway.post("/v1/attest/evidence", &body).await.refused(400, "malformed-request");
+    }
+    // None of that has spent the challenge, or asked anybody.
+    drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
+    let large = gcp_evidence("a".repeat(3 << 20));
+    let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
+    let mut evidence = machine.evidence(&asked);
+    evidence.gcp = Some(large);
+    asked.show(&gateway, evidence).await.refused(413, "body-too-large");
+}

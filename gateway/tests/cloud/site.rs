@@ -1,0 +1,215 @@
+//! A gateway that trusts the tests' clouds, its pools, and what its log has to say afterwards.
+
+use std::fs;
+use std::sync::LazyLock;
+
+use attest::protocol::{CONFIG_PREFIX, EvidenceResponse};
+use attest::{Kind, reject};
+use attest_gateway::audit::{Blobs, ReplayError, replay};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use cloud_fixtures::aws::Sts;
+use cloud_fixtures::aws::session::sts_host;
+use cloud_fixtures::google::vtpm;
+use rcgen::KeyPair;
+use serde_json::Value;
+
+use crate::machine::{AZURE, GOOGLE, Machine, NITRO, REGION};
+use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
+
+/// Google's CA of vTPMs.
+pub static VTPM: LazyLock<vtpm::Ca> = LazyLock::new(|| vtpm::Ca::new(KeyPair::generate().unwrap()));
+
+/// The rules of each kind, for the machine that there is.
+pub const TPM: &str = "[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+pub const GCP: &str = r#"
+[gcp]
+projects = [{ id = "example-project", number = 739419398126 }]
+regions = ["europe-west3"]
+instance_names = ["worker-*"]
+service_accounts = ["739419398126-compute@developer.gserviceaccount.com"]
+licenses = ["5926592092274602096"]
+max_instance_age_seconds = 3600
+"#;
+pub const DOCUMENT: &str = r#"
+[aws_identity_document]
+accept_replayable = true
+accounts = ["123456789012"]
+regions = ["eu-central-1"]
+availability_zones = ["eu-central-1a"]
+image_ids = ["ami-0b76fe9a9986f66a7"]
+instance_types = ["m7i.large"]
+max_age_seconds = 3600
+"#;
+pub const NITRO_TPM: &str = r#"
+[aws_nitro_tpm]
+accounts = ["123456789012"]
+regions = ["eu-central-1"]
+age_limit_seconds = 300
+[aws_nitro_tpm.pcrs]
+"0-6" = "not checked"
+7 = ["070707070707070707070707070707070707070707070707070707070707070707070707070707070707070707070707"]
+"#;
+pub const STS: &str = r#"
+[aws_sts]
+accounts = ["123456789012"]
+roles = ["worker-role"]
+regions = ["eu-central-1"]
+"#;
+pub const AZURE_RULES: &str = r#"
+[azure]
+subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
+vm_ids = ["b1310a36-d400-46f6-82cb-6217df846586"]
+skus = ["20_04-lts-gen2"]
+locations = ["eastus"]
+max_age_seconds = 600
+"#;
+
+/// Keys of Google's in a file, so that nobody is asked.
+pub const KEYS_OF_FILE: &str = "[gcp]\njwks = \"google-jwks.json\"\n";
+
+/// A gateway whose pool accepts these combinations by these rules, not yet started.
+pub fn init(accepts: &str, rules: &[&str]) -> Gateway {
+    let gateway = Gateway::init();
+    gateway.settings(KEYS_OF_FILE);
+    for (path, content) in [
+        ("google-jwks.json", GOOGLE.jwks().to_string()),
+        ("aws-region-certificates/eu-central-1.pem", REGION.certificate_pem()),
+        ("aws-nitro-roots/root.pem", NITRO.root_pem()),
+        ("azure-roots/root.pem", AZURE.root_pem()),
+        ("azure-intermediates/intermediate.pem", AZURE.intermediate_pem()),
+        ("gcp-vtpm-roots/root.pem", cloud_fixtures::pem(&VTPM.certificate())),
+    ] {
+        write(&gateway, path, content);
+    }
+    pool(&gateway, "worker", accepts, rules);
+    gateway
+}
+
+/// The same, started.
+pub fn start(accepts: &str, rules: &[&str]) -> Gateway {
+    let mut gateway = init(accepts, rules);
+    gateway.run();
+    gateway
+}
+
+/// Writes a file into the gateway's folder, and the folders that it needs.
+pub fn write(gateway: &Gateway, path: &str, content: impl AsRef<[u8]>) {
+    let path = gateway.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+/// Makes a pool accept these combinations by these rules.
+pub fn pool(gateway: &Gateway, name: &str, accepts: &str, rules: &[&str]) {
+    let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{}", rules.concat());
+    write(gateway, &format!("pools/{name}/pool.toml"), text);
+}
+
+/// Gives a pool the configs that `init` makes.
+pub fn configs(gateway: &Gateway, name: &str) {
+    for set in ["full", "pre-approved"] {
+        let folder = gateway.path(&format!("pools/worker/{set}"));
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("pools/{name}/{set}/{}", entry.file_name().to_str().unwrap());
+            write(gateway, &path, fs::read(entry.path()).unwrap());
+        }
+    }
+}
+
+/// Has the region's STS at this address.
+pub fn reach_sts(gateway: &Gateway, sts: &Sts) {
+    write(gateway, "outgoing-ca.pem", sts.ca_pem());
+    let host = sts_host("eu-central-1");
+    let outgoing = format!(
+        "[outgoing]\nca = \"outgoing-ca.pem\"\n[outgoing.connect]\n\"{host}\" = \"{}\"\n",
+        sts.address()
+    );
+    gateway.settings(&format!("{KEYS_OF_FILE}{outgoing}"));
+}
+
+/// Gives a machine a vTPM with Google's certificate of the instance that it is.
+pub fn with_vtpm(machine: Machine) -> Machine {
+    let key = KeyPair::generate().unwrap();
+    let soft = SoftKey::P256(EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key.serialize_der()).unwrap());
+    let certificate = VTPM.issue(&vtpm::ek_params(&machine.google), &key);
+    machine.but(|machine| {
+        machine.tpm = Some(tpm().but(|case| case.ek_area = soft_tpm::ek_area(&soft)));
+        machine.ek_certificate = Some(certificate);
+    })
+}
+
+/// The last line of the attestation log, as text.
+fn last_line(gateway: &Gateway) -> String {
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    log.lines().last().unwrap().to_owned()
+}
+
+/// The last record.
+pub fn record(gateway: &Gateway) -> Value {
+    serde_json::from_str(&last_line(gateway)).unwrap()
+}
+
+fn blobs(gateway: &Gateway) -> Blobs {
+    Blobs::open(&gateway.path("state/evidence")).unwrap()
+}
+
+/// How a record comes out when it is decided again: the code of the refusal, or `accepted`.
+pub fn again(gateway: &Gateway, record: &Value) -> String {
+    match replay(&record.to_string(), &blobs(gateway)) {
+        Ok(_) => "accepted".to_owned(),
+        Err(ReplayError::Reject(reject)) => reject.code().to_owned(),
+        Err(other) => format!("{other:?}"),
+    }
+}
+
+/// The answer is a ticket, the ticket the full config, and the record says as whom and comes out the same again; gives the record.
+#[track_caller]
+pub fn trusted(gateway: &Gateway, answer: &Answer, identity: &str, kinds: &[Kind]) -> Value {
+    drop(answer.ticket());
+    let line = last_line(gateway);
+    let record: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&record["decision"], &record["verdict"]), (&"evidence".into(), &"trusted".into()));
+    assert_eq!((&record["identity"], &record["grant"]), (&identity.into(), &"full".into()));
+    let shown: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+    assert_eq!(record["kinds"], serde_json::json!(shown));
+    let result = replay(&line, &blobs(gateway)).unwrap();
+    assert_eq!(serde_json::to_value(result.claims()).unwrap(), record["claims"]);
+    gateway.line(|line| line.contains("TRUSTED") && !line.contains("NOT TRUSTED") && line.contains(identity));
+    record
+}
+
+/// The full config comes for the answer's ticket.
+pub async fn gets_the_full_config(gateway: &Gateway, answer: &Answer) {
+    let response: EvidenceResponse = serde_json::from_slice(&answer.body).unwrap();
+    let pool = response.url.strip_prefix(CONFIG_PREFIX).unwrap();
+    let full = gateway.rendered(pool, "full");
+    let answer = gateway.config(&response.url, &[&bearer(&response.ticket)]).await;
+    answer.is_config(&full);
+}
+
+/// The answer is a refusal with this code, the record says so, and comes out the same again; gives the record.
+#[track_caller]
+pub fn refused(gateway: &Gateway, answer: &Answer, code: &str) -> Value {
+    let status = match code {
+        "evidence-incomplete" | "malformed-request" => 400,
+        _ => 403,
+    };
+    answer.refused(status, code);
+    let record = record(gateway);
+    assert_eq!((&record["verdict"], &record["code"]), (&"refused".into(), &code.into()));
+    // What the store said is no part of the record.
+    if record["decision"] == "evidence" && reject::advices().any(|advice| advice.code == code) {
+        assert_eq!(again(gateway, &record), code);
+    }
+    record
+}
+
+/// A message in Base64, with a bit flipped in one of 24 places that are spread over it.
+pub fn flipped(base64: &str, part: usize) -> String {
+    let joined: String = base64.split_ascii_whitespace().collect();
+    let mut bytes = data_encoding::BASE64.decode(joined.as_bytes()).unwrap();
+    let position = bytes.len() * part / 24;
+    bytes[position] ^= 1 << (part % 8);
+    data_encoding::BASE64.encode(&bytes)
+}

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -117,18 +118,63 @@ impl Images {
     }
 }
 
-/// The file that users append to their initrd, built once for each process.
+/// The file that users append to their initrd, with the program under test; built once for each process, and kept for the next ones.
 fn node_initrd() -> Result<PathBuf> {
     static FILE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || -> Result<PathBuf> {
-        let file = repository().join("build/attest-node-initrd.cpio.gz");
-        run(Command::new(repository().join("attest/node/initrd/build"))
-            .arg(&Programs::build()?.node)
-            .arg(&file))?;
-        Ok(file)
-    };
-    let file = FILE.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    let file = FILE.get_or_init(|| build_node_initrd().map_err(|error| format!("{error:#}")));
     file.clone().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// Its compression costs as much as an emulated VM's boot, so the file is kept while its inputs are what they were.
+fn build_node_initrd() -> Result<PathBuf> {
+    let node = &Programs::build()?.node;
+    let sources = repository().join("attest/node");
+    let script = sources.join("initrd/build");
+    // Not the file that `make node-initrd` makes: that one is for nodes, and its program is a release build.
+    let file = repository().join("build/tested-node-initrd.cpio.gz");
+    let stamp = file.with_extension("stamp");
+    let inputs = [
+        versions(&[
+            node.clone(),
+            script.clone(),
+            sources.join("dracut/80attest-node/attest-node.service"),
+        ])?,
+        versions(&libraries(node)?)?,
+    ]
+    .concat();
+    let lock = File::create(file.with_extension("lock")).context("creating the lock of the node-initrd file")?;
+    lock.lock().context("locking the node-initrd file")?;
+    if !file.is_file() || fs::read_to_string(&stamp).ok().as_ref() != Some(&inputs) {
+        let _ = fs::remove_file(&stamp);
+        run(Command::new(&script).arg(node).arg(&file))?;
+        fs::write(&stamp, inputs).with_context(|| format!("writing {}", stamp.display()))?;
+    }
+    Ok(file)
+}
+
+/// The shared libraries that the program loads here.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let listing = run(Command::new("ldd").arg(program))?;
+    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(listing.lines().filter_map(path).collect())
+}
+
+/// What differs if one of the files was written or replaced. The time of the last change of the inode, because a package's files
+/// have the modification times of their build.
+fn versions(files: &[PathBuf]) -> Result<String> {
+    let mut text = String::new();
+    for file in files {
+        let metadata = fs::metadata(file).with_context(|| format!("reading {}", file.display()))?;
+        text.push_str(&format!(
+            "{} {} {} {}.{:09}\n",
+            file.display(),
+            metadata.ino(),
+            metadata.len(),
+            metadata.ctime(),
+            metadata.ctime_nsec()
+        ));
+    }
+    Ok(text)
 }
 
 fn concatenate(parts: &[PathBuf], whole: &Path) -> Result<()> {

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-/// The folder with the programs to test, instead of building them: for trying a package's binaries.
+/// The folder with the programs to test, instead of building them: for trying a release build, or a package's binaries. Seen from the
+/// repository's root.
 const PROGRAMS_VARIABLE: &str = "ATTEST_PROGRAMS";
 
 /// The repository's root.
@@ -16,7 +17,7 @@ pub fn repository() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-/// The programs under test: release builds of this very source.
+/// The programs under test, built from this very source.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// `attest-gateway`.
@@ -26,7 +27,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them if the source is newer (`make test` has done so before), once for each process.
+    /// Builds them if the source is newer, once for each process: release builds for a release build of this harness (the demo), else
+    /// those that `cargo test` has built for the packages' own tests.
     pub fn build() -> Result<&'static Self> {
         static PROGRAMS: OnceLock<Result<Programs, String>> = OnceLock::new();
         PROGRAMS
@@ -37,8 +39,8 @@ impl Programs {
 
     fn locate() -> Result<Self> {
         let folder = match std::env::var_os(PROGRAMS_VARIABLE) {
-            Some(folder) => PathBuf::from(folder),
-            None => build_release()?,
+            Some(folder) => repository().join(folder),
+            None => build()?,
         };
         let programs = Self {
             gateway: folder.join("attest-gateway"),
@@ -53,23 +55,24 @@ impl Programs {
     }
 }
 
-fn build_release() -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
+    let (profile, targets): (_, &[_]) = if cfg!(debug_assertions) {
+        // A test of the packages among the targets: without one, cargo leaves the features out that the dependencies of tests ask for, and
+        // compiles dozens of crates once more.
+        ("debug", &["--bins", "--test=documents"])
+    } else {
+        ("release", &["--bins", "--release"])
+    };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    command
         .current_dir(repository())
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--package=attest-gateway",
-            "--package=attest-node",
-        ])
-        .status()
-        .context("starting cargo")?;
+        .args(["build", "--quiet", "--locked", "--package=attest-gateway", "--package=attest-node"])
+        .args(targets);
+    let status = command.status().context("starting cargo")?;
     if !status.success() {
-        bail!("cargo build failed: {status}");
+        bail!("building the programs that are tested failed ({status}): {command:?}");
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), |target| repository().join(target));
-    Ok(target.join("release"))
+    Ok(target.join(profile))
 }

@@ -34,6 +34,9 @@ pub const CHALLENGE_BODY_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest body of an evidence request: [`crate::tpm::event_log::LOG_LIMIT_BYTES`] in base64, the challenge, the quote.
 pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 
+/// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.
+pub const DOCUMENT_LIMIT_BYTES: usize = 64 * 1024;
+
 /// Bytes that travel as base64. `Debug` shows the length only, so a secret cannot slip into a log this way.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
@@ -419,6 +422,36 @@ impl From<TpmEvidence> for Evidence {
             tpm: Some(tpm),
             ..Self::default()
         }
+    }
+}
+
+impl Evidence {
+    /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a
+    /// record; a TPM's event log has a limit of its own.
+    #[must_use]
+    pub fn too_large(&self) -> Option<Kind> {
+        let request = |request: &SignedRequest| {
+            let headers = request.headers.iter().map(|header| header.name.len() + header.value.len());
+            headers.sum::<usize>() + request.method.len() + request.url.len() + request.body.len()
+        };
+        let sizes = [
+            (Kind::Gcp, self.gcp.as_ref().map(|evidence| evidence.token.0.len())),
+            (
+                Kind::AwsIdentityDocument,
+                self.aws_identity_document
+                    .as_ref()
+                    .map(|evidence| evidence.pkcs7.0.len() + evidence.claimant.0.len()),
+            ),
+            (
+                Kind::AwsNitroTpm,
+                self.aws_nitro_tpm.as_ref().map(|evidence| evidence.document.0.len()),
+            ),
+            (Kind::AwsSts, self.aws_sts.as_ref().map(|evidence| request(&evidence.request))),
+            (Kind::Azure, self.azure.as_ref().map(|evidence| evidence.signature.0.len())),
+            (Kind::Token, self.token.as_ref().map(|evidence| evidence.token.reveal().len())),
+        ];
+        let large = |(kind, size): (Kind, Option<usize>)| size.filter(|size| *size > DOCUMENT_LIMIT_BYTES).map(|_| kind);
+        sizes.into_iter().find_map(large)
     }
 }
 

@@ -24,6 +24,7 @@
 
 pub mod api;
 pub mod audit;
+mod causes;
 pub mod certificate_folder;
 pub mod challenges;
 pub mod clock;

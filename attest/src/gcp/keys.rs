@@ -4,9 +4,10 @@ use std::sync::Arc;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use data_encoding::BASE64URL_NOPAD;
 use openidconnect::core::{CoreJsonWebKeyType, CoreJsonWebKeyUse, CoreJwsSigningAlgorithm};
-use openidconnect::{JsonWebKey, JsonWebKeyAlgorithm, JsonWebKeyId, SignatureVerificationError};
+use openidconnect::{IssuerUrl, JsonWebKey, JsonWebKeyAlgorithm, JsonWebKeyId, SignatureVerificationError};
 use serde::{Deserialize, Serialize};
 
+use crate::gcp::ISSUER;
 use crate::gcp::error::printable;
 use crate::nonce::sha256;
 
@@ -154,6 +155,8 @@ struct PublicKey {
     n: Vec<u8>,
     /// Made once, since that costs a good part of a verification.
     parsed: ParsedPublicKey,
+    /// Whose key it is, as openidconnect takes it: parsed once, likewise.
+    issuer: IssuerUrl,
 }
 
 impl PartialEq for RsaKey {
@@ -204,10 +207,16 @@ impl RsaKey {
         let components = RsaPublicKeyComponents { n: &n, e: &e };
         let parsed = components.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
         let parsed = parsed.map_err(|_| KeysError::key(&kid, "it is no RSA key"))?;
+        let issuer = IssuerUrl::new(ISSUER.to_owned()).map_err(|error| KeysError::key(&kid, &error.to_string()))?;
         Ok(Self {
             kid: JsonWebKeyId::new(kid),
-            public: Some(Arc::new(PublicKey { n, parsed })),
+            public: Some(Arc::new(PublicKey { n, parsed, issuer })),
         })
+    }
+
+    /// Whose key it is: [`ISSUER`].
+    pub(super) fn issuer(&self) -> Option<&IssuerUrl> {
+        self.public.as_deref().map(|public| &public.issuer)
     }
 
     fn n(&self) -> &[u8] {

@@ -1,10 +1,8 @@
-use std::sync::LazyLock;
-
 use chrono::{DateTime, Utc};
 use data_encoding::BASE64URL_NOPAD;
 use openidconnect::core::{CoreGenderClaim, CoreJsonWebKeyType, CoreJwsSigningAlgorithm};
 use openidconnect::{
-    AdditionalClaims, ClaimsVerificationError, ClientId, IdToken, IdTokenClaims, IdTokenVerifier, IssuerUrl, JsonWebKeySet,
+    AdditionalClaims, ClaimsVerificationError, ClientId, IdToken, IdTokenClaims, IdTokenVerifier, JsonWebKeySet,
     JweContentEncryptionAlgorithm, Nonce,
 };
 use rustls_pki_types::UnixTime;
@@ -36,10 +34,6 @@ const RS256: &str = "RS256";
 
 /// Header fields by which the sender would choose the key, or how the token is to be read.
 const REFUSED_HEADER_FIELDS: [&str; 11] = ["jku", "jwk", "x5u", "x5c", "x5t", "x5t#S256", "crit", "b64", "cty", "zip", "enc"];
-
-/// [`ISSUER`] as openidconnect takes it.
-static ISSUER_URL: LazyLock<Result<IssuerUrl, String>> =
-    LazyLock::new(|| IssuerUrl::new(ISSUER.to_owned()).map_err(|error| error.to_string()));
 
 type GoogleIdToken = IdToken<GoogleClaims, CoreGenderClaim, NoEncryption, CoreJwsSigningAlgorithm>;
 type GoogleIdTokenClaims = IdTokenClaims<GoogleClaims, CoreGenderClaim>;
@@ -204,7 +198,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 
 /// openidconnect's verifier with one key, for one audience, at one time.
 fn verifier(key: &RsaKey, audience: &str, now: UnixTime) -> Result<IdTokenVerifier<'static, RsaKey>, GcpError> {
-    let issuer = ISSUER_URL.clone().map_err(GcpError::malformed)?;
+    let issuer = key.issuer().cloned().ok_or(GcpError::Signature)?;
     // A time that chrono cannot express is past every expiry.
     let seconds = i64::try_from(now.as_secs()).ok();
     let now = seconds

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use std::net::IpAddr;
 
-use attest::protocol::{CONFIG_PREFIX, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
+use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
 use attest::{AttestationResult, Claims, EndorsedBy, NodeIdentity, Reject, TpmClaims, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
@@ -33,6 +33,10 @@ pub(super) async fn post(
         Ok(request) => request,
         Err(refusal) => return refusal.into_response(),
     };
+    // What is refused later is recorded whole.
+    if let Some(kind) = request.evidence.too_large() {
+        return Refusal::malformed(format!("the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes")).into_response();
+    }
     let now = gateway.clock.now();
     let Some(id) = super::decision_id() else {
         return Refusal::unavailable().into_response();

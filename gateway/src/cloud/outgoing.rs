@@ -14,6 +14,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::CloudError;
+use crate::causes::with_causes;
 use crate::settings::OutgoingSettings;
 
 /// For TCP and TLS. A host that is reachable answers within a fraction of a second; the rest is for one lost packet.
@@ -50,7 +51,7 @@ impl Outgoing {
             None => system(),
         };
         let authorities = roots.len();
-        let client = |error: &dyn Error| CloudError::Client(chain(error));
+        let client = |error: &dyn Error| CloudError::Client(with_causes(error));
         let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| client(&error))?
@@ -101,7 +102,7 @@ impl Outgoing {
 
     /// Sends a request. No error has anything of its headers or body.
     pub(super) async fn send(&self, request: RequestBuilder, limit_bytes: usize) -> Result<Answer, String> {
-        let failed = |error: reqwest::Error| chain(&error);
+        let failed = |error: reqwest::Error| with_causes(&error);
         let mut response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
         let mut body = Vec::new();
@@ -143,19 +144,4 @@ fn system() -> RootCertStore {
     }
     roots.add_parsable_certificates(found.certs);
     roots
-}
-
-/// An error with what caused it, each said once: reqwest's own text is only "error sending request".
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

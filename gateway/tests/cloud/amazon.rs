@@ -139,7 +139,7 @@ async fn attack_12_a_signer_that_is_not_the_regions_is_refused() {
     let detached = REGION.message(content.as_bytes()).but(|message| message.detached = true);
     check(data_encoding::BASE64.encode(&detached.sign(REGION.key())), "aws-document-malformed").await;
     check(String::new(), "aws-document-malformed").await;
-    check("A".repeat(100_000), "aws-document-malformed").await;
+    check("A".repeat(60_000), "aws-document-malformed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

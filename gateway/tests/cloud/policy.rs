@@ -128,6 +128,28 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
         body["evidence"] = evidence;
         gateway.post("/v1/attest/evidence", &body).await.refused(400, "malformed-request");
     }
+    // What would be recorded whole has a limit of its own, below that of the body.
+    for (evidence, kind) in [
+        (json!({"gcp": {"token": "a".repeat(65 << 10)}}), "gcp"),
+        (json!({"azure": {"signature": "A".repeat(65 << 10)}}), "azure"),
+        (
+            json!({"aws_identity_document": {"pkcs7": "A".repeat(65 << 10), "claimant": ""}}),
+            "aws-identity-document",
+        ),
+        (json!({"aws_nitro_tpm": {"document": "A".repeat(88 << 10)}}), "aws-nitro-tpm"),
+        (
+            json!({"aws_sts": {"request": {"method": "", "url": "", "headers": [{"name": "", "value": "A".repeat(65 << 10)}], "body": ""}}}),
+            "aws-sts",
+        ),
+        (json!({"token": {"token": "A".repeat(65 << 10)}}), "token"),
+    ] {
+        let mut body = good.clone();
+        body["evidence"] = evidence;
+        let answer = gateway.post("/v1/attest/evidence", &body).await;
+        let detail = answer.problem().detail.unwrap_or_default();
+        assert!(detail.contains(&format!("kind {kind} ")), "{kind}: {detail}");
+        answer.refused(400, "malformed-request");
+    }
     // None of that has spent the challenge, or asked anybody.
     drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
     let large = gcp_evidence("a".repeat(3 << 20));

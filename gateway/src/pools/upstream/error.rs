@@ -1,6 +1,5 @@
 //! What can go wrong with upstream, in the words of the administrator's log.
 
-use std::error::Error;
 use std::path::PathBuf;
 
 use super::ROUNDS_LIMIT;
@@ -108,19 +107,4 @@ fn denial(status: Option<u16>) -> String {
         || "every answer was of another version".to_owned(),
         |status| format!("HTTP {status}"),
     )
-}
-
-/// An error with what caused it, each said once: reqwest's own text is only "error sending request".
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use error::chain;
 use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response, StatusCode, redirect};
 use url::{Host, Url};
@@ -24,6 +23,7 @@ pub use fetched::{Fetched, Version};
 pub use include::{BadEntry, Include, IncludeError};
 pub use settings::{BadSettings, UpstreamSettings};
 
+use crate::causes::with_causes;
 use crate::ignition::SpecVersion;
 
 /// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
@@ -119,7 +119,7 @@ impl Upstream {
             url.set_port(Some(address.port()))
                 .map_err(|()| problem("the URL cannot have a port".to_owned()))?;
         }
-        let client = client.build().map_err(|error| problem(chain(&error.without_url())))?;
+        let client = client.build().map_err(|error| problem(with_causes(&error.without_url())))?;
         Ok(Self {
             client,
             url,
@@ -269,7 +269,7 @@ impl Upstream {
         UpstreamError::Request {
             upstream: self.name.clone(),
             version,
-            problem: chain(&error.without_url()),
+            problem: with_causes(&error.without_url()),
         }
     }
 }

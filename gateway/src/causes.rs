@@ -1,0 +1,18 @@
+//! What caused an error, in one line.
+
+use std::error::Error;
+
+/// An error with what caused it, each said once: reqwest's own text is only "error sending request".
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

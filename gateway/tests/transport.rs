@@ -114,7 +114,7 @@ async fn no_answer_is_empty_or_leads_elsewhere() {
     let discovery: attest::protocol::Discovery = serde_json::from_slice(&discovery.body).unwrap();
     assert_eq!(
         (discovery.service.as_str(), discovery.protocol, discovery.kinds),
-        ("attestation-gateway", 1, vec!["tpm".to_owned()])
+        ("attestation-gateway", 1, attest::Kind::ALL.map(|kind| kind.to_string()).to_vec())
     );
     for path in ["/healthz", "/readyz"] {
         assert_eq!(Answer::of(gateway.client.get(gateway.url(path))).await.status.as_u16(), 200);

@@ -179,13 +179,30 @@ impl From<Reject> for Refusal {
             )),
             _ => None,
         };
+        let told = told(&reject).map(String::into);
         let refusal = Self::new((status, advice), reject);
         Self {
             command: command.map(String::into),
+            told,
             ..refusal
         }
     }
 }
+
+/// What the node is told where a pool's rules about a cloud refuse it: what it is, and not what the pool accepts. Whoever has an account
+/// with that cloud could ask, and would learn which accounts, roles and images are the cluster's.
+fn told(reject: &Reject) -> Option<String> {
+    let by_cloud = matches!(
+        reject,
+        Reject::Gcp(_) | Reject::AwsIdentityDocument(_) | Reject::AwsNitroTpm(_) | Reject::AwsSts(_) | Reject::Azure(_)
+    );
+    let text = reject.to_string();
+    let (fact, _) = text.split_once(POOL_ACCEPTS).filter(|_| by_cloud)?;
+    Some(fact.to_owned())
+}
+
+/// How each error about a pool's rules goes on after the fact.
+const POOL_ACCEPTS: &str = "; the pool accepts ";
 
 impl From<ChallengeError> for Refusal {
     fn from(error: ChallengeError) -> Self {

@@ -123,10 +123,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let same =
             line.is_unread() || again == recorded || (NOT_FROM_EVIDENCE.contains(&recorded.as_str()) && !again.starts_with("cannot"));
         differ |= !same;
-        let identity = line
-            .identity
-            .map(|identity| identity.chars().take(20).collect())
-            .unwrap_or_default();
+        let identity = line.identity.as_deref().map(shortened).unwrap_or_default();
         rows.push([
             line.time,
             line.id,
@@ -138,4 +135,17 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     print!("{}", table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &rows));
     Ok(if differ { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Characters of an identity in the table: of a TPM's digest, the beginning says enough; an instance's identity is whole.
+const TPM_LIMIT_CHARACTERS: usize = 20;
+const INSTANCE_LIMIT_CHARACTERS: usize = 96;
+
+fn shortened(identity: &str) -> String {
+    let limit = if identity.starts_with("tpm:") {
+        TPM_LIMIT_CHARACTERS
+    } else {
+        INSTANCE_LIMIT_CHARACTERS
+    };
+    identity.chars().take(limit).collect()
 }

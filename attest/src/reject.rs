@@ -264,15 +264,18 @@ pub struct Advice {
     pub next_step: &'static str,
 }
 
+/// A table of codes: a constant for each, and `ADVICE` with all of them, which the comment before the first describes.
 macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+    ($(#[$about:meta])* $($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
         $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
+        $(#[$about])*
         pub const ADVICE: &[Advice] = &[$($name),*];
     };
 }
+pub(crate) use advice;
 
 advice! {
+    /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
     MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
     TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";

@@ -5,7 +5,7 @@ use x509_parser::x509::X509Name;
 use super::Rule;
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use crate::pkcs7::Pkcs7Error;
-use crate::reject::Advice;
+use crate::reject::{Advice, advice};
 
 /// Longest text that is taken over from a certificate, in characters.
 const TEXT_LIMIT_CHARS: usize = 256;
@@ -131,15 +131,8 @@ fn list(values: &[String]) -> String {
     if values.is_empty() { "none".to_owned() } else { values.join(", ") }
 }
 
-macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code an [`AttestedDocumentError`] can have.
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-
 advice! {
+    /// Every code an [`AttestedDocumentError`] can have.
     MALFORMED = "azure-document-malformed", "The Azure attested document cannot be read", "Use an attest-node of the gateway's release: it sends the signature of IMDS's answer at /metadata/attested/document.";
     ALGORITHM = "azure-document-algorithm", "The Azure attested document is signed too weakly", "Boot again; if it stays, something between the node and Azure's metadata service answers in its place.";
     SIGNER = "azure-document-signer", "The Azure attested document does not have exactly one signer with its certificate", "Use the unmodified attest-node; if it stays, something between the node and Azure's metadata service answers in its place.";

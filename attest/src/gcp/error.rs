@@ -1,5 +1,5 @@
 use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
-use crate::reject::Advice;
+use crate::reject::{Advice, advice};
 use crate::tpm::ek_certificate::EkCertificateError;
 
 /// Longest text of others that is taken over into an error, in characters.
@@ -238,15 +238,8 @@ pub enum GcpError {
     },
 }
 
-macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code a [`GcpError`] can have.
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-
 advice! {
+    /// Every code a [`GcpError`] can have.
     MALFORMED = "gcp-identity-malformed", "The identity token cannot be read", "Use the unmodified attest-node; if it stays, look at what answers at metadata.google.internal.";
     ALGORITHM = "gcp-identity-algorithm", "The identity token is not signed as Google signs", "Use the unmodified attest-node; if it stays, something forges identity tokens: look into it.";
     KEY = "gcp-identity-key-unknown", "The identity token's key is not known", "Boot again; if it stays, see in the gateway's log whether it can fetch Google's keys, or renew its file of keys.";

@@ -1,7 +1,7 @@
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use super::{IMDS_PATH, Rule};
 use crate::pkcs7::Pkcs7Error;
-use crate::reject::Advice;
+use crate::reject::{Advice, advice};
 
 /// Why an identity document is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,15 +88,8 @@ fn list(values: &[String]) -> String {
     if values.is_empty() { "none".to_owned() } else { values.join(", ") }
 }
 
-macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code an [`IdentityDocumentError`] can have.
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-
 advice! {
+    /// Every code an [`IdentityDocumentError`] can have.
     MALFORMED = "aws-document-malformed", "The AWS identity document cannot be read", "Use an attest-node of the gateway's release: it sends the answer of IMDSv2 at /latest/dynamic/instance-identity/rsa2048.";
     ALGORITHM = "aws-document-algorithm", "The AWS identity document is signed too weakly", "Use the document's rsa2048 form; RSA-1024, DSA and SHA-1 are never accepted.";
     SIGNER = "aws-document-signer", "No configured region has signed the AWS identity document", "Put the RSA-2048 certificate that AWS publishes for the node's region into the directory of region certificates.";

@@ -5,7 +5,7 @@ use x509_parser::certificate::X509Certificate;
 use super::cbor::CborError;
 use super::chain::name_text;
 use crate::protocol::HexDigest;
-use crate::reject::Advice;
+use crate::reject::{Advice, advice};
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -311,15 +311,8 @@ fn list(values: &[String]) -> String {
     }
 }
 
-macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code a [`NitroTpmError`] can have.
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-
 advice! {
+    /// Every code a [`NitroTpmError`] can have.
     MALFORMED = "nitro-tpm-malformed", "The attestation document cannot be read", "Use an attest-node of the gateway's release; if it is, the document has changed its form: look for a newer gateway.";
     ALGORITHM = "nitro-tpm-algorithm", "The attestation document is not signed with ES384", "Use the unmodified attest-node; AWS signs with ES384 only.";
     NOT_ENDORSED = "nitro-tpm-not-endorsed", "No configured root vouches for the attestation document", "Put AWS's root for the partition into nitro-roots and compare its fingerprint with AWS's documentation.";

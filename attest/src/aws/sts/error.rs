@@ -1,7 +1,7 @@
 //! Why a signed request, or AWS's answer to it, is refused. No secret of the request is in any variant: neither its signature
 //! nor its session token.
 
-use crate::reject::Advice;
+use crate::reject::{Advice, advice};
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -206,15 +206,8 @@ fn list(values: &[String]) -> String {
     }
 }
 
-macro_rules! advice {
-    ($($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        /// Every code a [`StsError`] can have.
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-
 advice! {
+    /// Every code a [`StsError`] can have.
     REQUEST = "sts-request", "The signed request is not the one that is accepted", "Use the unmodified attest-node.";
     ENDPOINT = "sts-endpoint", "The signed request is not for an STS of the pool's regions", "Add the node's region to the pool's aws_sts.regions.";
     DATE = "sts-date", "The request was not signed just before", "Compare the clocks of node and gateway; the node takes its time from the hypervisor.";

@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::appraisal::AppraisalPolicy;
 use crate::aws::nitro_tpm::Shape;
+use crate::azure::NonceForm;
 use crate::endorsements::{EndorsedEk, Endorsements};
 use crate::kind::{Combination, Kind};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG, sha256};
@@ -74,7 +75,7 @@ pub struct Subject {
     pub aws_sts: Option<Nothing>,
     /// An attested document of Azure.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub azure: Option<Nothing>,
+    pub azure: Option<AzureSubject>,
     /// A provisioning token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Nothing>,
@@ -97,6 +98,15 @@ impl From<TpmSubject> for Subject {
 pub struct NitroTpmSubject {
     /// The document's shape.
     pub shape: Shape,
+}
+
+/// Which nonce an attested document has to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AzureSubject {
+    /// How it follows from the challenge. Challenges of before say nothing of it.
+    #[serde(default)]
+    pub nonce: NonceForm,
 }
 
 /// What a TPM's answer is held against.
@@ -206,7 +216,10 @@ impl Challenge {
                     (subject.aws_nitro_tpm, task.aws_nitro_tpm) = (Some(NitroTpmSubject { shape }), Some(Nothing {}));
                 }
                 Kind::AwsSts => (subject.aws_sts, task.aws_sts) = (Some(Nothing {}), Some(Nothing {})),
-                Kind::Azure => (subject.azure, task.azure) = (Some(Nothing {}), Some(Nothing {})),
+                Kind::Azure => {
+                    let nonce = NonceForm::Alphanumeric32;
+                    (subject.azure, task.azure) = (Some(AzureSubject { nonce }), Some(Nothing {}));
+                }
                 Kind::Token => (subject.token, task.token) = (Some(Nothing {}), Some(Nothing {})),
             }
         }
@@ -223,6 +236,15 @@ impl Challenge {
             subject,
         };
         Ok(Issued { challenge, task })
+    }
+
+    /// Whether a challenge is still issued like this. One of before asks for less than is asked for today: it can be verified again, from a
+    /// record, and must not be answered.
+    #[must_use]
+    pub fn is_of_today(&self) -> bool {
+        self.subject
+            .azure
+            .is_none_or(|AzureSubject { nonce }| nonce == NonceForm::Alphanumeric32)
     }
 }
 

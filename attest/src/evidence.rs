@@ -4,8 +4,8 @@ use rustls_pki_types::UnixTime;
 
 use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
-use crate::azure::{self, AttestedDocumentError, ImdsNonce, VerifiedAttestedDocument};
-use crate::challenge::{Challenge, NitroTpmSubject};
+use crate::azure::{self, AttestedDocumentError, ImdsNonce, NonceForm, VerifiedAttestedDocument};
+use crate::challenge::{AzureSubject, Challenge, NitroTpmSubject};
 use crate::claims::{ClaimedDocument, Claims, EndorsedBy, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::gcp::{self, Audience};
@@ -136,9 +136,9 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
         server_key.get_or_insert(*verified.server_key());
         proven.aws_sts = Some(verified);
     }
-    if let Some(evidence) = &evidence.azure {
+    if let (Some(AzureSubject { nonce }), Some(evidence)) = (subject.azure, &evidence.azure) {
         let trust = anchors(clouds.azure.as_ref(), Kind::Azure)?;
-        let (document, key) = attested_document(challenge, evidence, server_keys, trust, now)?;
+        let (document, key) = attested_document(challenge, nonce, evidence, server_keys, trust, now)?;
         server_key.get_or_insert(key);
         proven.azure = Some(document);
     }
@@ -178,6 +178,7 @@ pub const CLAIMANT_BYTES: usize = 32;
 /// The document is for this challenge, and one of the keys that the node may have seen.
 fn attested_document(
     challenge: &Challenge,
+    form: NonceForm,
     evidence: &AzureEvidence,
     server_keys: &[SpkiSha256],
     trust: &azure::AzureTrust,
@@ -186,7 +187,7 @@ fn attested_document(
     let mut refused = Reject::NothingToHoldAgainst { kind: Kind::Azure };
     for key in server_keys {
         let binding = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, key);
-        match azure::verify(evidence.signature.0.as_bytes(), trust, &ImdsNonce::derive(&binding), now) {
+        match azure::verify(evidence.signature.0.as_bytes(), trust, &ImdsNonce::of_form(form, &binding), now) {
             Ok(document) => return Ok((document, *key)),
             Err(error @ AttestedDocumentError::Nonce { .. }) => refused = error.into(),
             Err(error) => return Err(error.into()),

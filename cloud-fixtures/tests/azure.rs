@@ -124,10 +124,12 @@ async fn requests_that_azure_refuses() {
     check("GET", attested, &[("Metadata", "false")], 400).await;
     check("GET", attested, &[("Metadata", "true"), ("X-Forwarded-For", "10.0.0.1")], 400).await;
     check("POST", attested, METADATA, 405).await;
-    for nonce in ["123456789", "12345678901", "123456789x", ""] {
+    for nonce in ["", "12345-7890", "1234%2067890", "%C3%A4", &"a".repeat(33)] {
         check("GET", &format!("{attested}&nonce={nonce}"), METADATA, 400).await;
     }
-    check("GET", &format!("{attested}&nonce=1234567890"), METADATA, 200).await;
+    for nonce in ["1", "1234567890", "aB3", &"Z".repeat(32)] {
+        check("GET", &format!("{attested}&nonce={nonce}"), METADATA, 200).await;
+    }
     for version in ["/metadata/instance", "/metadata/instance?api-version=latest"] {
         let answer = check("GET", version, METADATA, 400).await;
         assert!(answer.body.contains("newest-versions"), "{}", answer.body);

@@ -6,8 +6,8 @@
 //! What it does not prove: what the machine booted, or that it is not compromised: every process on the machine can ask. Location,
 //! image and size are not in it. [`VerifiedAttestedDocument::location`] is read from the names in the signer's certificate.
 //!
-//! Freshness: the nonce has ten digits, that is all that Azure takes ([`ImdsNonce`] says what they are worth); and the document
-//! holds for six hours. [`appraise`] refuses it afterwards, or earlier by [`AttestedDocumentRules::max_age_seconds`].
+//! Freshness: the nonce has 32 letters and digits, 190 bits, which is all that Azure takes ([`ImdsNonce`]); and the document holds for
+//! six hours. [`appraise`] refuses it afterwards, or earlier by [`AttestedDocumentRules::max_age_seconds`].
 //!
 //! Which key: the message has exactly one signer, and exactly one certificate in it is that signer's. That one has to lead to a
 //! configured root over configured (or fetched, see [`IssuerUrls`]) intermediates; other certificates in the message are not looked
@@ -26,7 +26,7 @@ pub use aia::{AllowedUrl, IssuerUrls, URLS_LIMIT};
 pub use cloud::AzureCloud;
 pub use document::{ENCODING, IMDS_HEADER, ImdsAnswer, Plan, VerifiedAttestedDocument, imds_path};
 pub use error::{ADVICE, AttestedDocumentError, ChainError};
-pub use nonce::{ImdsNonce, MalformedNonce};
+pub use nonce::{IMDS_NONCE_LIMIT_CHARACTERS, ImdsNonce, MalformedNonce, NonceForm};
 pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule, appraise};
 pub use trust::{AzureTrust, AzureTrustError, CaProblem, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 pub use verifier::{issuer_urls, verify};

@@ -1,64 +1,109 @@
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::nonce::sha256;
 
 /// Separates this use of SHA-256 from every other.
-const DOMAIN: &[u8] = b"attestation-gateway/v1/azure-nonce\0";
+const DOMAIN: &[u8] = b"attestation-gateway/v2/azure-nonce\0";
+/// What challenges of before were answered with.
+const DOMAIN_OF_TEN_DIGITS: &[u8] = b"attestation-gateway/v1/azure-nonce\0";
 
-/// The least number of ten digits. No leading zeros, so that nothing on the way that takes it for a number can lose any.
+/// What a nonce is made of.
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// The least number of ten digits.
 const LEAST: u128 = 1_000_000_000;
 /// How many numbers have ten digits.
 const NUMBERS: u128 = 9_000_000_000;
 
-/// Longest nonce that is compared: what IMDS writes for a request without one has 15 characters.
-const TEXT_LIMIT_BYTES: usize = 32;
-
-/// The nonce that IMDS is asked with: ten decimal digits, which is all that it takes.
+/// Longest nonce that IMDS takes, in characters, and the length of those that it is asked with: letters and digits only.
 ///
-/// That is 33 bits. They do not stop an adversary who may ask the machine's IMDS at will: such a one needs no replay. Against
-/// one who could ask before and cannot any more they leave a chance: whoever has collected *n* documents of the last six
-/// hours has one for a given challenge with a probability of *n* in 9·10⁹. IMDS answers five requests a second, so *n* is about
-/// 10⁵, and the chance one in 80,000 for each challenge. [`super::AttestedDocumentRules::max_age_seconds`] lowers *n*.
+/// Microsoft's description of the interface says "up to 32 random alphanumeric characters"
+/// (Azure/azure-rest-api-specs, `specification/imds/data-plane/InstanceMetadataService/stable/2021-01-01/imds.json`, `Attested_GetDocument`).
+/// In production, SPIRE asks with 32 letters and digits (spiffe/spire, `pkg/server/plugin/nodeattestor/azureimds/imds.go`), and Teleport with
+/// 32 characters of base64url (gravitational/teleport, `lib/auth/join_azure.go`). "Ten digits" is only in the prose of one page.
+pub const IMDS_NONCE_LIMIT_CHARACTERS: usize = 32;
+
+/// The nonce that IMDS is asked with: 32 letters and digits, which are 190 bits. Who collects documents while he can ask the machine's IMDS
+/// has none for a challenge that he is given later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ImdsNonce(String);
 
+/// How the nonce follows from a challenge. It stands in the sealed challenge, so that records of before are verified as they were then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NonceForm {
+    /// Ten digits, 33 bits: so few that documents collected beforehand fit some challenge. In records only; no challenge asks for it.
+    #[default]
+    #[serde(rename = "ten-digits")]
+    TenDigits,
+    /// 32 letters and digits.
+    #[serde(rename = "alphanumeric-32")]
+    Alphanumeric32,
+}
+
 /// A text that is no nonce of IMDS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a nonce of IMDS has 1 to {TEXT_LIMIT_BYTES} printable ASCII characters")]
+#[error("a nonce of IMDS has 1 to {IMDS_NONCE_LIMIT_CHARACTERS} printable ASCII characters")]
 pub struct MalformedNonce;
 
 impl ImdsNonce {
     /// Of 32 bytes that are bound to a challenge: its nonce, or better its qualifying data
     /// ([`crate::nonce::qualifying_data`]), in which purpose, pool and server are, too.
     ///
-    /// It is 10⁹ plus the remainder, divided by 9·10⁹, of the first 16 bytes (big-endian) of SHA-256 over a domain and the 32 bytes.
+    /// It is SHA-256 over a domain and the 32 bytes, as a big-endian number, modulo 62³², with base 62: 32 digits of `0-9A-Za-z`, the least
+    /// significant first.
     #[must_use]
     pub fn derive(binding: &[u8; 32]) -> Self {
-        let hash = sha256(&[DOMAIN, binding]);
-        let number = hash.iter().take(16).fold(0_u128, |number, &byte| number << 8 | u128::from(byte));
-        Self((LEAST + number % NUMBERS).to_string())
+        let mut number = sha256(&[DOMAIN, binding]);
+        Self((0..IMDS_NONCE_LIMIT_CHARACTERS).map(|_| digit(&mut number)).collect())
     }
 
-    /// One that was used before: for records that are verified again.
+    /// The nonce that a challenge of this form is answered with.
+    #[must_use]
+    pub fn of_form(form: NonceForm, binding: &[u8; 32]) -> Self {
+        match form {
+            NonceForm::Alphanumeric32 => Self::derive(binding),
+            NonceForm::TenDigits => {
+                let hash = sha256(&[DOMAIN_OF_TEN_DIGITS, binding]);
+                let number = hash.iter().take(16).fold(0_u128, |number, &byte| number << 8 | u128::from(byte));
+                Self((LEAST + number % NUMBERS).to_string())
+            }
+        }
+    }
+
+    /// One that was used before: for documents that are verified again. What IMDS writes for a request without a nonce is one, too: it
+    /// has a hyphen in it.
     ///
     /// # Errors
     /// [`MalformedNonce`].
     pub fn recorded(text: &str) -> Result<Self, MalformedNonce> {
-        if (1..=TEXT_LIMIT_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if (1..=IMDS_NONCE_LIMIT_CHARACTERS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(text.to_owned()))
         } else {
             Err(MalformedNonce)
         }
     }
 
-    /// The digits.
+    /// The characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Divides a big-endian number by 62; gives the digit that remains.
+fn digit(number: &mut [u8; 32]) -> char {
+    const BASE: u16 = 62;
+    let mut remainder = 0;
+    for byte in number {
+        let value = remainder << 8 | u16::from(*byte);
+        // A remainder is below the base, so what is divided is below 62 · 256, and the quotient is a byte.
+        *byte = u8::try_from(value / BASE).unwrap_or(u8::MAX);
+        remainder = value % BASE;
+    }
+    ALPHABET.get(usize::from(remainder)).copied().map_or('0', char::from)
 }
 
 impl fmt::Display for ImdsNonce {
@@ -69,27 +114,40 @@ impl fmt::Display for ImdsNonce {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn has_ten_digits_that_depend_on_the_challenge() {
-        let nonces: std::collections::BTreeSet<_> = (0..=255).map(|byte| ImdsNonce::derive(&[byte; 32]).0).collect();
+    fn attack_26_a_nonce_has_all_the_characters_that_imds_takes() {
+        let nonces: BTreeSet<_> = (0..=255).map(|byte| ImdsNonce::derive(&[byte; 32]).0).collect();
         assert_eq!(nonces.len(), 256);
-        for nonce in nonces {
-            assert!(nonce.len() == 10 && nonce.parse::<u64>().unwrap() >= 1_000_000_000, "{nonce}");
+        for nonce in &nonces {
+            assert!(
+                nonce.len() == 32 && nonce.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+                "{nonce}"
+            );
+        }
+        // Every character of the alphabet, in every place: none is there for show.
+        for place in 0..32 {
+            let found: BTreeSet<_> = (0..=u16::MAX)
+                .step_by(32)
+                .map(|number| {
+                    let mut binding = [0; 32];
+                    binding[..2].copy_from_slice(&number.to_be_bytes());
+                    ImdsNonce::derive(&binding).0.as_bytes()[place]
+                })
+                .collect();
+            assert_eq!(found.len(), 62, "{place}");
         }
     }
 
+    /// Made by a program of another language from the description.
     #[test]
     fn is_what_its_description_says() {
-        let mut message = b"attestation-gateway/v1/azure-nonce\0".to_vec();
-        message.extend([7; 32]);
-        let hash = sha256(&[&message]);
-        let number = u128::from_be_bytes(hash[..16].try_into().unwrap());
-        assert_eq!(
-            ImdsNonce::derive(&[7; 32]).as_str(),
-            (1_000_000_000 + number % 9_000_000_000).to_string()
-        );
+        assert_eq!(ImdsNonce::derive(&[7; 32]).as_str(), "jIL5PhUKl8BWTsiuBRGPGCfsMlvxS53F");
+        assert_eq!(ImdsNonce::of_form(NonceForm::Alphanumeric32, &[7; 32]), ImdsNonce::derive(&[7; 32]));
+        assert_eq!(ImdsNonce::of_form(NonceForm::TenDigits, &[7; 32]).as_str(), "2105770942");
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The document for a nonce of ten digits, made at this time (seconds since 1970). Without a nonce Azure takes the time of expiry.
+    /// The document for a nonce, made at this time (seconds since 1970). Without a nonce Azure takes the time of expiry.
     #[must_use]
     pub fn document(&self, nonce: Option<&str>, created: u64) -> Value {
         let expires = created + LIFETIME_SECONDS;

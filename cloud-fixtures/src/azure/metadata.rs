@@ -22,8 +22,10 @@ const VERSIONS: [&str; 7] = [
     "2018-10-01",
 ];
 
-/// Digits of a nonce.
-const NONCE_DIGITS: usize = 10;
+/// Most characters of a nonce, which are letters and digits: `nonce` of `Attested_GetDocument` in Microsoft's `imds.json`
+/// (Azure/azure-rest-api-specs, `specification/imds/data-plane/InstanceMetadataService/stable/2021-01-01`). SPIRE asks with 32 of them
+/// (spiffe/spire, `pkg/server/plugin/nodeattestor/azureimds/imds.go`).
+const NONCE_LIMIT_CHARACTERS: usize = 32;
 
 struct State {
     machine: Mutex<Machine>,
@@ -163,9 +165,12 @@ impl State {
     fn attested(&self, request: &Request) -> Answer {
         let nonce = request.parameter("nonce");
         if let Some(nonce) = &nonce
-            && (nonce.len() != NONCE_DIGITS || !nonce.bytes().all(|byte| byte.is_ascii_digit()))
+            && !((1..=NONCE_LIMIT_CHARACTERS).contains(&nonce.len()) && nonce.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         {
-            return refused(400, json!({"error": "Bad request. nonce has to be a 10-digit string"}));
+            return refused(
+                400,
+                json!({"error": "Bad request. nonce has to be up to 32 alphanumeric characters"}),
+            );
         }
         let fresh = || self.machine.lock().unwrap().document(nonce.as_deref(), self.clock.now());
         let document = match &mut *self.repeated.lock().unwrap() {

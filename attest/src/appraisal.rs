@@ -15,6 +15,7 @@ use crate::kind::{Combination, Kind};
 use crate::reference_values::{Accepted, ReferenceValues};
 use crate::reject::Reject;
 use crate::tpm::pcr::PcrSelection;
+use crate::withheld::Withheld;
 
 /// What a pool accepts: which kinds of evidence, and of each what it has to say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,7 +226,7 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
             shown: claims.kinds().clone(),
-            accepted: policy.accepts.clone(),
+            accepted: Withheld::alternatives(&policy.accepts),
         });
     }
     if let Some(tpm) = claims.tpm() {
@@ -273,7 +274,10 @@ fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(
         let list = |bank: crate::HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
         return Err(Reject::ReferenceSelection {
             quoted: list(tpm.pcr_bank, tpm.pcrs.keys().map(u8::to_string).collect()),
-            wanted: list(reference_values.bank(), reference_values.pcrs().keys().map(u8::to_string).collect()),
+            accepted: Withheld::words(list(
+                reference_values.bank(),
+                reference_values.pcrs().keys().map(u8::to_string).collect(),
+            )),
         });
     }
     for ((&index, quoted), accepted) in tpm.pcrs.iter().zip(reference_values.pcrs().values()) {
@@ -285,7 +289,7 @@ fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(
                     index,
                     bank: tpm.pcr_bank,
                     quoted: quoted.to_string(),
-                    accepted: digests.iter().map(ToString::to_string).collect(),
+                    accepted: Withheld::one_of(digests),
                 });
             }
         }

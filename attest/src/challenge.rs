@@ -20,6 +20,7 @@ use crate::reject::Reject;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::credential::{self, SECRET_BYTES};
 use crate::tpm::pcr::PcrSelection;
+use crate::withheld::Withheld;
 
 /// Longest pool name in bytes; MachineConfigPool names are DNS labels.
 pub const POOL_LIMIT_BYTES: usize = 63;
@@ -169,7 +170,7 @@ fn choose<'a>(
     }
     Err(not_endorsed.unwrap_or_else(|| Reject::KindsOffered {
         offered,
-        accepted: policy.accepts().to_vec(),
+        accepted: Withheld::alternatives(policy.accepts()),
     }))
 }
 

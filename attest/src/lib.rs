@@ -28,6 +28,7 @@ pub mod protocol;
 pub mod reference_values;
 pub mod reject;
 pub mod tpm;
+pub mod withheld;
 
 pub use appraisal::{AppraisalPolicy, AttestationResult, appraise};
 pub use challenge::{Challenge, Issued, Subject};
@@ -43,3 +44,4 @@ pub use tpm::ek::EkDigest;
 pub use tpm::ek_certificate::EkRoots;
 pub use tpm::pcr::PcrSelection;
 pub use tpm::wire::HashAlg;
+pub use withheld::Withheld;

@@ -1,6 +1,6 @@
 //! Why Evidence is refused: the fact, with both values where there are two.
 //!
-//! Three readers: the node gets [`Reject::code`] and [`Reject::next_step`], the log the `Display` text, the audit record all
+//! Three readers: the node gets [`Reject::code`], the next step and [`Reject::told`], the log [`Reject::detail`], the audit record all
 //! of it beside the evidence itself. `docs/errors.md` lists the codes for people.
 
 use std::collections::BTreeSet;
@@ -10,10 +10,11 @@ use crate::aws::nitro_tpm::NitroTpmError;
 use crate::aws::sts::StsError;
 use crate::azure::AttestedDocumentError;
 use crate::gcp::GcpError;
-use crate::kind::{self, Combination, Kind};
+use crate::kind::{self, Kind};
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
 use crate::tpm::wire::{HashAlg, WireError};
+use crate::withheld::Withheld;
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -160,7 +161,7 @@ pub enum Reject {
     #[error("the event log does not explain the quote: {0}")]
     EventLogMismatch(EventLogError),
     /// A PCR has a value that the pool does not accept.
-    #[error("PCR {index} ({bank}) is {quoted}; the pool accepts {}", list(.accepted))]
+    #[error("PCR {index} ({bank}) is {quoted}, which is not accepted")]
     PcrMismatch {
         /// The PCR.
         index: u8,
@@ -169,15 +170,15 @@ pub enum Reject {
         /// The quoted value, hexadecimal.
         quoted: String,
         /// The accepted values, hexadecimal.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// The node can show nothing that the pool accepts.
-    #[error("the node can show {}; the pool accepts {}", kind::list(.offered), alternatives(.accepted))]
+    #[error("the node can show {}, which is not enough", kind::list(.offered))]
     KindsOffered {
         /// What the node offers.
         offered: BTreeSet<Kind>,
         /// What the pool accepts.
-        accepted: Vec<Combination>,
+        accepted: Withheld,
     },
     /// The evidence is of other kinds than were asked for.
     #[error("the challenge asked for {}, the evidence is {}", kind::list(.asked), kind::list(.shown))]
@@ -188,12 +189,12 @@ pub enum Reject {
         shown: BTreeSet<Kind>,
     },
     /// The evidence is of kinds that the pool does not accept any more.
-    #[error("the evidence is {}; the pool accepts {}", kind::list(.shown), alternatives(.accepted))]
+    #[error("the evidence is {}, which is not accepted any more", kind::list(.shown))]
     KindsAccepted {
         /// What was shown.
         shown: BTreeSet<Kind>,
         /// What the pool accepts.
-        accepted: Vec<Combination>,
+        accepted: Withheld,
     },
     /// There is nothing to verify or to compare evidence of this kind with.
     #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
@@ -231,26 +232,13 @@ pub enum Reject {
     #[error(transparent)]
     Azure(#[from] AttestedDocumentError),
     /// The quote covers other PCRs than the pool's reference values speak of.
-    #[error("the quote covers {quoted}, the pool's reference values are about {wanted}")]
+    #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
     ReferenceSelection {
         /// What was quoted.
         quoted: String,
         /// What the pool wants.
-        wanted: String,
+        accepted: Withheld,
     },
-}
-
-fn alternatives(accepted: &[Combination]) -> String {
-    let words: Vec<String> = accepted.iter().map(ToString::to_string).collect();
-    words.join(", or ")
-}
-
-fn list(values: &[String]) -> String {
-    match values {
-        [] => "none".to_owned(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
-    }
 }
 
 /// What people are told about a code: its name, its meaning, and what to do.
@@ -351,6 +339,36 @@ impl Reject {
             Self::AwsNitroTpm(error) => error.advice(),
             Self::AwsSts(error) => error.advice(),
             Self::Azure(error) => error.advice(),
+        }
+    }
+
+    /// What whoever is refused may know: nothing of what the pool accepts. It is the `Display` text.
+    #[must_use]
+    pub fn told(&self) -> String {
+        self.to_string()
+    }
+
+    /// Everything, for the log and the record.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        match self.withheld() {
+            Some(accepted) => format!("{self}; the pool accepts {}", accepted.reveal()),
+            None => self.to_string(),
+        }
+    }
+
+    const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::PcrMismatch { accepted, .. }
+            | Self::KindsOffered { accepted, .. }
+            | Self::KindsAccepted { accepted, .. }
+            | Self::ReferenceSelection { accepted, .. } => Some(accepted),
+            Self::Gcp(error) => error.withheld(),
+            Self::AwsIdentityDocument(error) => error.withheld(),
+            Self::AwsNitroTpm(error) => error.withheld(),
+            Self::AwsSts(error) => error.withheld(),
+            Self::Azure(error) => error.withheld(),
+            _ => None,
         }
     }
 

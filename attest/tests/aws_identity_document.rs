@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use attest::UnixTime;
 use attest::aws::identity_document::{
     ADVICE, CERTIFICATES_PER_REGION_LIMIT, CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentError, IdentityDocumentRules, Partition,
     REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, Replayable, VerifiedIdentityDocument, appraise, verify,
 };
 use attest::pkcs7::Pkcs7Error;
+use attest::{Reject, UnixTime, Withheld};
 use cloud_fixtures::aws::region_certificate;
 use cloud_fixtures::pkcs7::*;
 use proptest::prelude::*;
@@ -250,7 +250,7 @@ fn attack_13_a_replay_is_named_one() {
     }
     let too_old = IdentityDocumentError::TooOld {
         age_seconds: 601,
-        limit_seconds: 600,
+        accepted: Withheld::at_most_seconds(600),
     };
     assert_eq!(appraise(&verified, &young, at(STARTED + 601)), Err(too_old));
     assert_eq!(code(&young, u64::MAX), "aws-document-age");
@@ -292,7 +292,8 @@ fn attack_14_another_partition() {
     let beijing = verify(&message, &both(), at(NOW)).unwrap();
     let error = appraise(&beijing, &rules(), at(NOW)).unwrap_err();
     assert_eq!(error.code(), "aws-partition-not-accepted");
-    assert_eq!(error.to_string(), "the partition is aws-cn; the pool accepts aws");
+    assert_eq!(error.to_string(), "the partition is aws-cn");
+    assert_eq!(Reject::from(error).detail(), "the partition is aws-cn; the pool accepts aws");
     let chinese = IdentityDocumentRules {
         partitions: vec![Partition::AwsCn],
         ..rules()
@@ -348,7 +349,7 @@ fn rules_for_each_field() {
         ..rules()
     };
     let error = appraise(&verified, &nothing, at(NOW)).unwrap_err();
-    assert_eq!(error.to_string(), "the account is 123456789012; the pool accepts none");
+    assert_eq!(Reject::from(error).detail(), "the account is 123456789012; the pool accepts none");
 }
 
 #[test]

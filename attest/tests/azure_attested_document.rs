@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use attest::UnixTime;
 use attest::azure::{
     ADVICE, AttestedDocumentError, AttestedDocumentRules, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, CaProblem, ChainError,
     INTERMEDIATES_LIMIT, ImdsNonce, IssuerUrls, ROOTS_LIMIT, URLS_LIMIT, VerifiedAttestedDocument, appraise, imds_path, issuer_urls,
     verify,
 };
+use attest::{Reject, UnixTime, Withheld};
 use cloud_fixtures::aws::region_certificate;
 use cloud_fixtures::azure::attested_document::{access, metadata_params};
 use cloud_fixtures::pkcs7::*;
@@ -419,7 +419,7 @@ fn attack_07_a_document_of_another_time() {
     assert_eq!(check(&young, CREATED + 120), Ok(()));
     let too_old = AttestedDocumentError::TooOld {
         age_seconds: 121,
-        limit_seconds: 120,
+        accepted: Withheld::at_most_seconds(120),
     };
     assert_eq!(check(&young, CREATED + 121), Err(too_old));
 }
@@ -463,7 +463,7 @@ fn rules_for_each_field() {
     };
     let error = appraise(&document, &nothing, at(NOW)).unwrap_err();
     assert_eq!(
-        error.to_string(),
+        Reject::from(error).detail(),
         format!("the subscription is {SUBSCRIPTION:?}; the pool accepts none")
     );
 }

@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use attest::SpkiSha256;
 use attest::aws::nitro_tpm::{
     self, ADVICE, DOCUMENT_LIMIT_BYTES, NitroRoots, NitroTpmError, NitroTpmRules, RootProblem, Shape, VerifiedNitroTpm, appraise,
     expected_user_data,
 };
 use attest::nonce::PURPOSE_CONFIG;
+use attest::{Reject, SpkiSha256};
 use ciborium::Value;
 use nitro_authority::{Case, INSTANCE, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, leaf, named, p256, p384};
 use proptest::prelude::*;
@@ -645,11 +645,13 @@ fn each_rule_refuses() {
         assert_eq!(error, NitroTpmError::PcrMissing { index: pcr });
     }
     let error = appraise(&verified(), &rules(&RULES.replacen("[\"0404", "[\"0504", 1)), at(NOW)).unwrap_err();
-    let text = error.to_string();
+    let error = Reject::from(error);
+    let text = error.detail();
     assert!(
         text.contains(&"04".repeat(48)) && text.contains("0504"),
         "names both values: {text}"
     );
+    assert!(!error.told().contains("0504"), "{}", error.told());
 }
 
 /// The account is nowhere in the document.

@@ -130,7 +130,14 @@ async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
     gateway.run();
     let case = tpm();
     gateway.endorse(&case, &[]);
-    gateway.attest(next_boot(&case), None).await.refused(403, "pcr-mismatch");
+    let answer = gateway.attest(next_boot(&case), None).await;
+    answer.refused(403, "pcr-mismatch");
+    let told = answer.problem().detail.unwrap();
+    assert!(
+        !told.contains("abab"),
+        "which digests a bought TPM would have to be extended with: {told}"
+    );
+    gateway.line(|line| line.contains("code=pcr-mismatch") && line.contains(&format!("the pool accepts {}", "ab".repeat(32))));
     let challenge = gateway.challenge(&case, None);
     let mut forged = gateway.answer(case, &challenge);
     let evidence = forged.evidence.tpm.as_mut().unwrap();

@@ -6,6 +6,7 @@ use super::Rule;
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use crate::pkcs7::Pkcs7Error;
 use crate::reject::{Advice, advice};
+use crate::withheld::Withheld;
 
 /// Longest text that is taken over from a certificate, in characters.
 const TEXT_LIMIT_CHARS: usize = 256;
@@ -65,22 +66,22 @@ pub enum AttestedDocumentError {
         now: u64,
     },
     /// The document was made too long ago.
-    #[error("the document was made {age_seconds} s ago, the pool accepts at most {limit_seconds} s")]
+    #[error("the document was made {age_seconds} s ago")]
     TooOld {
         /// Since then, in seconds.
         age_seconds: u64,
-        /// Of the pool, in seconds.
-        limit_seconds: u64,
+        /// The pool's limit.
+        accepted: Withheld,
     },
     /// A value that the pool does not accept.
-    #[error("the {rule} is {found}; the pool accepts {}", list(.accepted))]
+    #[error("the {rule} is {found}")]
     NotAccepted {
         /// What is checked.
         rule: Rule,
         /// The document's value, quoted; or that it has none.
         found: String,
-        /// The accepted values, or the first of them.
-        accepted: Vec<String>,
+        /// The accepted values.
+        accepted: Withheld,
     },
 }
 
@@ -125,10 +126,6 @@ pub enum ChainError {
     /// Anything else that path validation refuses: dates, signatures, constraints, the effort that it would take.
     #[error("path validation refuses it: {0}")]
     Path(webpki::Error),
-}
-
-fn list(values: &[String]) -> String {
-    if values.is_empty() { "none".to_owned() } else { values.join(", ") }
 }
 
 advice! {
@@ -182,6 +179,14 @@ impl AttestedDocumentError {
                 Rule::Sku => SKU,
                 Rule::Location => LOCATION,
             },
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::TooOld { accepted, .. } | Self::NotAccepted { accepted, .. } => Some(accepted),
+            _ => None,
         }
     }
 

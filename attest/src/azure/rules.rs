@@ -4,12 +4,10 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::{AttestedDocumentError, VerifiedAttestedDocument};
+use crate::withheld::Withheld;
 
 /// How far in the future createdOn may be: what the clocks of Azure and of the gateway may differ.
 pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
-
-/// Most accepted values that an error names.
-const NAMED_LIMIT: usize = 8;
 
 /// Which attested documents a pool accepts. What is left out is not checked, but for the subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +77,7 @@ pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRul
     match rules.max_age_seconds {
         Some(limit_seconds) if age_seconds > limit_seconds => Err(AttestedDocumentError::TooOld {
             age_seconds,
-            limit_seconds,
+            accepted: Withheld::at_most_seconds(limit_seconds),
         }),
         _ => Ok(()),
     }
@@ -93,6 +91,6 @@ fn one_of(rule: Rule, found: Option<&str>, accepted: &[String]) -> Result<(), At
     Err(AttestedDocumentError::NotAccepted {
         rule,
         found: found.map_or_else(|| "not told".to_owned(), |found| format!("{found:?}")),
-        accepted: accepted.iter().take(NAMED_LIMIT).cloned().collect(),
+        accepted: Withheld::one_of(accepted),
     })
 }

@@ -1,6 +1,7 @@
 use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
 use crate::reject::{Advice, advice};
 use crate::tpm::ek_certificate::EkCertificateError;
+use crate::withheld::Withheld;
 
 /// Longest text of others that is taken over into an error, in characters.
 const TEXT_LIMIT_CHARS: usize = 256;
@@ -145,58 +146,58 @@ pub enum GcpError {
     },
 
     /// Another project.
-    #[error("the instance is in project {found}; the pool accepts {accepted}")]
+    #[error("the instance is in project {found}")]
     ProjectRefused {
         /// Id and number.
         found: String,
         /// The pool's.
-        accepted: String,
+        accepted: Withheld,
     },
     /// Another place.
-    #[error("the instance is in zone {found}; the pool accepts {accepted}")]
+    #[error("the instance is in zone {found}")]
     LocationRefused {
         /// The zone.
         found: String,
         /// The pool's zones and regions.
-        accepted: String,
+        accepted: Withheld,
     },
     /// Another name.
-    #[error("the instance's name is {found}; the pool accepts {accepted}")]
+    #[error("the instance's name is {found}")]
     NameRefused {
         /// The name.
         found: String,
         /// The pool's patterns.
-        accepted: String,
+        accepted: Withheld,
     },
     /// Another service account.
-    #[error("the instance runs as {found}; the pool accepts {accepted}")]
+    #[error("the instance runs as {found}")]
     ServiceAccountRefused {
         /// The email address.
         found: String,
         /// The pool's.
-        accepted: String,
+        accepted: Withheld,
     },
     /// None of the licences.
-    #[error("the instance's licences are {found}; the pool accepts {accepted}")]
+    #[error("the instance's licences are {found}")]
     LicenseRefused {
         /// The instance's.
         found: String,
         /// The pool's.
-        accepted: String,
+        accepted: Withheld,
     },
     /// The instance is too old.
-    #[error("the instance was created {age} s ago; the pool accepts at most {limit} s")]
+    #[error("the instance was created {age} s ago")]
     InstanceTooOld {
         /// Seconds since it was created.
         age: u64,
-        /// The pool's limit, in seconds.
-        limit: u64,
+        /// The pool's limit.
+        accepted: Withheld,
     },
     /// The pool has a rule about what a vTPM's certificate does not state.
-    #[error("the pool's rule {rule} is about what a vTPM's certificate does not state")]
+    #[error("the pool has a rule about what a vTPM's certificate does not state")]
     RuleNotProvable {
         /// The rule.
-        rule: &'static str,
+        accepted: Withheld,
     },
 
     /// The vTPM's certificate does not hold.
@@ -293,6 +294,20 @@ impl GcpError {
             Self::VtpmExtensionMissing | Self::VtpmExtension { .. } | Self::VtpmNotProduction => VTPM_NO_INSTANCE,
             Self::EkMismatch { .. } => EK_MISMATCH,
             Self::InstanceMismatch { .. } => INSTANCE_MISMATCH,
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::ProjectRefused { accepted, .. }
+            | Self::LocationRefused { accepted, .. }
+            | Self::NameRefused { accepted, .. }
+            | Self::ServiceAccountRefused { accepted, .. }
+            | Self::LicenseRefused { accepted, .. }
+            | Self::InstanceTooOld { accepted, .. }
+            | Self::RuleNotProvable { accepted } => Some(accepted),
+            _ => None,
         }
     }
 

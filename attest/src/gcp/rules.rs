@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gcp::vtpm::VerifiedInstance;
 use crate::gcp::{GcpError, Instance, VerifiedIdentity};
+use crate::withheld::Withheld;
 
 /// Which instances a pool accepts. What is not given is not checked, except for the project; an empty list accepts nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +104,7 @@ pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Re
     {
         return Err(GcpError::ServiceAccountRefused {
             found: email.clone(),
-            accepted: list(accepted),
+            accepted: Withheld::one_of(accepted),
         });
     }
     if let Some(accepted) = &rules.licenses
@@ -111,13 +112,16 @@ pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Re
     {
         return Err(GcpError::LicenseRefused {
             found: list(identity.licenses()),
-            accepted: list(accepted),
+            accepted: Withheld::one_of(accepted),
         });
     }
     if let Some(limit) = rules.max_instance_age_seconds {
         let age = now.as_secs().saturating_sub(identity.created());
         if age > limit {
-            return Err(GcpError::InstanceTooOld { age, limit });
+            return Err(GcpError::InstanceTooOld {
+                age,
+                accepted: Withheld::at_most_seconds(limit),
+            });
         }
     }
     Ok(())
@@ -135,7 +139,9 @@ pub fn appraise_vtpm(instance: &VerifiedInstance, rules: &Rules) -> Result<(), G
         ("max_instance_age_seconds", rules.max_instance_age_seconds.is_some()),
     ];
     match unprovable.into_iter().find(|(_, given)| *given) {
-        Some((rule, _)) => Err(GcpError::RuleNotProvable { rule }),
+        Some((rule, _)) => Err(GcpError::RuleNotProvable {
+            accepted: Withheld::words(format!("what its rule {rule} says")),
+        }),
         None => Ok(()),
     }
 }
@@ -150,7 +156,7 @@ fn appraise_instance(instance: &Instance, rules: &Rules) -> Result<(), GcpError>
             .collect();
         return Err(GcpError::ProjectRefused {
             found: format!("{id} ({number})"),
-            accepted: list(&accepted),
+            accepted: Withheld::one_of(&accepted),
         });
     }
     let places = |rule: &Option<Vec<String>>| rule.clone().unwrap_or_default();
@@ -159,24 +165,20 @@ fn appraise_instance(instance: &Instance, rules: &Rules) -> Result<(), GcpError>
     if given && !zones.iter().any(|zone| zone == instance.zone()) && !regions.iter().any(|region| region == instance.region()) {
         return Err(GcpError::LocationRefused {
             found: instance.zone().to_owned(),
-            accepted: list(&[zones, regions].concat()),
+            accepted: Withheld::one_of(&[zones, regions].concat()),
         });
     }
     let name = instance.instance_name();
     match &rules.instance_names {
         Some(patterns) if !patterns.iter().any(|pattern| pattern.matches(name)) => Err(GcpError::NameRefused {
             found: name.to_owned(),
-            accepted: list(&patterns.iter().map(|pattern| pattern.0.clone()).collect::<Vec<_>>()),
+            accepted: Withheld::one_of(&patterns.iter().map(|pattern| pattern.0.as_str()).collect::<Vec<_>>()),
         }),
         _ => Ok(()),
     }
 }
 
-/// Values for a message: the first ones, and how many there are.
+/// Values for a message.
 fn list(values: &[String]) -> String {
-    match values {
-        [] => "none".to_owned(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
-    }
+    if values.is_empty() { "none".to_owned() } else { values.join(", ") }
 }

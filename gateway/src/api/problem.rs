@@ -63,21 +63,37 @@ codes! {
 pub struct Refusal {
     status: StatusCode,
     advice: Advice,
+    /// What the node is told.
+    told: String,
+    /// What the log and the record say: all that is known.
     detail: String,
-    /// What the node is told instead of the detail, where that is more than it may know.
-    told: Option<Box<str>>,
     /// The next step, where it is one command; otherwise it is the advice's.
     command: Option<Box<str>>,
 }
 
 impl Refusal {
-    fn new((status, advice): (StatusCode, Advice), detail: impl ToString) -> Self {
+    /// A refusal whose whole reason the node may know.
+    fn new(code: (StatusCode, Advice), reason: impl ToString) -> Self {
+        let reason = reason.to_string();
+        Self::guarded(code, reason.clone(), reason)
+    }
+
+    /// A refusal whose reason is more than the node may know.
+    fn guarded((status, advice): (StatusCode, Advice), told: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             status,
             advice,
+            told: told.into(),
             detail: detail.to_string(),
-            told: None,
             command: None,
+        }
+    }
+
+    /// The same, with one command as the next step.
+    fn with_command(self, command: String) -> Self {
+        Self {
+            command: Some(command.into()),
+            ..self
         }
     }
 
@@ -87,7 +103,13 @@ impl Refusal {
         self.advice.code
     }
 
-    /// The reason.
+    /// What the node is told.
+    #[cfg(test)]
+    fn told(&self) -> &str {
+        &self.told
+    }
+
+    /// The reason, for the log and the record.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -179,30 +201,13 @@ impl From<Reject> for Refusal {
             )),
             _ => None,
         };
-        let told = told(&reject).map(String::into);
-        let refusal = Self::new((status, advice), reject);
-        Self {
-            command: command.map(String::into),
-            told,
-            ..refusal
+        let refusal = Self::guarded((status, advice), reject.told(), reject.detail());
+        match command {
+            Some(command) => refusal.with_command(command),
+            None => refusal,
         }
     }
 }
-
-/// What the node is told where a pool's rules about a cloud refuse it: what it is, and not what the pool accepts. Whoever has an account
-/// with that cloud could ask, and would learn which accounts, roles and images are the cluster's.
-fn told(reject: &Reject) -> Option<String> {
-    let by_cloud = matches!(
-        reject,
-        Reject::Gcp(_) | Reject::AwsIdentityDocument(_) | Reject::AwsNitroTpm(_) | Reject::AwsSts(_) | Reject::Azure(_)
-    );
-    let text = reject.to_string();
-    let (fact, _) = text.split_once(POOL_ACCEPTS).filter(|_| by_cloud)?;
-    Some(fact.to_owned())
-}
-
-/// How each error about a pool's rules goes on after the fact.
-const POOL_ACCEPTS: &str = "; the pool accepts ";
 
 impl From<ChallengeError> for Refusal {
     fn from(error: ChallengeError) -> Self {
@@ -217,35 +222,22 @@ impl From<ChallengeError> for Refusal {
 
 impl From<EnrolmentError> for Refusal {
     fn from(error: EnrolmentError) -> Self {
-        match error {
-            EnrolmentError::NameTaken { ref name, .. } => {
-                let command = format!("If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again.");
+        match &error {
+            EnrolmentError::NameTaken { name, .. } => {
                 // Which machine has the name is for the administrator to know.
-                let told = format!("the name {name} belongs to another machine");
-                Self {
-                    command: Some(command.into()),
-                    told: Some(told.into()),
-                    ..Self::new(NODE_NAME_TAKEN, error)
-                }
+                Self::guarded(NODE_NAME_TAKEN, format!("the name {name} belongs to another machine"), &error).with_command(format!(
+                    "If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again."
+                ))
             }
-            EnrolmentError::OtherName { ref given, .. } => {
-                let command = format!("If this machine is to have another name: `attest-gateway node forget {given}`, then boot again.");
-                Self {
-                    command: Some(command.into()),
-                    ..Self::new(NODE_NAME_TAKEN, error)
-                }
-            }
-            EnrolmentError::Revoked { ref name, .. } => {
-                let command = format!("If the node is to be trusted again: `attest-gateway node restore {name}`.");
+            EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
+                "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
+            )),
+            EnrolmentError::Revoked { name, .. } => {
                 // Why is for the administrator to know.
-                let told = format!("node {name} is revoked");
-                Self {
-                    command: Some(command.into()),
-                    told: Some(told.into()),
-                    ..Self::new(NODE_REVOKED, error)
-                }
+                Self::guarded(NODE_REVOKED, format!("node {name} is revoked"), &error)
+                    .with_command(format!("If the node is to be trusted again: `attest-gateway node restore {name}`."))
             }
-            EnrolmentError::Store(error) => Self::because(&error),
+            EnrolmentError::Store(error) => Self::because(error),
         }
     }
 }
@@ -259,33 +251,23 @@ impl From<CloudUnavailable> for Refusal {
 
 impl From<InstanceError> for Refusal {
     fn from(error: InstanceError) -> Self {
-        match error {
-            InstanceError::Claimed { ref instance, .. } => {
-                let command = format!(
-                    "If this node was provisioned anew: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
-                );
+        match &error {
+            InstanceError::Claimed { instance, .. } => {
                 // Who came first is for the administrator to know.
-                let told = format!("{instance} belongs to another claimant");
-                Self {
-                    command: Some(command.into()),
-                    told: Some(told.into()),
-                    ..Self::new(INSTANCE_CLAIMED, error)
-                }
+                Self::guarded(INSTANCE_CLAIMED, format!("{instance} belongs to another claimant"), &error).with_command(format!(
+                    "If this node was provisioned anew: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
+                ))
             }
-            InstanceError::Store(error) => Self::because(&error),
+            InstanceError::Store(error) => Self::because(error),
         }
     }
 }
 
 impl From<&Inexpressible> for Refusal {
     fn from(error: &Inexpressible) -> Self {
+        // What the config is about is not everybody's business.
         let told = format!("the pool's config cannot be said in spec {}", error.version);
-        let refusal = Self::new(SPEC_VERSION_TOO_OLD, error);
-        Self {
-            // What the config is about is not everybody's business.
-            told: Some(told.into()),
-            ..refusal
-        }
+        Self::guarded(SPEC_VERSION_TOO_OLD, told, error)
     }
 }
 
@@ -318,11 +300,7 @@ impl From<MemberError> for Refusal {
         match error {
             MemberError::WrongPool { ref name, ref pool, .. } => {
                 // Which nodes a pool has is for the administrator to know.
-                let told = format!("node {name} is none of pool {pool}");
-                Self {
-                    told: Some(told.into()),
-                    ..Self::new(KUBELET_WRONG_POOL, error)
-                }
+                Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
             }
             MemberError::Enrolment(error) => error.into(),
         }
@@ -331,41 +309,31 @@ impl From<MemberError> for Refusal {
 
 impl From<TokenError> for Refusal {
     fn from(error: TokenError) -> Self {
-        let code = match error {
-            TokenError::Invalid => TOKEN_INVALID,
-            TokenError::Expired { .. } => TOKEN_EXPIRED,
-            TokenError::WrongPool { .. } => TOKEN_WRONG_POOL,
-            TokenError::Spent { .. } => TOKEN_SPENT,
+        match &error {
+            TokenError::Invalid => Self::new(TOKEN_INVALID, &error),
+            TokenError::Expired { .. } => Self::new(TOKEN_EXPIRED, &error),
+            // Whoever has found a token need not learn what it opens.
+            TokenError::WrongPool { asked, .. } => Self::guarded(TOKEN_WRONG_POOL, format!("the token is not for pool {asked}"), &error),
+            TokenError::Spent { .. } => Self::new(TOKEN_SPENT, &error),
+            // How the networks lie is for the administrator to know.
             TokenError::WrongNetwork { peer, .. } => {
-                // How the networks lie is for the administrator to know.
-                let told = format!("the token is not for use from {peer}");
-                return Self {
-                    told: Some(told.into()),
-                    ..Self::new(TOKEN_WRONG_NETWORK, error)
-                };
+                Self::guarded(TOKEN_WRONG_NETWORK, format!("the token is not for use from {peer}"), &error)
             }
-            TokenError::Store(error) => return Self::because(&error),
-        };
-        Self::new(code, error)
+            TokenError::Store(error) => Self::because(error),
+        }
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let next_step = self.next_step().to_owned();
-        let Self {
-            status,
-            advice,
-            detail,
-            told,
-            ..
-        } = self;
+        let Self { status, advice, told, .. } = self;
         let problem = Problem {
             kind: format!("urn:attestation-gateway:problem:{}", advice.code),
             title: advice.title.to_owned(),
             status: status.as_u16(),
             code: advice.code.to_owned(),
-            detail: Some(told.map_or(detail, String::from)),
+            detail: Some(told),
             next_step,
         };
         let Ok(body) = serde_json::to_vec(&problem) else {
@@ -397,3 +365,6 @@ pub(super) async fn no_such_path(uri: Uri) -> Refusal {
 pub(super) async fn no_such_method(method: Method) -> Refusal {
     Refusal::new(NO_SUCH_METHOD, format!("this path does not know {method}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@ use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use super::{IMDS_PATH, Rule};
 use crate::pkcs7::Pkcs7Error;
 use crate::reject::{Advice, advice};
+use crate::withheld::Withheld;
 
 /// Why an identity document is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +55,7 @@ pub enum IdentityDocumentError {
         certificate: String,
     },
     /// The pool does not say that it accepts evidence without a nonce.
-    #[error("the document has no nonce, so anybody who has read it could present it; the pool's accept_replayable is false")]
+    #[error("the document has no nonce, so anybody who has read it could present it, and the pool does not take that")]
     Replayable,
     /// The instance was started after the time of verification.
     #[error("pendingTime is {pending_time}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
@@ -65,27 +66,23 @@ pub enum IdentityDocumentError {
         now: u64,
     },
     /// The instance was started too long ago.
-    #[error("the instance was started {age_seconds} s ago, the pool accepts at most {limit_seconds} s")]
+    #[error("the instance was started {age_seconds} s ago")]
     TooOld {
         /// Since then, in seconds.
         age_seconds: u64,
-        /// Of the pool, in seconds.
-        limit_seconds: u64,
+        /// The pool's limit.
+        accepted: Withheld,
     },
     /// A value that the pool does not accept.
-    #[error("the {rule} is {found}; the pool accepts {}", list(.accepted))]
+    #[error("the {rule} is {found}")]
     NotAccepted {
         /// What is checked.
         rule: Rule,
         /// The document's value.
         found: String,
-        /// The accepted values, or the first of them.
-        accepted: Vec<String>,
+        /// The accepted values.
+        accepted: Withheld,
     },
-}
-
-fn list(values: &[String]) -> String {
-    if values.is_empty() { "none".to_owned() } else { values.join(", ") }
 }
 
 advice! {
@@ -127,6 +124,14 @@ impl IdentityDocumentError {
                 Rule::Image => IMAGE,
                 Rule::InstanceType => INSTANCE_TYPE,
             },
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::TooOld { accepted, .. } | Self::NotAccepted { accepted, .. } => Some(accepted),
+            _ => None,
         }
     }
 

@@ -4,12 +4,10 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::{IdentityDocumentError, Partition, Replayable, VerifiedIdentityDocument};
+use crate::withheld::Withheld;
 
 /// How far in the future pendingTime may be: what the clocks of AWS and of the gateway may differ.
 pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
-
-/// Most accepted values that an error names.
-const NAMED_LIMIT: usize = 8;
 
 /// Which identity documents a pool accepts. What is left out is not checked, but for the first three.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +120,7 @@ pub(crate) fn appraise_beside_fresh(
     match rules.max_age_seconds {
         Some(limit_seconds) if age_seconds > limit_seconds => Err(IdentityDocumentError::TooOld {
             age_seconds,
-            limit_seconds,
+            accepted: Withheld::at_most_seconds(limit_seconds),
         }),
         _ => Ok(()),
     }
@@ -135,6 +133,6 @@ fn one_of(rule: Rule, found: &str, accepted: &[String]) -> Result<(), IdentityDo
     Err(IdentityDocumentError::NotAccepted {
         rule,
         found: found.to_owned(),
-        accepted: accepted.iter().take(NAMED_LIMIT).cloned().collect(),
+        accepted: Withheld::one_of(accepted),
     })
 }

@@ -6,6 +6,7 @@ use super::cbor::CborError;
 use super::chain::name_text;
 use crate::protocol::HexDigest;
 use crate::reject::{Advice, advice};
+use crate::withheld::Withheld;
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -244,46 +245,46 @@ pub enum NitroTpmError {
         beside: String,
     },
     /// Nobody has shown whose instance it is.
-    #[error("no evidence shows the account of instance {instance}; the pool accepts {}", list(.accepted))]
+    #[error("no evidence shows the account of instance {instance}")]
     AccountUnknown {
         /// The instance.
         instance: String,
         /// The pool's accounts.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// Somebody else's instance.
-    #[error("its account is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its account is {found}")]
     Account {
         /// The account.
         found: String,
         /// The pool's accounts.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// An instance in another region.
-    #[error("its region is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its region is {found}")]
     Region {
         /// The region.
         found: String,
         /// The pool's regions.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// An instance that is not listed.
-    #[error("its instance is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its instance is {found}")]
     Instance {
         /// The instance.
         found: String,
         /// The pool's instances.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// A document that is too old, or from the future.
-    #[error("it was made at {made_ms}, it is now {now_ms} (milliseconds since 1970); the pool accepts {limit_seconds} seconds between")]
+    #[error("it was made at {made_ms}, it is now {now_ms} (milliseconds since 1970)")]
     Age {
         /// Its timestamp.
         made_ms: u64,
         /// The time of appraisal.
         now_ms: u64,
         /// The pool's limit.
-        limit_seconds: u64,
+        accepted: Withheld,
     },
     /// A PCR that the pool speaks of is not there.
     #[error("it has no PCR {index}, of which the pool's reference values speak")]
@@ -292,23 +293,15 @@ pub enum NitroTpmError {
         index: u8,
     },
     /// The machine booted something else.
-    #[error("PCR {index} is {found}; the pool accepts {}", list(.accepted))]
+    #[error("PCR {index} is {found}")]
     PcrMismatch {
         /// The PCR.
         index: u8,
         /// Its value.
         found: HexDigest,
         /// The accepted values, hexadecimal.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
-}
-
-fn list(values: &[String]) -> String {
-    match values {
-        [] => "none".to_owned(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
-    }
 }
 
 advice! {
@@ -370,6 +363,19 @@ impl NitroTpmError {
             Self::Instance { .. } => INSTANCE,
             Self::Age { .. } => AGE,
             Self::PcrMissing { .. } | Self::PcrMismatch { .. } => PCR_MISMATCH,
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::AccountUnknown { accepted, .. }
+            | Self::Account { accepted, .. }
+            | Self::Region { accepted, .. }
+            | Self::Instance { accepted, .. }
+            | Self::Age { accepted, .. }
+            | Self::PcrMismatch { accepted, .. } => Some(accepted),
+            _ => None,
         }
     }
 

@@ -10,6 +10,7 @@ use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
 use crate::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
+use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +143,7 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
     if let Some(accepted) = &rules.accounts {
         let found = verified.account().ok_or_else(|| NitroTpmError::AccountUnknown {
             instance: document.instance().to_owned(),
-            accepted: accepted.clone(),
+            accepted: Withheld::one_of(accepted),
         })?;
         one_of(found, accepted, |found, accepted| NitroTpmError::Account { found, accepted })?;
     }
@@ -164,7 +165,7 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
             return Err(NitroTpmError::Age {
                 made_ms,
                 now_ms,
-                limit_seconds,
+                accepted: Withheld::at_most_seconds(limit_seconds),
             });
         }
     }
@@ -175,16 +176,16 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
             return Err(NitroTpmError::PcrMismatch {
                 index,
                 found: found.clone(),
-                accepted: accepted.iter().map(ToString::to_string).collect(),
+                accepted: Withheld::one_of(accepted),
             });
         }
     }
     Ok(())
 }
 
-fn one_of(found: &str, accepted: &[String], refusal: impl FnOnce(String, Vec<String>) -> NitroTpmError) -> Result<(), NitroTpmError> {
+fn one_of(found: &str, accepted: &[String], refusal: impl FnOnce(String, Withheld) -> NitroTpmError) -> Result<(), NitroTpmError> {
     if accepted.iter().any(|accepted| accepted == found) {
         return Ok(());
     }
-    Err(refusal(found.to_owned(), accepted.to_vec()))
+    Err(refusal(found.to_owned(), Withheld::one_of(accepted)))
 }

@@ -2,6 +2,7 @@
 //! nor its session token.
 
 use crate::reject::{Advice, advice};
+use crate::withheld::Withheld;
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,12 +16,12 @@ pub enum StsError {
         accepted: &'static str,
     },
     /// Another URL than those of the pool's regions.
-    #[error("the request's URL is {found:?}; the pool accepts {}", list(.accepted))]
+    #[error("the request's URL is {found:?}")]
     Url {
         /// The URL.
         found: String,
         /// The URLs of the pool's regions.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// Another body.
     #[error("the request's body is {found:?}, accepted is {accepted:?}")]
@@ -173,37 +174,29 @@ pub enum StsError {
         wanted: String,
     },
     /// Somebody else's instance.
-    #[error("its account is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its account is {found}")]
     Account {
         /// The account.
         found: String,
         /// The pool's accounts.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// Another role.
-    #[error("its role is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its role is {found}")]
     Role {
         /// The role.
         found: String,
         /// The pool's roles.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
     /// An instance that is not listed.
-    #[error("its instance is {found}; the pool accepts {}", list(.accepted))]
+    #[error("its instance is {found}")]
     Instance {
         /// The instance.
         found: String,
         /// The pool's instances.
-        accepted: Vec<String>,
+        accepted: Withheld,
     },
-}
-
-fn list(values: &[String]) -> String {
-    match values {
-        [] => "none".to_owned(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} or {} more", rest.len()),
-    }
 }
 
 advice! {
@@ -250,6 +243,16 @@ impl StsError {
             Self::Account { .. } => ACCOUNT,
             Self::Role { .. } => ROLE,
             Self::Instance { .. } => INSTANCE,
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::Url { accepted, .. } | Self::Account { accepted, .. } | Self::Role { accepted, .. } | Self::Instance { accepted, .. } => {
+                Some(accepted)
+            }
+            _ => None,
         }
     }
 

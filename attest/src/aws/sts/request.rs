@@ -12,6 +12,7 @@ use super::rules::StsRules;
 use super::time;
 use crate::aws::names::{is_lower_hex, printable};
 use crate::nonce::{SpkiSha256, sha256};
+use crate::withheld::Withheld;
 
 /// The header that ties the request to this gateway and its challenge. AWS does not know it, but its signature covers it.
 pub const SERVER_ID_HEADER: &str = "x-attestation-gateway-server-id";
@@ -224,7 +225,7 @@ pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Expected<'_>,
         .ok_or_else(|| StsError::Url {
             // A presigned URL has its signature, a secret, in the query.
             found: printable(request.url.split('?').next().unwrap_or_default()),
-            accepted: rules.endpoints().map(|endpoint| endpoint.url()).collect(),
+            accepted: Withheld::one_of(&rules.endpoints().map(|endpoint| endpoint.url()).collect::<Vec<_>>()),
         })?;
     if request.body != BODY {
         return Err(StsError::Body {

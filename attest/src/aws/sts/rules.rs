@@ -6,6 +6,7 @@ use super::answer::is_role;
 use super::document::VerifiedSts;
 use super::error::StsError;
 use crate::aws::names::{is_account, is_instance, is_region};
+use crate::withheld::Withheld;
 
 /// The rules. Accounts, roles and regions must be given; an empty list accepts nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,19 +122,19 @@ pub fn appraise(verified: &VerifiedSts, rules: &StsRules) -> Result<(), StsError
     if !one_of(&verified.account, &rules.accounts) {
         return Err(StsError::Account {
             found: verified.account.clone(),
-            accepted: rules.accounts.clone(),
+            accepted: Withheld::one_of(&rules.accounts),
         });
     }
     if !one_of(&verified.role, &rules.roles) {
         return Err(StsError::Role {
             found: verified.role.clone(),
-            accepted: rules.roles.clone(),
+            accepted: Withheld::one_of(&rules.roles),
         });
     }
     match &rules.instances {
         Some(accepted) if !one_of(&verified.instance, accepted) => Err(StsError::Instance {
             found: verified.instance.clone(),
-            accepted: accepted.clone(),
+            accepted: Withheld::one_of(accepted),
         }),
         _ => Ok(()),
     }

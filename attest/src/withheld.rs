@@ -1,0 +1,57 @@
+//! What a refusal keeps from whoever is refused.
+
+use std::fmt;
+
+/// Values that are named; of more, how many.
+const NAMED_LIMIT: usize = 8;
+
+/// What a pool accepts, in words for the log and the record. Whoever can ask would learn from it which accounts, roles and images are
+/// the cluster's, and which digests a bought TPM has to be extended with. It has no `Display`, so that no error's text can hold it:
+/// [`Reject::detail`](crate::Reject::detail) alone reads it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Withheld(String);
+
+impl Withheld {
+    /// One of these values.
+    pub fn one_of<T: fmt::Display>(values: &[T]) -> Self {
+        Self::list(values, ", ")
+    }
+
+    /// One of these, each of which takes several words.
+    pub fn alternatives<T: fmt::Display>(values: &[T]) -> Self {
+        Self::list(values, ", or ")
+    }
+
+    /// At most so many seconds.
+    #[must_use]
+    pub fn at_most_seconds(limit: u64) -> Self {
+        Self(format!("at most {limit} s"))
+    }
+
+    /// What is only in words.
+    pub fn words(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+
+    fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
+        let named: Vec<String> = values.iter().take(NAMED_LIMIT).map(ToString::to_string).collect();
+        let named = named.join(separator);
+        Self(match values.len().saturating_sub(NAMED_LIMIT) {
+            _ if values.is_empty() => "none".to_owned(),
+            0 => named,
+            more => format!("{named} or {more} more"),
+        })
+    }
+
+    /// The words, for the log and the record.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Debug output ends in messages too.
+impl fmt::Debug for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Withheld")
+    }
+}

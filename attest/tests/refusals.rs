@@ -1,0 +1,184 @@
+//! Who may be told what: whoever is refused learns what it showed, and nothing of what the pool accepts.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+
+use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule};
+use attest::aws::nitro_tpm::NitroTpmError;
+use attest::aws::sts::StsError;
+use attest::azure::{AttestedDocumentError, Rule as AzureRule};
+use attest::gcp::GcpError;
+use attest::{HashAlg, Kind, Reject, Withheld};
+
+const MARK: &str = "what-the-pool-accepts";
+
+fn kept() -> Withheld {
+    Withheld::words(MARK)
+}
+
+fn found() -> String {
+    "what-the-node-showed".to_owned()
+}
+
+/// Whether a variant keeps something from whoever is refused. There is no `_`: a new variant does not compile until somebody has said.
+macro_rules! keeps {
+    ($error:ident, tells: $($tells:ident)*, keeps: $($keeps:ident)*) => {
+        impl Kept for $error {
+            const KEEPS: &'static [&'static str] = &[$(stringify!($keeps)),*];
+            fn keeps(&self) -> Option<&'static str> {
+                match self {
+                    $($error::$tells { .. } => None,)*
+                    $($error::$keeps { .. } => Some(stringify!($keeps)),)*
+                }
+            }
+        }
+    };
+}
+
+trait Kept {
+    const KEEPS: &'static [&'static str];
+    fn keeps(&self) -> Option<&'static str>;
+}
+
+keeps!(Reject,
+    tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm ChallengeExpired
+        CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLog
+        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
+        Azure,
+    keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection);
+keeps!(GcpError,
+    tells: TooLarge Parts Malformed Algorithm HeaderField KeyIdMissing KeyUnknown Signature Issuer Audience AudienceCount Expired TooOld
+        IssuedInFuture Lifetime NotAnInstance ClaimMissing ClaimForm CreatedAfterIssue AuthorizedParty EmailNotVerified VtpmCertificate
+        VtpmUsage VtpmExtensionMissing VtpmExtension VtpmNotProduction EkMismatch InstanceMismatch,
+    keeps: ProjectRefused LocationRefused NameRefused ServiceAccountRefused LicenseRefused InstanceTooOld RuleNotProvable);
+keeps!(IdentityDocumentError,
+    tells: Pkcs7 SignerUnknown CertificateValidity Json Field RegionMismatch Replayable Future,
+    keeps: TooOld NotAccepted);
+keeps!(NitroTpmError,
+    tells: TooLarge Cbor Cose Tag Algorithm Unprotected SignatureLength FieldMissing FieldRepeated FieldUnknown FieldLength CabundleLength
+        CertificateUnreadable CertificateRepeated UnknownIssuer NotYetValid Expired ChainSignature ChainAlgorithm CertificateUsage Path
+        LeafKey Signature Shape Digest PcrIndex PcrRepeated PcrLength ModuleId ModuleIdNotCertified Nonce UserData AccountForm
+        OtherInstance PcrMissing,
+    keeps: AccountUnknown Account Region Instance Age PcrMismatch);
+keeps!(StsError,
+    tells: Method Body HeaderUnknown HeaderRepeated HeaderMissing HeaderValue DateForm Date ServerId ServerIdNotSigned SignedHeaders
+        Authorization Scope SecurityToken Refused Status ContentType AnswerTooLarge Answer AnswerAccount NotAnInstance UserId,
+    keeps: Url Account Role Instance);
+keeps!(AttestedDocumentError,
+    tells: Pkcs7 Chain Json Field Nonce Future Expired,
+    keeps: TooOld NotAccepted);
+
+#[track_caller]
+fn check<E: Kept + Clone + std::fmt::Debug + Into<Reject>>(refusals: Vec<E>) {
+    let tested: BTreeSet<&str> = refusals.iter().filter_map(Kept::keeps).collect();
+    assert_eq!(
+        tested,
+        E::KEEPS.iter().copied().collect(),
+        "each variant that keeps something is tested"
+    );
+    for refusal in refusals {
+        let reject: Reject = refusal.clone().into();
+        let (told, detail) = (reject.told(), reject.detail());
+        assert!(!told.contains(MARK), "{refusal:?}: {told}");
+        assert!(!format!("{refusal:?} {reject:?} {reject}").contains(MARK), "{told}");
+        assert_eq!(
+            detail,
+            format!("{told}; the pool accepts {MARK}"),
+            "the log and the record have both"
+        );
+    }
+}
+
+#[test]
+fn attack_32_no_refusal_tells_what_the_pool_accepts() {
+    check(vec![
+        Reject::PcrMismatch {
+            index: 4,
+            bank: HashAlg::Sha256,
+            quoted: found(),
+            accepted: kept(),
+        },
+        Reject::KindsOffered {
+            offered: BTreeSet::from([Kind::Tpm]),
+            accepted: kept(),
+        },
+        Reject::KindsAccepted {
+            shown: BTreeSet::from([Kind::Tpm]),
+            accepted: kept(),
+        },
+        Reject::ReferenceSelection {
+            quoted: found(),
+            accepted: kept(),
+        },
+    ]);
+}
+
+#[test]
+fn no_refusal_of_an_instance_tells_what_the_pool_accepts() {
+    let (found, accepted) = (found(), kept());
+    macro_rules! refusals {
+        ($error:ident: $($variant:ident)*) => {
+            vec![$($error::$variant { found: found.clone(), accepted: accepted.clone() }),*]
+        };
+    }
+    let mut gcp = refusals!(GcpError: ProjectRefused LocationRefused NameRefused ServiceAccountRefused LicenseRefused);
+    gcp.push(GcpError::InstanceTooOld { age: 1, accepted: kept() });
+    gcp.push(GcpError::RuleNotProvable { accepted: kept() });
+    check(gcp);
+    check(vec![
+        IdentityDocumentError::TooOld {
+            age_seconds: 1,
+            accepted: kept(),
+        },
+        IdentityDocumentError::NotAccepted {
+            rule: DocumentRule::Account,
+            found: found.clone(),
+            accepted: kept(),
+        },
+    ]);
+    let mut nitro = refusals!(NitroTpmError: Account Region Instance);
+    nitro.push(NitroTpmError::AccountUnknown {
+        instance: found.clone(),
+        accepted: kept(),
+    });
+    nitro.push(NitroTpmError::Age {
+        made_ms: 1,
+        now_ms: 2,
+        accepted: kept(),
+    });
+    nitro.push(NitroTpmError::PcrMismatch {
+        index: 4,
+        found: [4; 32].into(),
+        accepted: kept(),
+    });
+    check(nitro);
+    check(refusals!(StsError: Url Account Role Instance));
+    check(vec![
+        AttestedDocumentError::TooOld {
+            age_seconds: 1,
+            accepted: kept(),
+        },
+        AttestedDocumentError::NotAccepted {
+            rule: AzureRule::Subscription,
+            found: found.clone(),
+            accepted: kept(),
+        },
+    ]);
+}
+
+#[test]
+fn the_log_names_the_first_values_and_counts_the_rest() {
+    let says = |accepted: Withheld| {
+        let told = GcpError::NameRefused { found: found(), accepted };
+        let detail = Reject::from(told).detail();
+        detail.split_once("; the pool accepts ").unwrap().1.to_owned()
+    };
+    assert_eq!(says(Withheld::one_of::<u8>(&[])), "none");
+    assert_eq!(says(Withheld::one_of(&[1, 2])), "1, 2");
+    assert_eq!(says(Withheld::one_of(&[1, 2, 3, 4, 5, 6, 7, 8])), "1, 2, 3, 4, 5, 6, 7, 8");
+    assert_eq!(
+        says(Withheld::one_of(&[1, 2, 3, 4, 5, 6, 7, 8, 9])),
+        "1, 2, 3, 4, 5, 6, 7, 8 or 1 more"
+    );
+    assert_eq!(says(Withheld::at_most_seconds(60)), "at most 60 s");
+}

@@ -1,0 +1,102 @@
+//! What a node is told of each refusal that the gateway decides itself. `attest/tests/refusals.rs` has the others.
+
+use super::*;
+use crate::ignition::SpecVersion;
+use crate::instances::InstanceRecord;
+
+const MARK: &str = "for-the-administrator";
+
+/// The record has what the node is not told. What is shown is the node's own: it may hear it again.
+#[track_caller]
+fn check(refusal: impl Into<Refusal>, code: &str) {
+    let refusal = refusal.into();
+    assert_eq!(refusal.code(), code);
+    assert!(refusal.detail().contains(MARK), "the record: {}", refusal.detail());
+    assert!(!refusal.told().contains(MARK), "the node: {}", refusal.told());
+    assert!(!refusal.next_step().contains(MARK), "the node: {}", refusal.next_step());
+}
+
+fn mark() -> String {
+    MARK.to_owned()
+}
+
+fn own() -> String {
+    "own".to_owned()
+}
+
+#[test]
+fn a_node_is_not_told_what_is_for_the_administrator() {
+    // The match in each `From` names every variant: a new one has to say what may be told.
+    check(
+        EnrolmentError::NameTaken {
+            name: own(),
+            owner: mark(),
+            claimant: own(),
+        },
+        "node-name-taken",
+    );
+    check(
+        EnrolmentError::Revoked {
+            name: own(),
+            at: 0,
+            reason: Some(mark()),
+        },
+        "node-revoked",
+    );
+    let first = InstanceRecord {
+        holder: mark(),
+        at: 0,
+        peer: mark(),
+    };
+    check(
+        InstanceError::Claimed {
+            instance: own(),
+            first,
+            claimant: own(),
+        },
+        "instance-claimed",
+    );
+    check(
+        &Inexpressible {
+            version: SpecVersion::V2_2,
+            place: mark(),
+            problem: mark(),
+        },
+        "spec-version-too-old",
+    );
+    check(
+        MemberError::WrongPool {
+            name: own(),
+            pool: own(),
+            names: vec![mark()],
+        },
+        "kubelet-wrong-pool",
+    );
+    check(
+        TokenError::WrongPool {
+            name: mark(),
+            token: mark(),
+            asked: own(),
+        },
+        "token-wrong-pool",
+    );
+    check(
+        TokenError::WrongNetwork {
+            name: mark(),
+            token: mark(),
+            peer: std::net::Ipv4Addr::LOCALHOST.into(),
+        },
+        "token-wrong-network",
+    );
+}
+
+#[test]
+fn attack_32_a_node_is_not_told_which_digests_are_accepted() {
+    let mismatch = Reject::PcrMismatch {
+        index: 4,
+        bank: attest::HashAlg::Sha256,
+        quoted: own(),
+        accepted: attest::Withheld::words(MARK),
+    };
+    check(mismatch, "pcr-mismatch");
+}

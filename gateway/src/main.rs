@@ -48,6 +48,9 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
+    /// The store of what is spent, revoked and enrolled.
+    #[command(subcommand)]
+    Store(commands::store::Command),
     /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
     Certificates(commands::certificates::Arguments),
     /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
+        Command::Store(command) => commands::store::run(&config, &command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),
         Command::Check => commands::check::run(&config),

@@ -124,6 +124,20 @@ impl Seal {
         Ok(text)
     }
 
+    /// Gives the seal a new key: whatever was sealed before is worthless.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub fn replace(file: &Path) -> Result<(), SealError> {
+        match fs::remove_file(file) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(SealError::Io {
+                path: file.to_owned(),
+                source,
+            }),
+            _ => Self::create(file).map(drop),
+        }
+    }
+
     /// Seals `content` as `kind`: base64url without padding.
     ///
     /// # Errors

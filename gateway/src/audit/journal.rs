@@ -10,8 +10,9 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
-use super::record::{Decision, Record, Shown, Verdict};
+use super::record::{Decision, Line, Record, Shown, Verdict};
 use crate::metrics::Metrics;
+use crate::store::Store;
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 256;
@@ -67,6 +68,7 @@ struct Append {
 pub struct Journal {
     appends: mpsc::SyncSender<Append>,
     metrics: Arc<Metrics>,
+    store: Option<Arc<dyn Store>>,
 }
 
 impl Journal {
@@ -115,7 +117,21 @@ impl Journal {
                 .run(&receiver)
             })
             .map_err(io)?;
-        Ok((Self { appends, metrics }, length - whole))
+        let journal = Self {
+            appends,
+            metrics,
+            store: None,
+        };
+        Ok((journal, length - whole))
+    }
+
+    /// Has each line say how far this store has come.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn Store>) -> Self {
+        Self {
+            store: Some(store),
+            ..self
+        }
     }
 
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
@@ -124,7 +140,8 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: the answer is then 503, whatever the outcome was.
     pub async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
-        let mut line = serde_json::to_vec(record)?;
+        let store = self.store.as_ref().and_then(|store| store.standing());
+        let mut line = serde_json::to_vec(&Line { record, store })?;
         line.push(b'\n');
         let (done, written) = oneshot::channel();
         self.appends

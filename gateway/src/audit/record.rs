@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ignition::SpecVersion;
 use crate::policy::ConfigSet;
+use crate::store::StoreMark;
 
 /// The schema's version.
 const VERSION: u32 = 1;
@@ -160,6 +161,16 @@ impl Record {
             basis: None,
         }
     }
+}
+
+/// A record as its line has it.
+#[derive(Debug, Serialize)]
+pub(super) struct Line<'r> {
+    #[serde(flatten)]
+    pub(super) record: &'r Record,
+    /// How far the store had come, so that an older one in its place is noticed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) store: Option<StoreMark>,
 }
 
 /// What a decision was made from: enough to make it again.

@@ -12,6 +12,7 @@ pub mod node;
 pub mod pointer;
 pub mod render;
 pub mod serve;
+pub mod store;
 pub mod token;
 
 use std::future::Future;
@@ -20,14 +21,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, make_private_folder};
+use attest_gateway::store::{Embedded, Store, make_private_folder};
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(Embedded) -> F) -> anyhow::Result<T> {
     let settings = Settings::load(config)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     let store = Embedded::open(&settings.store())?;
-    tokio::runtime::Builder::new_current_thread().build()?.block_on(work(store))
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+        let done = work(store.clone()).await?;
+        // What was done is not to be undone by an older store in the place of this one.
+        store.keep_mark().await?;
+        Ok(done)
+    })
 }
 
 /// The folder of a pool that is there.

@@ -174,6 +174,7 @@ impl Server {
         }
         let cloud_blobs = CloudBasis::keep(&clouds, &blobs)?;
         let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
+        let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
@@ -301,6 +302,7 @@ impl Server {
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot write which pointers were seen");
         }
+        keep_mark(&gateway).await;
     }
 }
 
@@ -395,6 +397,14 @@ async fn forget(gateway: Arc<Gateway>) {
         if let Err(error) = tokens::forget_expired(&*gateway.store, gateway.clock.now()).await {
             tracing::warn!(%error, "cannot forget tokens that have expired");
         }
+        keep_mark(&gateway).await;
+    }
+}
+
+/// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.
+async fn keep_mark(gateway: &Gateway) {
+    if let Err(error) = gateway.store.keep_mark().await {
+        tracing::warn!(%error, "cannot write how far the store has come");
     }
 }
 

@@ -4,18 +4,21 @@
 //! work on the same file while the gateway serves. `synchronous=FULL` makes a commit durable; one thread writes, and commits
 //! whatever has queued up meanwhile in one transaction, so that a boot storm costs one fsync for many nodes.
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::{Mutex, mpsc};
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tokio::sync::oneshot;
 
-use super::{Entry, Kind, Spend, Spendable, Store, StoreError};
+use super::known::{Found, Known, write_mark};
+use super::{Entry, Kind, Spend, Spendable, Store, StoreError, StoreMark, schema};
+use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,20 +27,21 @@ const BATCH_LIMIT: usize = 256;
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS uses_by_expiry ON uses (remember_until);
-    CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-";
-
-type Job = Box<dyn FnOnce(&Connection) -> Answer + Send>;
+type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Answer + Send>;
 /// Given once the job's transaction is committed, or has failed.
 type Answer = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
 
-/// One SQLite file and the thread that writes it.
+/// One SQLite file and the thread that writes it. Clones are the same store.
+#[derive(Clone)]
 pub struct Embedded {
+    open: Arc<Open>,
+}
+
+struct Open {
     jobs: Mutex<Option<mpsc::SyncSender<Job>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
+    standing: Arc<Mutex<StoreMark>>,
+    file: PathBuf,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -47,62 +51,78 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Opens the store, and makes it if there is none.
+    /// Opens the store, and makes it if there is none and there never was one.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be made, opened or written, or is no store.
+    /// [`StoreError`] if the file cannot be made, opened or written, is no store, or is not the one that is known ([`Known`]).
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        let io = |source| StoreError::Io {
-            path: file.to_owned(),
-            source,
-        };
-        // The file's rights, before SQLite makes it with the umask's.
-        OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(file)
-            .map_err(io)?;
-        let connection = Connection::open(file)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.execute_batch(SCHEMA)?;
-        // The directory entry of a new file.
-        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        // Known first: what is found is then at least as new.
+        let known = Known::beside(file)?;
+        if !file.exists() {
+            known.check(file, &Found::Nothing)?;
+            make_file(file)?;
         }
+        let (connection, inode) = connect(file)?;
+        known.check(file, &schema::look(file, &connection)?)?;
+        prepare(&connection)?;
+        let standing = schema::standing(&connection)?;
+        if known.file.is_none() {
+            under_lock(&connection, |standing| write_mark(file, standing))?;
+        }
+        Self::run(file, connection, inode, standing)
+    }
+
+    fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark) -> Result<Self, StoreError> {
+        let standing = Arc::new(Mutex::new(standing));
+        let writer = Writer {
+            connection,
+            file: file.to_owned(),
+            inode,
+            standing: Arc::clone(&standing),
+        };
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let thread = thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write(&connection, &receiver))
-            .map_err(io)?;
+            .spawn(move || writer.run(&receiver))
+            .map_err(|source| StoreError::Io {
+                path: file.to_owned(),
+                source,
+            })?;
         Ok(Self {
-            jobs: Mutex::new(Some(sender)),
-            thread: Mutex::new(Some(thread)),
+            open: Arc::new(Open {
+                jobs: Mutex::new(Some(sender)),
+                thread: Mutex::new(Some(thread)),
+                standing,
+                file: file.to_owned(),
+            }),
         })
     }
 
     /// Runs `work` in the next transaction; the answer comes when that is committed.
-    async fn transact<T: Send + 'static>(
+    pub(super) async fn transact<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.transact_with(|connection| work(connection).map_err(StoreError::Database))
+            .await
+    }
+
+    /// As [`Embedded::transact`], for work that can fail otherwise.
+    async fn transact_with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
-            let result = work(connection);
+            let result = connection.and_then(work);
             Box::new(move |committed| {
-                let result = result.map_err(StoreError::Database).and_then(|value| match committed {
-                    Ok(()) => Ok(value),
-                    Err(_) => Err(StoreError::Closed),
-                });
+                let result = result.and_then(|value| committed.map(|()| value).map_err(|_| StoreError::Closed));
                 // Whoever asked may be gone; what was done is done.
                 drop(sender.send(result));
             })
         });
         {
-            let jobs = self.jobs.lock().map_err(|_| StoreError::Closed)?;
+            let jobs = self.open.jobs.lock().map_err(|_| StoreError::Closed)?;
             jobs.as_ref()
                 .ok_or(StoreError::Closed)?
                 .try_send(job)
@@ -112,7 +132,7 @@ impl Embedded {
     }
 }
 
-impl Drop for Embedded {
+impl Drop for Open {
     fn drop(&mut self) {
         if let Ok(jobs) = self.jobs.get_mut() {
             jobs.take();
@@ -123,24 +143,142 @@ impl Drop for Embedded {
     }
 }
 
+/// Makes the file with its rights, before SQLite makes it with the umask's. A file that is there is not opened: closing it would drop
+/// the locks that this process holds on it.
+pub(super) fn make_file(file: &Path) -> Result<(), StoreError> {
+    let io = |source| StoreError::Io {
+        path: file.to_owned(),
+        source,
+    };
+    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(file) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(io(error)),
+        _ => {}
+    }
+    File::open(files::folder(file)).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+/// Which file it is, whatever its name.
+pub(super) type Inode = (u64, u64);
+
+fn inode(file: &Path) -> std::io::Result<Inode> {
+    fs::metadata(file).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Opens the file; nothing is written to it yet.
+pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
+    let io = |source| StoreError::Io {
+        path: file.to_owned(),
+        source,
+    };
+    let before = inode(file).map_err(io)?;
+    let log = file.with_extension("db-wal");
+    let unfinished = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // The gateway was killed, or is running, or somebody has put one of the two files in place of another.
+    if unfinished {
+        let problem: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if problem != "ok" {
+            return Err(StoreError::Damaged {
+                path: file.to_owned(),
+                problem,
+            });
+        }
+    }
+    match inode(file) {
+        Ok(after) if after == before => Ok((connection, after)),
+        _ => Err(StoreError::Replaced(file.to_owned())),
+    }
+}
+
+/// Durable, and with today's tables.
+pub(super) fn prepare(connection: &Connection) -> Result<(), StoreError> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    schema::migrate(connection)
+}
+
+/// Does what only one process may do at a time.
+fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let done = schema::standing(connection)
+        .map_err(StoreError::Database)
+        .and_then(|standing| work(&standing));
+    connection.execute_batch("ROLLBACK")?;
+    done
+}
+
 /// The writer: takes what has queued up, does it in one transaction, commits, and only then answers.
-fn write(connection: &Connection, jobs: &mpsc::Receiver<Job>) {
-    while let Ok(first) = jobs.recv() {
-        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1)).collect();
-        let begun = connection.execute_batch("BEGIN IMMEDIATE");
-        if let Err(error) = begun {
-            tracing::error!(%error, "the store cannot begin a transaction");
-            // Dropping the jobs answers every one of them with `Closed`.
-            continue;
+struct Writer {
+    connection: Connection,
+    file: PathBuf,
+    inode: Inode,
+    standing: Arc<Mutex<StoreMark>>,
+}
+
+impl Writer {
+    fn run(self, jobs: &mpsc::Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1)).collect();
+            let begun = self.begin();
+            if let Err(error) = begun {
+                tracing::error!(%error, "the store cannot be used");
+                for job in batch {
+                    job(Err(Self::again(&error)))(Ok(()));
+                }
+                continue;
+            }
+            let before = self.connection.total_changes();
+            let answers: Vec<Answer> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
+            let committed = self.commit(self.connection.total_changes() != before);
+            if let Err(error) = &committed {
+                tracing::error!(%error, "the store cannot commit");
+                drop(self.connection.execute_batch("ROLLBACK"));
+            }
+            for answer in answers {
+                answer(committed.as_ref().copied());
+            }
         }
-        let answers: Vec<Answer> = batch.into_iter().map(|job| job(connection)).collect();
-        let committed = connection.execute_batch("COMMIT");
-        if let Err(error) = &committed {
-            tracing::error!(%error, "the store cannot commit");
-            drop(connection.execute_batch("ROLLBACK"));
+    }
+
+    /// Begins a transaction on the store that was opened, and not on one that has lost its name or was set back.
+    fn begin(&self) -> Result<(), StoreError> {
+        let replaced = || StoreError::Replaced(self.file.clone());
+        if inode(&self.file).ok() != Some(self.inode) {
+            return Err(replaced());
         }
-        for answer in answers {
-            answer(committed.as_ref().copied());
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        let checked = schema::standing(&self.connection).map_err(StoreError::Database).and_then(|found| {
+            let known = self.standing.lock().map_err(|_| StoreError::Closed)?;
+            if found.id == known.id && found.mark >= known.mark {
+                Ok(())
+            } else {
+                Err(replaced())
+            }
+        });
+        if checked.is_err() {
+            drop(self.connection.execute_batch("ROLLBACK"));
+        }
+        checked
+    }
+
+    fn commit(&self, written: bool) -> Result<(), rusqlite::Error> {
+        if written {
+            schema::advance(&self.connection)?;
+        }
+        let standing = schema::standing(&self.connection)?;
+        self.connection.execute_batch("COMMIT")?;
+        if let Ok(mut known) = self.standing.lock() {
+            *known = standing;
+        }
+        Ok(())
+    }
+
+    /// The error once more, for everybody who waits for the same transaction.
+    fn again(error: &StoreError) -> StoreError {
+        match error {
+            StoreError::Replaced(path) => StoreError::Replaced(path.clone()),
+            _ => StoreError::Closed,
         }
     }
 }
@@ -271,6 +409,17 @@ impl Store for Embedded {
         .await
     }
 
+    fn standing(&self) -> Option<StoreMark> {
+        self.open.standing.lock().ok().map(|standing| standing.clone())
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        let file = self.open.file.clone();
+        // In a transaction, so that of two processes one writes.
+        self.transact_with(move |connection| write_mark(&file, &schema::standing(connection)?))
+            .await
+    }
+
     async fn forget_expired(&self, now: u64) -> Result<(), StoreError> {
         self.transact(move |connection| {
             connection
@@ -279,124 +428,5 @@ impl Store for Embedded {
                 .map(|_| ())
         })
         .await
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    fn open() -> (tempfile::TempDir, Embedded) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
-        (folder, store)
-    }
-
-    fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
-        Spendable {
-            kind: Kind::Ticket,
-            id: id.to_owned(),
-            limit,
-            remember_until,
-        }
-    }
-
-    fn entry(id: &str, value: &str) -> Entry {
-        Entry {
-            id: id.to_owned(),
-            value: value.to_owned(),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_change_is_made_only_of_what_was_expected() {
-        let (_folder, store) = open();
-        store.put(Kind::Token, entry("a", "1")).await.unwrap();
-        let change = |expected: &[(&str, &str)], write: &[(&str, &str)]| {
-            let entries = |pairs: &[(&str, &str)]| pairs.iter().map(|(id, value)| entry(id, value)).collect();
-            store.change(Kind::Token, entries(expected), entries(write))
-        };
-        assert!(!change(&[("a", "2")], &[("a", "3"), ("b", "3")]).await.unwrap(), "another value");
-        assert!(!change(&[("a", "1"), ("b", "1")], &[("a", "3")]).await.unwrap(), "one is missing");
-        assert_eq!(store.list(Kind::Token).await.unwrap(), [entry("a", "1")]);
-        assert!(change(&[("a", "1")], &[("a", "2"), ("b", "1")]).await.unwrap());
-        assert!(!change(&[("a", "1")], &[("a", "3")]).await.unwrap(), "somebody was faster");
-        assert!(change(&[], &[("c", "1")]).await.unwrap());
-        assert_eq!(
-            store.list(Kind::Token).await.unwrap(),
-            [entry("a", "2"), entry("b", "1"), entry("c", "1")]
-        );
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn attack_18_of_many_that_race_for_few_uses_just_so_many_win() {
-        let (folder, store) = open();
-        // A second process on the same file races along.
-        let stores = [
-            Arc::new(store),
-            Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap()),
-        ];
-        let racing: Vec<_> = (0..60)
-            .flat_map(|_| stores.clone())
-            .map(|store| tokio::spawn(async move { store.spend(thing("a", 3, 10)).await.unwrap() }))
-            .collect();
-        let mut granted = Vec::new();
-        for spend in racing {
-            if let Spend::Granted { use_number } = spend.await.unwrap() {
-                granted.push(use_number);
-            }
-        }
-        granted.sort_unstable();
-        assert_eq!(granted, [1, 2, 3]);
-    }
-
-    #[tokio::test]
-    async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
-        let (folder, store) = open();
-        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
-        assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
-        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
-        drop(store);
-        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
-        store.forget_expired(10).await.unwrap();
-        assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
-        let other_kind = Spendable {
-            kind: Kind::Challenge,
-            ..thing("a", 1, 10)
-        };
-        assert_eq!(
-            store.spend(other_kind).await.unwrap(),
-            Spend::Granted { use_number: 1 },
-            "each kind has its own ids"
-        );
-        store.forget_expired(11).await.unwrap();
-        assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
-    }
-
-    #[tokio::test]
-    async fn the_first_entry_stays_until_it_is_put_or_removed() {
-        let (_folder, store) = open();
-        assert_eq!(store.insert(Kind::Name, entry("a", "1")).await.unwrap(), None);
-        assert_eq!(store.insert(Kind::Name, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
-        assert_eq!(store.get(Kind::Ek, "a").await.unwrap(), None);
-        store.put(Kind::Name, entry("a", "3")).await.unwrap();
-        store.put(Kind::Name, entry("0", "x")).await.unwrap();
-        assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("0", "x"), entry("a", "3")]);
-        assert!(store.remove(Kind::Name, "a").await.unwrap());
-        assert!(!store.remove(Kind::Name, "a").await.unwrap());
-        assert_eq!(store.get(Kind::Name, "a").await.unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
-        let (_folder, store) = open();
-        let wrong = store.transact(|connection| connection.execute("INSERT INTO nothing VALUES (1)", []));
-        let (wrong, right) = tokio::join!(wrong, store.put(Kind::Name, entry("a", "1")));
-        assert!(matches!(wrong, Err(StoreError::Database(_))));
-        right.unwrap();
-        assert_eq!(store.get(Kind::Name, "a").await.unwrap(), Some(entry("a", "1")));
     }
 }

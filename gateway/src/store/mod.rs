@@ -3,10 +3,20 @@
 //! The trait is as small as a key-value store with transactions allows: a second implementation (etcd: a transaction on the key's
 //! revision for [`Store::spend`] and [`Store::insert`], a lease for expiry) has to give these and no more.
 
+mod accept;
 mod embedded;
+mod known;
+mod schema;
+#[cfg(test)]
+mod tests;
 
+use std::path::PathBuf;
+
+pub use accept::{Accepted, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
+pub use known::Known;
+use serde::{Deserialize, Serialize};
 
 /// The kinds of entries; each has its own space of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +99,22 @@ pub struct Entry {
     pub value: String,
 }
 
+/// Which store it is, and how far it has come: each transaction that writes raises the mark by one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreMark {
+    /// 128 random bits, hexadecimal.
+    pub id: String,
+    /// The number of transactions that have written.
+    pub mark: u64,
+}
+
+impl std::fmt::Display for StoreMark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at mark {}", self.id, self.mark)
+    }
+}
+
 /// The store cannot answer; whatever depended on it is refused with 503.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -99,10 +125,84 @@ pub enum StoreError {
     #[error("{path}: {source}")]
     Io {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What happened.
         source: std::io::Error,
     },
+    /// The tables are those of a newer release.
+    #[error("{path} has schema version {found}, this release knows {known} at most: run the release that wrote it, or a newer one")]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest one that is known here.
+        known: i64,
+    },
+    /// There is no store, and there was one.
+    #[error(
+        "{path} is not there, or is empty, but {known}: without it revoked nodes are trusted and spent tickets are good again. \
+         Bring it back; if it is lost: `attest-gateway store accept`"
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// Who knows of it.
+        known: String,
+    },
+    /// Another store is in its place.
+    #[error(
+        "{path} is {found}, but {by} knows store {known}: another one may trust nodes that are revoked. \
+         Bring the right one back; if this one is to be used: `attest-gateway store accept`"
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What should be there.
+        known: StoreMark,
+        /// Who knows.
+        by: String,
+    },
+    /// The store is one from before.
+    #[error(
+        "{path} is at mark {found}, but it had come to {known}: what was revoked or spent since would be forgotten. \
+         Bring the newer one back; if it is lost: `attest-gateway store accept`"
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its mark.
+        found: u64,
+        /// The mark it had.
+        known: u64,
+    },
+    /// It is the right one.
+    #[error("{0} is the store that is known: there is nothing to accept")]
+    Known(PathBuf),
+    /// The file has been deleted, replaced or set back since it was opened.
+    #[error("{0} was deleted, replaced or set back while it was in use: bring it back and start the gateway again")]
+    Replaced(PathBuf),
+    /// The file and its log of transactions do not fit.
+    #[error("{path} is damaged: {problem}; were files of another state put beside it?")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        problem: String,
+    },
+    /// What says how far the store has come cannot be read.
+    #[error("{path} cannot be read: {source}; if it is lost: `attest-gateway store accept`")]
+    Mark {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// The system's random generator failed.
+    #[error("the system's random generator failed")]
+    Random,
     /// The store was closed, or its thread is gone.
     #[error("the store is closed")]
     Closed,
@@ -145,6 +245,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// All entries of a kind, by id.
     async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError>;
+
+    /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
+    fn standing(&self) -> Option<StoreMark> {
+        None
+    }
+
+    /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Forgets uses that need not be remembered any longer at `now` (seconds since 1970).
     async fn forget_expired(&self, now: u64) -> Result<(), StoreError>;

@@ -1,0 +1,204 @@
+//! What is known of the store outside of it, so that another one, or an older one, in its place is noticed.
+//!
+//! Whoever is revoked and what is spent stands in the store and nowhere else: a store that was lost, emptied or restored from before
+//! would trust them again without a word. So the attestation log says in each line how far the store had come, and `store.mark` beside
+//! the store says it too, for when the log has begun anew.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{StoreError, StoreMark};
+use crate::pki::files;
+
+/// Beside the store: its identity and the mark that it had when that was last written down.
+const MARK_FILE: &str = "store.mark";
+/// Also beside the store. That one of them is there says that there was a store, even if they say nothing of it.
+const SEAL_KEY: &str = "seal.key";
+const ATTESTATION_LOG: &str = "attestation.jsonl";
+/// How much of the log's end is read: more than its longest lines have.
+const LOG_TAIL_BYTES: u64 = 4 * 1024 * 1024;
+/// How many of its last lines are looked at: those that were written together are in no order.
+const LOG_TAIL_LINES: usize = 256;
+
+/// What a store's file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// There is none, or an empty one.
+    Nothing,
+    /// That of a release that gave stores no identity.
+    Unmarked,
+    /// A store.
+    Store(StoreMark),
+}
+
+/// What is known of the store that should be there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// By `store.mark`.
+    pub file: Option<StoreMark>,
+    /// By the last lines of the attestation log.
+    pub log: Option<StoreMark>,
+    /// Files that are not there before there was a store.
+    pub traces: Vec<PathBuf>,
+}
+
+impl Known {
+    /// What the files beside a store say of it.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], and [`StoreError::Mark`] if `store.mark` holds something else.
+    pub fn beside(store: &Path) -> Result<Self, StoreError> {
+        let file = read_mark(&files::folder(store).join(MARK_FILE))?;
+        Ok(Self {
+            file,
+            ..Self::but_for_file(store)?
+        })
+    }
+
+    /// As [`Known::beside`], whatever `store.mark` says.
+    pub(super) fn but_for_file(store: &Path) -> Result<Self, StoreError> {
+        let folder = files::folder(store);
+        let log = folder.join(ATTESTATION_LOG);
+        let is_there = |path: &PathBuf| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0);
+        Ok(Self {
+            file: None,
+            log: last_of_log(&log).map_err(|source| StoreError::Io { path: log.clone(), source })?,
+            traces: [folder.join(SEAL_KEY), log].into_iter().filter(is_there).collect(),
+        })
+    }
+
+    /// Whether what is there is what is known.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`], [`StoreError::Other`] and [`StoreError::Older`].
+    pub(super) fn check(&self, store: &Path, found: &Found) -> Result<(), StoreError> {
+        // After `store accept` the log knows another store; what it says counts where nothing newer does.
+        let expected = self.file.as_ref().or(self.log.as_ref());
+        let found = match (found, expected) {
+            (Found::Store(found), Some(known)) if found.id == known.id => found,
+            (Found::Nothing, None) => {
+                return match self.traces.first() {
+                    None => Ok(()),
+                    Some(trace) => Err(StoreError::Lost {
+                        path: store.to_owned(),
+                        known: format!("{} is there", trace.display()),
+                    }),
+                };
+            }
+            // Written by an older release, or put here with everything that belongs to it.
+            (Found::Unmarked | Found::Store(_), None) => return Ok(()),
+            (Found::Nothing, Some(known)) => {
+                return Err(StoreError::Lost {
+                    path: store.to_owned(),
+                    known: format!("{} knows store {known}", self.source(store)),
+                });
+            }
+            (Found::Unmarked, Some(known)) => {
+                return Err(StoreError::Other {
+                    path: store.to_owned(),
+                    found: "that of an older release".to_owned(),
+                    known: known.clone(),
+                    by: self.source(store),
+                });
+            }
+            (Found::Store(found), Some(known)) => {
+                return Err(StoreError::Other {
+                    path: store.to_owned(),
+                    found: format!("store {found}"),
+                    known: known.clone(),
+                    by: self.source(store),
+                });
+            }
+        };
+        let by_log = self.log.as_ref().filter(|log| log.id == found.id);
+        let furthest = self.file.iter().chain(by_log).max_by_key(|known| known.mark);
+        match furthest {
+            Some(known) if known.mark > found.mark => Err(StoreError::Older {
+                path: store.to_owned(),
+                found: found.mark,
+                known: known.mark,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The highest mark that is known of any store.
+    pub(super) fn furthest(&self) -> u64 {
+        self.file.iter().chain(&self.log).map(|known| known.mark).max().unwrap_or(0)
+    }
+
+    /// Who knows of the store that is expected.
+    fn source(&self, store: &Path) -> String {
+        let name = if self.file.is_some() { MARK_FILE } else { ATTESTATION_LOG };
+        files::folder(store).join(name).display().to_string()
+    }
+}
+
+fn read_mark(path: &Path) -> Result<Option<StoreMark>, StoreError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(StoreError::Io {
+                path: path.to_owned(),
+                source,
+            });
+        }
+    };
+    serde_json::from_str(&text).map(Some).map_err(|source| StoreError::Mark {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes down which store it is from now on. The caller keeps others from doing so at the same time.
+pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
+    let path = files::folder(store).join(MARK_FILE);
+    let text = serde_json::to_string(mark).map_err(|source| StoreError::Mark {
+        path: path.clone(),
+        source,
+    })?;
+    files::replace(&path, files::PRIVATE, &format!("{text}\n")).map_err(|error| StoreError::Io {
+        path: error.path,
+        source: error.source,
+    })
+}
+
+/// Writes down how far a store has come, unless the file says as much. The caller keeps others from doing so at the same time.
+pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
+    let path = files::folder(store).join(MARK_FILE);
+    if read_mark(&path)?.is_some_and(|known| known.id == mark.id && known.mark >= mark.mark) {
+        return Ok(());
+    }
+    replace_mark(store, mark)
+}
+
+/// What a line of the log says of the store.
+#[derive(Deserialize)]
+struct Line {
+    store: Option<StoreMark>,
+}
+
+/// How far the store had come by the log's last lines. A line that cannot be read says nothing: it is the auditor's.
+fn last_of_log(path: &Path) -> std::io::Result<Option<StoreMark>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
+    let mut tail = Vec::new();
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut tail)?;
+    let lines = tail.rsplit(|byte| *byte == b'\n').take(LOG_TAIL_LINES);
+    let mut marks = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()?.store);
+    let Some(last) = marks.next() else { return Ok(None) };
+    let same = marks.filter(|mark| mark.id == last.id).max_by_key(|mark| mark.mark);
+    Ok(Some(match same {
+        Some(higher) if higher.mark > last.mark => higher,
+        _ => last,
+    }))
+}

@@ -1,0 +1,107 @@
+//! The tables, their version, and what the store says of itself: who it is, how far it has come, what time it is by its own account.
+
+use std::path::Path;
+
+use aws_lc_rs::rand;
+use data_encoding::HEXLOWER;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::known::Found;
+use super::{StoreError, StoreMark};
+
+/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them.
+pub(super) const VERSION: i64 = 1;
+/// Bytes of a store's identity: nobody guesses another's, and no two are the same.
+const ID_BYTES: usize = 16;
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS uses_by_expiry ON uses (remember_until);
+    CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
+";
+
+/// What a file holds, before anything is written to it.
+pub(super) fn look(file: &Path, connection: &Connection) -> Result<Found, StoreError> {
+    let version = version(connection)?;
+    if version > VERSION {
+        return Err(StoreError::Schema {
+            path: file.to_owned(),
+            found: version,
+            known: VERSION,
+        });
+    }
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries')", [], |row| {
+        row.get(0)
+    })?;
+    Ok(match (tables, version) {
+        (0, _) => Found::Nothing,
+        (_, 0) => Found::Unmarked,
+        _ => Found::Store(standing(connection)?),
+    })
+}
+
+fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Makes the tables, or brings those of an older release up to date, in one transaction.
+pub(super) fn migrate(connection: &Connection) -> Result<(), StoreError> {
+    if version(connection)? == VERSION {
+        return Ok(());
+    }
+    let id = new_id()?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let migrated = make(connection, &id);
+    connection.execute_batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    Ok(migrated?)
+}
+
+fn new_id() -> Result<String, StoreError> {
+    let mut id = [0; ID_BYTES];
+    rand::fill(&mut id).map_err(|_| StoreError::Random)?;
+    Ok(HEXLOWER.encode(&id))
+}
+
+fn make(connection: &Connection, id: &str) -> Result<(), rusqlite::Error> {
+    connection.execute_batch(TABLES)?;
+    // Another process may have been faster.
+    connection.execute(
+        "INSERT OR IGNORE INTO store (one, id, mark, forgotten_until) VALUES (1, ?1, 1, 0)",
+        [id],
+    )?;
+    connection.pragma_update(None, "user_version", VERSION)
+}
+
+/// Who the store is and how far it has come.
+pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+    let standing = connection
+        .prepare_cached("SELECT id, mark FROM store WHERE one = 1")?
+        .query_row([], |row| {
+            Ok(StoreMark {
+                id: row.get(0)?,
+                // Counted from 1 upwards.
+                mark: row.get::<_, i64>(1)?.unsigned_abs(),
+            })
+        })
+        .optional()?;
+    standing.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}
+
+/// Counts a transaction that has written something.
+pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("UPDATE store SET mark = mark + 1")?
+        .execute(params![])
+        .map(drop)
+}
+
+/// Makes it another store with the same content, which has come at least as far as `mark`. Its time begins anew.
+pub(super) fn rename(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
+    let (id, mark) = (new_id()?, i64::try_from(mark).unwrap_or(i64::MAX));
+    connection.execute(
+        "UPDATE store SET id = ?1, mark = max(mark, ?2) + 1, believed = NULL, forgotten_until = 0",
+        params![id, mark],
+    )?;
+    Ok(standing(connection)?)
+}

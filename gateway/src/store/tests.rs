@@ -1,0 +1,353 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::*;
+
+fn open() -> (tempfile::TempDir, Embedded) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    (folder, store)
+}
+
+fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
+    Spendable {
+        kind: Kind::Ticket,
+        id: id.to_owned(),
+        limit,
+        remember_until,
+    }
+}
+
+fn entry(id: &str, value: &str) -> Entry {
+    Entry {
+        id: id.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_change_is_made_only_of_what_was_expected() {
+    let (_folder, store) = open();
+    store.put(Kind::Token, entry("a", "1")).await.unwrap();
+    let change = |expected: &[(&str, &str)], write: &[(&str, &str)]| {
+        let entries = |pairs: &[(&str, &str)]| pairs.iter().map(|(id, value)| entry(id, value)).collect();
+        store.change(Kind::Token, entries(expected), entries(write))
+    };
+    assert!(!change(&[("a", "2")], &[("a", "3"), ("b", "3")]).await.unwrap(), "another value");
+    assert!(!change(&[("a", "1"), ("b", "1")], &[("a", "3")]).await.unwrap(), "one is missing");
+    assert_eq!(store.list(Kind::Token).await.unwrap(), [entry("a", "1")]);
+    assert!(change(&[("a", "1")], &[("a", "2"), ("b", "1")]).await.unwrap());
+    assert!(!change(&[("a", "1")], &[("a", "3")]).await.unwrap(), "somebody was faster");
+    assert!(change(&[], &[("c", "1")]).await.unwrap());
+    assert_eq!(
+        store.list(Kind::Token).await.unwrap(),
+        [entry("a", "2"), entry("b", "1"), entry("c", "1")]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_of_many_that_race_for_few_uses_just_so_many_win() {
+    let (folder, store) = open();
+    // A second process on the same file races along.
+    let stores = [
+        Arc::new(store),
+        Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap()),
+    ];
+    let racing: Vec<_> = (0..60)
+        .flat_map(|_| stores.clone())
+        .map(|store| tokio::spawn(async move { store.spend(thing("a", 3, 10)).await.unwrap() }))
+        .collect();
+    let mut granted = Vec::new();
+    for spend in racing {
+        if let Spend::Granted { use_number } = spend.await.unwrap() {
+            granted.push(use_number);
+        }
+    }
+    granted.sort_unstable();
+    assert_eq!(granted, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
+    let (folder, store) = open();
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    drop(store);
+    let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    store.forget_expired(10).await.unwrap();
+    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
+    let other_kind = Spendable {
+        kind: Kind::Challenge,
+        ..thing("a", 1, 10)
+    };
+    assert_eq!(
+        store.spend(other_kind).await.unwrap(),
+        Spend::Granted { use_number: 1 },
+        "each kind has its own ids"
+    );
+    store.forget_expired(11).await.unwrap();
+    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
+}
+
+#[tokio::test]
+async fn the_first_entry_stays_until_it_is_put_or_removed() {
+    let (_folder, store) = open();
+    assert_eq!(store.insert(Kind::Name, entry("a", "1")).await.unwrap(), None);
+    assert_eq!(store.insert(Kind::Name, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(store.get(Kind::Ek, "a").await.unwrap(), None);
+    store.put(Kind::Name, entry("a", "3")).await.unwrap();
+    store.put(Kind::Name, entry("0", "x")).await.unwrap();
+    assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("0", "x"), entry("a", "3")]);
+    assert!(store.remove(Kind::Name, "a").await.unwrap());
+    assert!(!store.remove(Kind::Name, "a").await.unwrap());
+    assert_eq!(store.get(Kind::Name, "a").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
+    let (_folder, store) = open();
+    let wrong = store.transact(|connection| connection.execute("INSERT INTO nothing VALUES (1)", []));
+    let (wrong, right) = tokio::join!(wrong, store.put(Kind::Name, entry("a", "1")));
+    assert!(matches!(wrong, Err(StoreError::Database(_))));
+    right.unwrap();
+    assert_eq!(store.get(Kind::Name, "a").await.unwrap(), Some(entry("a", "1")));
+}
+
+fn file(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("gateway.db")
+}
+
+/// What a backup has: the database after its last user has closed it.
+fn copy(from: &tempfile::TempDir) -> Vec<u8> {
+    fs::read(file(from)).unwrap()
+}
+
+/// Puts a database in the place of the one that is there, as a careful administrator does.
+fn restore(folder: &tempfile::TempDir, database: &[u8]) {
+    for beside in ["gateway.db-wal", "gateway.db-shm"] {
+        drop(fs::remove_file(folder.path().join(beside)));
+    }
+    fs::write(file(folder), database).unwrap();
+}
+
+fn log(folder: &tempfile::TempDir, lines: &[&str]) {
+    fs::write(
+        folder.path().join("attestation.jsonl"),
+        lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>(),
+    )
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_is_on_disk_before_it_is_answered() {
+    let (_folder, store) = open();
+    let pragma =
+        |name: &'static str| store.transact(move |connection| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)));
+    assert_eq!(pragma("journal_mode").await.unwrap(), "wal");
+    let synchronous = store.transact(|connection| connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0)));
+    // 2 is FULL: in WAL mode the log is synced with each commit.
+    assert_eq!(synchronous.await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
+    let (folder, store) = open();
+    let standing = || store.standing().unwrap();
+    let first = standing();
+    store.get(Kind::Name, "a").await.unwrap();
+    store.remove(Kind::Name, "a").await.unwrap();
+    assert_eq!(standing(), first);
+    store.put(Kind::Name, entry("a", "1")).await.unwrap();
+    store.spend(thing("a", 1, 10)).await.unwrap();
+    assert_eq!(standing().mark, first.mark + 2);
+    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
+    assert_eq!(standing().mark, first.mark + 2, "nothing was written");
+    // Another process on the same file.
+    Embedded::open(&file(&folder))
+        .unwrap()
+        .put(Kind::Name, entry("b", "1"))
+        .await
+        .unwrap();
+    store.get(Kind::Name, "a").await.unwrap();
+    assert_eq!((standing().mark, standing().id), (first.mark + 3, first.id));
+}
+
+#[tokio::test]
+async fn attack_42_a_store_from_before_is_refused() {
+    let (folder, store) = open();
+    drop(store);
+    let backup = copy(&folder);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    store.put(Kind::Revoked, entry("a", "{}")).await.unwrap();
+    let now = store.standing().unwrap();
+    let line = serde_json::json!({ "store": now, "v": 1 }).to_string();
+    let unsaid = fs::read(folder.path().join("store.mark")).unwrap();
+    store.keep_mark().await.unwrap();
+    let said = fs::read(folder.path().join("store.mark")).unwrap();
+    drop(store);
+    restore(&folder, &backup);
+    let refused = || match Embedded::open(&file(&folder)) {
+        Err(StoreError::Older { found, known, .. }) => (found, known),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(), (now.mark - 1, now.mark), "by store.mark");
+    fs::write(folder.path().join("store.mark"), &unsaid).unwrap();
+    drop(Embedded::open(&file(&folder)).unwrap());
+    log(&folder, &[&line, "{}", "no JSON"]);
+    assert_eq!(refused(), (now.mark - 1, now.mark), "by the log");
+    fs::remove_file(folder.path().join("store.mark")).unwrap();
+    assert_eq!(refused(), (now.mark - 1, now.mark), "by the log alone");
+    fs::write(folder.path().join("store.mark"), &said).unwrap();
+    log(&folder, &[]);
+    assert_eq!(refused(), (now.mark - 1, now.mark));
+    fs::write(folder.path().join("store.mark"), "half").unwrap();
+    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Mark { .. })));
+}
+
+#[tokio::test]
+async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
+    let (folder, store) = open();
+    store.put(Kind::Revoked, entry("a", "{}")).await.unwrap();
+    store.keep_mark().await.unwrap();
+    let known = store.standing().unwrap();
+    drop(store);
+    let other = {
+        let (other, store) = open();
+        drop(store);
+        copy(&other)
+    };
+    let lost = || assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Lost { .. })));
+    fs::remove_file(file(&folder)).unwrap();
+    lost();
+    assert!(!file(&folder).exists(), "nothing takes its place");
+    restore(&folder, b"");
+    lost();
+    restore(&folder, &other);
+    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { known: by, .. }) if by == known));
+    let accepts = |folder: &tempfile::TempDir| accept::<StoreError>(&file(folder), || Ok(()));
+    let accepted = accepts(&folder).unwrap();
+    assert_eq!(accepted.known, Some(known.clone()));
+    assert!(
+        accepted.now.id != known.id
+            && accepted.now.mark > known.mark
+            && Some(&accepted.now.id) != accepted.found.map(|found| found.id).as_ref()
+    );
+    let store = Embedded::open(&file(&folder)).unwrap();
+    assert_eq!(store.standing(), Some(accepted.now));
+    drop(store);
+    assert!(matches!(accepts(&folder), Err(StoreError::Known(_))), "there is nothing to accept");
+    // What is accepted is not what was there before either.
+    restore(&folder, &other);
+    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { .. })));
+    // The log's last lines are about the store of before: store.mark is newer.
+    accepts(&folder).unwrap();
+    log(&folder, &[&serde_json::json!({ "store": known }).to_string()]);
+    Embedded::open(&file(&folder)).unwrap();
+    for trace in ["seal.key", "attestation.jsonl"] {
+        let (folder, store) = open();
+        drop(store);
+        fs::remove_file(file(&folder)).unwrap();
+        fs::remove_file(folder.path().join("store.mark")).unwrap();
+        fs::write(folder.path().join(trace), "x").unwrap();
+        assert!(
+            matches!(Embedded::open(&file(&folder)), Err(StoreError::Lost { .. })),
+            "{trace} says that there was one"
+        );
+        accepts(&folder).unwrap();
+        Embedded::open(&file(&folder)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn attack_42_a_store_that_loses_its_name_or_is_set_back_answers_nothing() {
+    let (folder, store) = open();
+    let away = folder.path().join("away");
+    let answers = async || store.get(Kind::Revoked, "a").await;
+    fs::rename(file(&folder), &away).unwrap();
+    assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "deleted");
+    fs::copy(&away, file(&folder)).unwrap();
+    assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "a copy is another file");
+    fs::rename(&away, file(&folder)).unwrap();
+    answers().await.unwrap();
+    let set = |sql: &'static str| {
+        let other = rusqlite::Connection::open(file(&folder)).unwrap();
+        other.execute_batch(sql).unwrap();
+    };
+    set("UPDATE store SET mark = mark - 1");
+    assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "set back");
+    set("UPDATE store SET mark = mark + 1");
+    answers().await.unwrap();
+    set("UPDATE store SET id = 'other'");
+    assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "another");
+}
+
+/// A database as a release made it that knew no identity of stores.
+fn of_older_release(path: &Path) {
+    let old = rusqlite::Connection::open(path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+         CREATE TABLE entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+         INSERT INTO uses VALUES ('ticket', 'a', 1, 10);
+         INSERT INTO entries VALUES ('name', 'a', '1');",
+    )
+    .unwrap();
+}
+
+#[tokio::test]
+async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_refused_with_both_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    of_older_release(&file(&folder));
+    log(&folder, &["{\"v\":1}"]);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
+    assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("a", "1")]);
+    let version = store.transact(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
+    assert_eq!(version.await.unwrap(), 1);
+    drop(store);
+    // Restored from before the upgrade.
+    fs::remove_file(file(&folder)).unwrap();
+    of_older_release(&file(&folder));
+    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { .. })));
+    rusqlite::Connection::open(file(&folder))
+        .unwrap()
+        .pragma_update(None, "user_version", 7)
+        .unwrap();
+    let error = Embedded::open(&file(&folder)).unwrap_err();
+    assert!(matches!(error, StoreError::Schema { found: 7, known: 1, .. }));
+    assert!(
+        error.to_string().contains("version 7") && error.to_string().contains("knows 1"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
+    let (folder, store) = open();
+    drop(store);
+    let backup = copy(&folder);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    for number in 0..200 {
+        store.put(Kind::Name, entry(&format!("{number:0>1000}"), "1")).await.unwrap();
+    }
+    store.transact(|connection| connection.execute_batch("SELECT 1")).await.unwrap();
+    // What a crash leaves: the log of transactions is there still.
+    let left = fs::read(folder.path().join("gateway.db-wal")).unwrap();
+    drop(store);
+    restore(&folder, &backup);
+    fs::write(folder.path().join("gateway.db-wal"), &left).unwrap();
+    // Either SQLite finds that they fit, and all of it is there, or it is refused: never a half of each.
+    match Embedded::open(&file(&folder)) {
+        Ok(store) => assert_eq!(store.list(Kind::Name).await.unwrap().len(), 200),
+        Err(error) => assert!(
+            matches!(
+                error,
+                StoreError::Damaged { .. } | StoreError::Older { .. } | StoreError::Database(_)
+            ),
+            "{error}"
+        ),
+    }
+}

@@ -1,0 +1,125 @@
+//! The store under the running program: one that is lost, from before, or another's is noticed, and answers nothing.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+
+use support::{Answer, Gateway, POOL, bearer, next_boot, tpm};
+
+/// What `serve` says when it does not start.
+fn refusal(gateway: &Gateway) -> String {
+    let output = gateway.try_command(&["serve"]);
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn stop(gateway: &mut Gateway) {
+    gateway.terminate();
+    gateway.wait();
+}
+
+fn remove(gateway: &Gateway) {
+    for file in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        drop(fs::remove_file(gateway.path("state").join(file)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_store_restored_from_before_a_revocation_is_refused() {
+    let mut gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-1"]);
+    stop(&mut gateway);
+    let backup = fs::read(gateway.path("state/gateway.db")).unwrap();
+    gateway.command(&["node", "revoke", "worker-1"]);
+    remove(&gateway);
+    fs::write(gateway.path("state/gateway.db"), &backup).unwrap();
+    let said = refusal(&gateway);
+    assert!(
+        said.contains("gateway.db is at mark ") && said.contains("it had come to ") && said.contains("store accept"),
+        "{said}"
+    );
+    // The administrator's commands do not work on it either.
+    for command in [&["node", "revoke", "worker-1"][..], &["node", "list"], &["ek", "list"]] {
+        assert!(!gateway.try_command(command).status.success(), "{command:?}");
+    }
+    assert!(!gateway.try_command(&["check"]).status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tickets_are_worthless_when_it_is_accepted() {
+    let mut gateway = Gateway::start();
+    gateway.settings("[ticket]\nuses = 1\n");
+    stop(&mut gateway);
+    gateway.run();
+    let ticket = bearer(&gateway.ticket().await);
+    stop(&mut gateway);
+    let backup = fs::read(gateway.path("state/gateway.db")).unwrap();
+    let mark = fs::read(gateway.path("state/store.mark")).unwrap();
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&ticket]).await.is_config(&full);
+    gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-spent");
+    gateway.kill();
+    remove(&gateway);
+    fs::write(gateway.path("state/gateway.db"), &backup).unwrap();
+    // Somebody who restores everything but the log.
+    fs::write(gateway.path("state/store.mark"), &mark).unwrap();
+    assert!(refusal(&gateway).contains("at mark"));
+    let records = gateway.records();
+    let known = &records.last().unwrap()["store"];
+    let said = gateway.command(&["store", "accept"]);
+    assert!(said.contains(known["id"].as_str().unwrap()), "{said}");
+    gateway.run();
+    gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-invalid");
+    gateway.ticket().await;
+    assert!(
+        !gateway.try_command(&["store", "accept"]).status.success(),
+        "there is nothing to accept"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
+    let mut gateway = Gateway::start();
+    gateway.ticket().await;
+    stop(&mut gateway);
+    remove(&gateway);
+    let said = refusal(&gateway);
+    assert!(said.contains("gateway.db is not there") && said.contains("store accept"), "{said}");
+    let revoke = gateway.try_command(&["node", "revoke", "worker-1"]);
+    assert!(!revoke.status.success() && revoke.stdout.is_empty());
+    gateway.command(&["store", "accept"]);
+    gateway.run();
+    gateway.ticket().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_nothing() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-1"]);
+    let ticket = bearer(&gateway.attest(next_boot(&case), None).await.ticket());
+    let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status.as_u16();
+    assert_eq!(ready().await, 200);
+    let (there, away) = (gateway.path("state/gateway.db"), gateway.path("state/away.db"));
+    fs::rename(&there, &away).unwrap();
+    assert_eq!(ready().await, 503);
+    gateway.line(|line| line.contains("was deleted, replaced or set back"));
+    gateway.config("/config/worker", &[&ticket]).await.try_again();
+    gateway.attest(next_boot(&case), None).await.refused(503, "unavailable");
+    let revoke = gateway.try_command(&["node", "revoke", "worker-1"]);
+    assert!(!revoke.status.success() && revoke.stdout.is_empty());
+    assert!(!there.exists(), "nothing takes its place");
+    // Another one in its place, be it a copy.
+    fs::copy(&away, &there).unwrap();
+    assert_eq!(ready().await, 503);
+    fs::rename(&away, &there).unwrap();
+    assert_eq!(ready().await, 200);
+    gateway
+        .config("/config/worker", &[&ticket])
+        .await
+        .is_config(&gateway.rendered(POOL, "full"));
+}

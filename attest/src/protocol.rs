@@ -26,6 +26,17 @@ pub const CONFIG_PREFIX: &str = "/config/";
 pub const SERVICE: &str = "attestation-gateway";
 /// The value of [`Discovery::protocol`].
 pub const VERSION: u32 = 1;
+/// The parameter of [`DISCOVERY_PATH`] that names the pool a node is about to ask for: `?pool=worker`.
+pub const POOL_PARAMETER: &str = "pool";
+/// The longest that a pool may have a node wait, seconds. Four hours: a night's outage is for people, and a session with a cloud's metadata
+/// service outlives it.
+pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
+/// How long a node waits that was told to come again, and not for how long, seconds.
+pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
+/// A header of a node's request for its config: the code ([`HELD_TOO_LONG`]) of why it shows nothing, or less than it could.
+pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
+/// The gateway has told the node to come again for as long as the pool has nodes wait.
+pub const HELD_TOO_LONG: &str = "held-too-long";
 /// Content type of a [`Problem`] (RFC 9457).
 pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 
@@ -224,6 +235,10 @@ pub struct Discovery {
     pub protocol: u32,
     /// The kinds of evidence that this gateway can verify, by their words ([`Kind::as_str`]). A node offers no others.
     pub kinds: Vec<String>,
+    /// How long a node of the pool that was asked about waits if it is told to come again, seconds. Only in the answer to who asks about a
+    /// pool that is there: a node of an earlier release does not, and would not understand it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u64>,
 }
 
 /// Body of [`CHALLENGE_PATH`]: who asks, and for which pool.

@@ -226,6 +226,7 @@ fn challenges(bench: &Bench, nonce: &[u8], reason: &str) {
         service: SERVICE.to_owned(),
         protocol: VERSION,
         kinds: vec!["tpm".to_owned()],
+        hold_seconds: None,
     };
     let challenge = ChallengeResponse {
         challenge: "opaque".to_owned(),

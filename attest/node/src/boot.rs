@@ -1,34 +1,38 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, say what happened.
 //!
 //! Whatever goes wrong, the boot is no worse off than without this program: the pointer is only replaced by a complete one, and
-//! the time is bounded. The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
+//! the time is bounded ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attest::Kind;
+use attest::protocol::HELD_TOO_LONG;
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Target};
 use crate::cloud::{Base, nitro_tpm};
+use crate::console::say;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
+use crate::patience::Patience;
 use crate::pointer::platform::{Instance, Platform, pointer_file};
-use crate::pointer::{Pointer, Source, write};
+use crate::pointer::{Place, Pointer, Source, write};
 use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
-/// Kept back from the deadline, so that what hangs on the network is reported as such and not as a deadline that passed.
-const REPORT_TIME: Duration = Duration::from_secs(1);
+/// How old a ticket may become while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
+const TICKET_FRESH: Duration = Duration::from_secs(120);
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -41,8 +45,10 @@ pub struct Settings {
     pub tcti: String,
     /// The firmware's event log.
     pub event_log: PathBuf,
-    /// The most time that all of it may take.
+    /// The most time that all of it may take; anew whenever a gateway tells this node to come again.
     pub deadline: Duration,
+    /// The most time to wait for a gateway that does so.
+    pub hold: Duration,
     /// Kind of AK; P-256 by default, RSA-2048 if the TPM cannot make that.
     pub ak: Option<AkKind>,
     /// Kind of EK.
@@ -71,9 +77,11 @@ enum Work {
 
 #[derive(Default)]
 struct Done {
-    /// The pointer with all tickets; nothing if there are none.
+    /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
     pointer: Option<Zeroizing<Vec<u8>>>,
     attested: Vec<String>,
+    /// The sources whose gateways have told this node to come again for too long.
+    held: Vec<Place>,
     failed: Vec<Failure>,
     notes: Vec<String>,
 }
@@ -81,17 +89,18 @@ struct Done {
 /// Runs, says on stderr how it went, and returns 0 if the node has attested or has nothing to attest to, and 1 if it has not.
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
-    let deadline = Deadline::after(settings.deadline);
+    let patience = Arc::new(Patience::new(settings.deadline, settings.hold));
     let platform = Platform::read(&settings.cmdline, &settings.dmi);
     let output = settings.output.clone().unwrap_or_else(|| platform.user_config.clone());
     write::tidy(&output);
     let seconds = settings.deadline.as_secs_f32();
     let (sender, receiver) = mpsc::sync_channel(1);
+    let at_work = Arc::clone(&patience);
     let worker = thread::Builder::new().name("attest".to_owned()).spawn(move || {
         // The receiver is gone only when the process is about to be.
-        let _ = sender.send(work(&settings, &platform, deadline.before(REPORT_TIME)));
+        let _ = sender.send(work(&settings, &platform, &at_work));
     });
-    let result = match worker.map(|_| receiver.recv_timeout(deadline.remaining())) {
+    let result = match worker.map(|_| wait(&receiver, &patience)) {
         Ok(Ok(result)) => result,
         Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
             "deadline",
@@ -105,6 +114,16 @@ pub fn run(settings: Settings) -> ExitCode {
         )),
     };
     report(result, &output)
+}
+
+/// Waits for the work, until the deadline that stands at that moment.
+fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeoutError> {
+    loop {
+        match receiver.recv_timeout(patience.deadline().remaining()) {
+            Err(RecvTimeoutError::Timeout) if !patience.deadline().remaining().is_zero() => {}
+            result => return result,
+        }
+    }
 }
 
 fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
@@ -124,6 +143,7 @@ fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
         attested,
         mut failed,
         notes,
+        ..
     } = done;
     notes.iter().for_each(|note| say(&format!("note: {note}")));
     let written = pointer.map(|pointer| write::replace(output, &pointer));
@@ -138,10 +158,10 @@ fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
         )),
         None => {}
     }
-    let outcome = if matches!(written, Some(Ok(()))) {
-        "the other sources have their tickets"
-    } else {
-        "the pointer config is unchanged"
+    let outcome = match written {
+        Some(Ok(())) if attested.is_empty() => "the pointer config is unchanged, but for a header that says why",
+        Some(Ok(())) => "the other sources have their tickets",
+        _ => "the pointer config is unchanged",
     };
     failed
         .iter()
@@ -149,11 +169,7 @@ fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn say(line: &str) {
-    eprintln!("attest-node: {line}");
-}
-
-fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<Work, Failure> {
+fn work(settings: &Settings, platform: &Platform, patience: &Patience) -> Result<Work, Failure> {
     if platform.config_url {
         return Ok(Work::Nothing(
             "ignition.config.url is on the kernel command line, and Ignition prefers it to whatever this program writes".to_owned(),
@@ -161,7 +177,7 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
     }
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,
-        None => platform.pointer(&settings.metadata, deadline)?,
+        None => platform.pointer(&settings.metadata, patience.work())?,
     };
     let mut pointer = Pointer::parse(&bytes)?;
     let sources = pointer.sources();
@@ -176,15 +192,16 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
         instance: None,
     };
     if let Err(absent) = &surroundings.tpm {
-        surroundings.instance = platform.instance(&settings.metadata, deadline)?;
+        surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {
             return Err(absent.clone().into());
         }
     }
     let http = Http::new(trust)?;
     let mut done = Done::default();
-    let gateways = discover(&http, &sources, deadline, &mut done);
+    let gateways = discover(&http, &sources, patience, &mut done);
     if gateways.is_empty() {
+        done.write(&mut pointer);
         return match done.failed.is_empty() {
             true => Ok(Work::Nothing(format!(
                 "no source is an attestation gateway: {}",
@@ -199,10 +216,29 @@ fn work(settings: &Settings, platform: &Platform, deadline: Deadline) -> Result<
             .iter()
             .any(|kind| gateways.iter().any(|(_, takes)| takes.contains(kind)))
     {
-        surroundings.instance = platform.instance(&settings.metadata, deadline)?;
+        surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
-    attest_to_all(settings, &http, &gateways, &surroundings, deadline, &mut pointer, &mut done)?;
+    attest_to_all(settings, &http, &gateways, &surroundings, patience, &mut pointer, &mut done)?;
+    done.write(&mut pointer);
     Ok(Work::Done(done))
+}
+
+impl Done {
+    /// Notes why there is nothing for a source. A gateway that had this node wait for too long is to know what became of it.
+    fn fail(&mut self, place: Place, failure: Failure) {
+        if failure.code == HELD_TOO_LONG {
+            self.held.push(place);
+        }
+        self.failed.push(failure);
+    }
+
+    /// Makes the pointer that is to be written, if there is anything to say in it.
+    fn write(&mut self, pointer: &mut Pointer) {
+        self.held.iter().for_each(|place| pointer.set_not_attested(*place, HELD_TOO_LONG));
+        if !self.attested.is_empty() || !self.held.is_empty() {
+            self.pointer = Some(pointer.to_bytes());
+        }
+    }
 }
 
 /// What there may be to attest with.
@@ -214,14 +250,14 @@ struct Surroundings {
 }
 
 /// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
-fn discover<'a>(http: &Http, sources: &'a [Source], deadline: Deadline, done: &mut Done) -> Vec<(&'a Source, BTreeSet<Kind>)> {
+fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &mut Done) -> Vec<(&'a Source, BTreeSet<Kind>)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
-        let share = deadline.share(sources.len() - index);
-        match Gateway::new(http, &source.base, share).discover() {
+        let share = patience.work().share(sources.len() - index);
+        match Gateway::patiently(http, &source.base, share, patience).discover(&source.pool) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
-            Err(error) => done.failed.push(error.into()),
+            Err(error) => done.fail(source.place, error.into()),
         }
     }
     gateways
@@ -265,7 +301,7 @@ fn attest_to_all(
     http: &Http,
     gateways: &[(&Source, BTreeSet<Kind>)],
     surroundings: &Surroundings,
-    deadline: Deadline,
+    patience: &Patience,
     pointer: &mut Pointer,
     done: &mut Done,
 ) -> Result<(), Failure> {
@@ -288,7 +324,7 @@ fn attest_to_all(
         }
     }
     if let Some(instance) = &surroundings.instance {
-        match cloud_means(settings, instance, &takes, surroundings.tpm.is_ok(), deadline) {
+        match cloud_means(settings, instance, &takes, surroundings.tpm.is_ok(), patience.work()) {
             Ok(cloud) => means.cloud = cloud,
             Err(failure) => missing.push(failure),
         }
@@ -297,28 +333,43 @@ fn attest_to_all(
         return Err(missing.swap_remove(0));
     }
     done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
-    for (index, (source, takes)) in gateways.iter().enumerate() {
-        let share = deadline.share(gateways.len() - index);
-        let token = pointer.token(source.place);
-        let target = Target {
-            gateway: &Gateway::new(http, &source.base, share),
-            takes,
-            pool: &source.pool,
-            token: token.as_ref(),
-            deadline: share,
-        };
-        match attestation::attest(target, &mut means) {
-            Ok(attested) => {
-                pointer.set_ticket(source.place, &attested.ticket);
-                done.attested
-                    .push(format!("{attested} to {} for pool {}", source.base, source.pool));
+    let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
+    let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
+    let mut earned = BTreeMap::new();
+    let mut round: Vec<usize> = (0..gateways.len()).collect();
+    // Each round but the first is one in which a gateway has held this node for minutes, so their number is bounded as its patience is.
+    while !round.is_empty() {
+        let mut left = round.len();
+        for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
+            let share = patience.work().share(left);
+            left -= 1;
+            let target = Target {
+                gateway: &Gateway::patiently(http, &source.base, share, patience),
+                takes,
+                pool: &source.pool,
+                token: token.as_ref(),
+            };
+            match attestation::attest(target, &mut means) {
+                Ok(attested) => {
+                    pointer.set_ticket(source.place, &attested.ticket);
+                    let line = format!("{attested} to {} for pool {}", source.base, source.pool);
+                    earned.insert(index, (Instant::now(), line));
+                }
+                Err(failure) => {
+                    earned.remove(&index);
+                    done.fail(source.place, failure);
+                }
             }
-            Err(failure) => done.failed.push(failure),
         }
+        round.clear();
+        round.extend(
+            earned
+                .iter()
+                .filter(|(_, (at, _))| at.elapsed() > TICKET_FRESH)
+                .map(|(index, _)| *index),
+        );
     }
-    if !done.attested.is_empty() {
-        done.pointer = Some(pointer.to_bytes());
-    }
+    done.attested.extend(earned.into_values().map(|(_, line)| line));
     Ok(())
 }
 

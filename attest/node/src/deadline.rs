@@ -8,6 +8,8 @@ use aws_lc_rs::rand;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause: what Ignition itself ends at.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest pause of a node that was told to come again: a thousand of them are some hundred requests a second.
+const LONGEST_HELD_PAUSE: Duration = Duration::from_secs(10);
 
 /// A point in time after which nothing is attempted any more.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +22,12 @@ impl Deadline {
         // A deadline beyond the clock's range is as good as a day.
         let now = Instant::now();
         Self(now.checked_add(time).unwrap_or(now + Duration::from_secs(86_400)))
+    }
+
+    /// At this time.
+    #[must_use]
+    pub const fn at(time: Instant) -> Self {
+        Self(time)
     }
 
     /// What is left; zero once it has passed.
@@ -64,15 +72,27 @@ impl Default for Backoff {
 impl Backoff {
     /// The next pause; never longer than what the deadline leaves, and `None` once that is nothing.
     pub fn pause(&mut self, deadline: Deadline) -> Option<Duration> {
-        let mut random = [0; 2];
-        // Without randomness the pause is still a pause.
-        let _ = rand::fill(&mut random);
         let half = self.longest / 2;
-        let pause = half + half.mul_f64(f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX));
-        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
+        let pause = half + part_of(half);
+        self.longest = (self.longest * 2).min(LONGEST_PAUSE.max(self.longest));
         let remaining = deadline.remaining();
         (pause < remaining).then_some(pause)
     }
+
+    /// The next pause of who was told to come again; not before the time that it was told, and up to a half later.
+    pub fn held(&mut self, not_before: Option<Duration>) -> Duration {
+        let half = self.longest / 2;
+        let pause = half + part_of(half);
+        self.longest = (self.longest * 2).min(LONGEST_HELD_PAUSE);
+        not_before.map_or(pause, |time| pause.max(time + part_of(time / 2)))
+    }
+}
+
+/// Anything from nothing to all of it, by chance. Without randomness, nothing: a pause is still a pause.
+fn part_of(time: Duration) -> Duration {
+    let mut random = [0; 2];
+    let _ = rand::fill(&mut random);
+    time.mul_f64(f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX))
 }
 
 #[cfg(test)]
@@ -91,6 +111,21 @@ mod tests {
                 longest = (longest * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+
+    #[test]
+    fn who_is_held_comes_not_before_it_was_told_and_not_with_all_others() {
+        let mut backoff = Backoff::default();
+        let mut longest = FIRST_PAUSE;
+        for _ in 0..12 {
+            let pause = backoff.held(None);
+            assert!(pause >= longest / 2 && pause <= longest, "{pause:?} of {longest:?}");
+            longest = (longest * 2).min(LONGEST_HELD_PAUSE);
+        }
+        let told = Duration::from_secs(40);
+        let pauses: Vec<Duration> = (0..50).map(|_| backoff.held(Some(told))).collect();
+        assert!(pauses.iter().all(|pause| (told..=told * 3 / 2).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().min() != pauses.iter().max(), "all at once: {pauses:?}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use attest::protocol::HELD_TOO_LONG;
+
 use crate::cloud::CloudError;
 use crate::gateway::GatewayError;
 use crate::gateway::identity::IdentityError;
@@ -23,7 +25,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 34] = [
+pub const CODES: [&str; 35] = [
     "pointer-not-found",
     "pointer-malformed",
     "pointer-version",
@@ -35,6 +37,7 @@ pub const CODES: [&str; 34] = [
     "tpm-bank-missing",
     "gateway-unreachable",
     "gateway-failing",
+    HELD_TOO_LONG,
     "gateway-answer",
     "gateway-protocol",
     "gateway-task",
@@ -194,6 +197,12 @@ impl From<GatewayError> for Failure {
                 "check that the gateway runs and that this node's network reaches it".to_owned(),
             ),
             GatewayError::Failing { .. } => ("gateway-failing", "look at the gateway's log".to_owned()),
+            GatewayError::Held { .. } => (
+                HELD_TOO_LONG,
+                "find out from the gateway's log and its metrics what it is short of, then boot again; attestation.hold_seconds in the \
+                 pool's pool.toml is how long a node waits"
+                    .to_owned(),
+            ),
             GatewayError::Answer { .. } => (
                 "gateway-answer",
                 "check that the address in the pointer config is an attestation gateway's".to_owned(),
@@ -221,7 +230,7 @@ impl From<GatewayError> for Failure {
 }
 
 /// A gateway's code if it is one.
-fn code_of(code: &str) -> String {
+pub(crate) fn code_of(code: &str) -> String {
     let plain = code
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');

@@ -4,7 +4,7 @@
 //! ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, and the node gets what the pool gives to a node that
-//! shows nothing.
+//! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]).
 
@@ -12,10 +12,12 @@ pub mod attestation;
 pub mod boot;
 pub mod cloud;
 pub mod config;
+pub mod console;
 pub mod deadline;
 pub mod ek_table;
 pub mod failure;
 pub mod gateway;
+pub mod patience;
 pub mod pointer;
 pub mod state;
 pub mod tpm;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attest::protocol::HOLD_LIMIT_SECONDS;
 use attest_node::boot::{self, Settings};
 use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config;
@@ -34,9 +35,13 @@ struct Arguments {
     /// The firmware's event log; sent if it is there
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
-    /// The most seconds that all of this may take
+    /// The most seconds that all of this may take; anew whenever a gateway tells this node to come again
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
+    /// The most seconds to wait for a gateway that tells this node to come again, if its pool says more [default: as the pool says; one hour if
+    /// no gateway says anything]
+    #[arg(long, value_name = "SECONDS", default_value_t = HOLD_LIMIT_SECONDS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=HOLD_LIMIT_SECONDS))]
+    hold: u64,
     /// Attestation key to make: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM cannot make that]
     #[arg(long, value_name = "KIND")]
     ak: Option<AkKind>,
@@ -116,6 +121,7 @@ fn main() -> ExitCode {
         tcti,
         event_log,
         deadline,
+        hold,
         ak,
         ek,
         name,
@@ -163,6 +169,7 @@ fn main() -> ExitCode {
             tcti,
             event_log,
             deadline: Duration::from_secs(deadline),
+            hold: Duration::from_secs(hold),
             ak,
             ek,
             name,

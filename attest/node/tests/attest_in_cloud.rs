@@ -5,140 +5,17 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
 
+use attest::aws;
 use attest::azure::ImdsNonce;
 use attest::gcp::{Audience, request_path};
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::protocol::{ChallengeRequest, EvidenceRequest};
-use attest::{SpkiSha256, aws};
-use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
-use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use rustls_pki_types::PrivateKeyDer;
+use data_encoding::{BASE64, HEXLOWER};
 use serde_json::{Value, json};
-use support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
-
-const NONCE: [u8; 32] = [7; 32];
-/// What no output and no other server may ever hold.
-const TOKEN: &str = "SECRETTOKEN";
-
-/// What a gateway was told, by path.
-type Told = Arc<Mutex<Vec<(String, Value)>>>;
-
-/// A gateway that asks for a task and takes any evidence.
-struct Gateway {
-    port: u16,
-    authority: String,
-    server_key: SpkiSha256,
-    told: Told,
-}
-
-impl Gateway {
-    fn start(kinds: &Value, task: &Value) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca_key = KeyPair::generate().unwrap();
-        let ca = params.self_signed(&ca_key).unwrap();
-        let issuer = Issuer::new(params, ca_key);
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &issuer).unwrap().der().clone();
-        let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
-            .unwrap();
-        let config = Arc::new(config);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let told = Told::default();
-        let discovery = json!({"service": "attestation-gateway", "protocol": 1, "kinds": kinds});
-        let challenge = json!({
-            "challenge": "c", "nonce": BASE64.encode(&NONCE), "purpose": PURPOSE_CONFIG, "expires": 0, "task": task,
-        });
-        let ticket = json!({"ticket": "ticket.abc", "expires": 0, "url": "/config/worker"});
-        let all = Arc::clone(&told);
-        thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
-                let session = ServerConnection::new(Arc::clone(&config)).unwrap();
-                let mut stream = BufReader::new(StreamOwned::new(session, connection));
-                while let Some((path, body)) = read(&mut stream) {
-                    let answer = match path.as_str() {
-                        "/v1/attest" => &discovery,
-                        "/v1/attest/challenge" => &challenge,
-                        _ => &ticket,
-                    };
-                    all.lock().unwrap().push((path, body));
-                    let answer = answer.to_string();
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
-                    stream.get_mut().write_all(head.as_bytes()).unwrap();
-                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
-                    stream.get_mut().flush().unwrap();
-                }
-            }
-        });
-        Self {
-            port,
-            authority: format!("data:;base64,{}", BASE64.encode(ca.pem().as_bytes())),
-            server_key,
-            told,
-        }
-    }
-
-    fn pointer(&self) -> String {
-        json!({"ignition": {
-            "version": "3.2.0",
-            "config": {"merge": [{"source": format!("https://127.0.0.1:{}/config/worker?token={TOKEN}", self.port)}]},
-            "security": {"tls": {"certificateAuthorities": [{"source": self.authority}]}},
-        }})
-        .to_string()
-    }
-
-    fn told<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
-        let told = self.told.lock().unwrap();
-        let (_, body) = told
-            .iter()
-            .find(|(asked, _)| asked == path)
-            .unwrap_or_else(|| panic!("{path}: {told:?}"));
-        serde_json::from_value(body.clone()).unwrap()
-    }
-
-    fn offer(&self) -> ChallengeRequest {
-        self.told("/v1/attest/challenge")
-    }
-
-    fn evidence(&self) -> EvidenceRequest {
-        self.told("/v1/attest/evidence")
-    }
-}
-
-/// One request: its path, and its body as JSON. The handshake is a part of the first read.
-fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Option<(String, Value)> {
-    let mut line = String::new();
-    stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
-    let path = line.split(' ').nth(1)?.to_owned();
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.split_once(':') else { break };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).ok()?;
-    Some((path, serde_json::from_slice(&body).unwrap_or_default()))
-}
+use support::gateway::{Gateway, NONCE, TOKEN};
+use support::{Asked, GOOGLE, Reply, Server, google, google_token, imds, ok, status};
 
 struct Run {
     stderr: String,
@@ -211,29 +88,6 @@ impl Run {
         }
         assert_eq!(self.written, None);
     }
-}
-
-/// As Google's server, with this user data; identity tokens say for which path they were given.
-fn google(user_data: Option<String>) -> Server {
-    Server::start(GOOGLE, move |asked: &Asked, _| {
-        if asked.header("metadata-flavor") != Some("Google") {
-            return status(403);
-        }
-        let path = asked.path.split('?').next().unwrap();
-        match path.strip_prefix("/computeMetadata/v1/instance/").unwrap_or_default() {
-            "attributes/user-data" => user_data.as_ref().map_or_else(|| status(404), ok),
-            "id" => ok("4711"),
-            "service-accounts/default/email" => ok("worker@project.iam.example"),
-            "service-accounts/default/identity" => ok(google_token(&asked.path)),
-            _ => status(404),
-        }
-    })
-}
-
-fn google_token(path: &str) -> String {
-    let claims = json!({"path": path, "google": {"compute_engine": {"project_id": "project", "instance_id": "4711"}}});
-    let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
-    format!("{}.{}.c2ln", part(&json!({"alg": "RS256"})), part(&claims))
 }
 
 const GCP_DMI: &[(&str, &str)] = &[("sys_vendor", "Google\n"), ("product_name", "Google Compute Engine\n")];

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use attest::protocol::{HELD_TOO_LONG, NOT_ATTESTED_HEADER};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -18,7 +19,7 @@ use crate::audit::{Decision, Record, Shown, Verdict};
 use crate::enrolment;
 use crate::guesses::Standing;
 use crate::kubelet::Presented;
-use crate::policy::Grant;
+use crate::policy::{ConfigSet, Grant};
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
 use crate::tickets::{self, TicketError};
@@ -53,7 +54,9 @@ pub(super) async fn get(
         presented: presented.as_ref().map(|Extension(presented)| presented),
         now,
     };
-    let outcome = match decide(&gateway, &pool, &asked, &mut record, &mut kept).await {
+    let decided = decide(&gateway, &pool, &asked, &mut record, &mut kept).await;
+    record.alerts.extend(less_than_due(&headers, &record));
+    let outcome = match decided {
         Ok(config) => {
             record.verdict = Verdict::Served;
             record.config_sha256 = Some(config.sha256.clone());
@@ -76,6 +79,17 @@ pub(super) async fn get(
         Ok(recorded) => recorded.into_inner(),
         Err(_) => problem::empty_503(),
     }
+}
+
+/// What is to be said of a node that gets less because this gateway had no time for it. It is what the node says: anybody can.
+fn less_than_due(headers: &HeaderMap, record: &Record) -> Option<String> {
+    let held = headers.get(NOT_ATTESTED_HEADER).is_some_and(|code| code == HELD_TOO_LONG);
+    (held && record.grant != Some(ConfigSet::Full)).then(|| {
+        format!(
+            "this node says {HELD_TOO_LONG}: it wanted to attest, and this gateway has told it to come again for longer than the pool has \
+             nodes wait; it may get less than its due"
+        )
+    })
 }
 
 /// What is known of a request.

@@ -5,6 +5,7 @@ mod anchors;
 mod challenge;
 mod config;
 mod credential;
+mod discovery;
 mod evidence;
 mod health;
 mod kubelet;
@@ -15,17 +16,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest::protocol::{
-    CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, Discovery, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, SERVICE, VERSION,
-};
-use attest::{EkDigest, Endorsements, Kind};
+use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH};
+use attest::{EkDigest, Endorsements};
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
+use axum::{Router, middleware};
 pub use problem::{CODES, Refusal};
 use tokio::sync::Semaphore;
 
@@ -201,7 +200,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         time: gateway.settings.limits.request,
     };
     let busy = Router::new()
-        .route(DISCOVERY_PATH, get(discovery))
+        .route(DISCOVERY_PATH, get(discovery::get))
         .route(
             CHALLENGE_PATH,
             post(challenge::post).layer(DefaultBodyLimit::max(CHALLENGE_BODY_LIMIT_BYTES)),
@@ -227,14 +226,6 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
 /// Metrics, on an address of their own.
 pub fn metrics_router(gateway: Arc<Gateway>) -> Router {
     Router::new().route("/metrics", get(health::metrics)).with_state(gateway)
-}
-
-async fn discovery() -> Json<Discovery> {
-    Json(Discovery {
-        service: SERVICE.to_owned(),
-        protocol: VERSION,
-        kinds: Kind::ALL.iter().map(ToString::to_string).collect(),
-    })
 }
 
 /// Reads a body.

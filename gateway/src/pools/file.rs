@@ -8,6 +8,7 @@ use attest::aws::identity_document::IdentityDocumentRules;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::AttestedDocumentRules;
+use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::reference_values::PcrRule;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use serde::Deserialize;
@@ -42,12 +43,14 @@ struct File {
 #[serde(default, deny_unknown_fields)]
 struct Attestation {
     accepts: Vec<Combination>,
+    hold_seconds: u64,
 }
 
 impl Default for Attestation {
     fn default() -> Self {
         Self {
             accepts: vec![Kind::Tpm.into()],
+            hold_seconds: HOLD_DEFAULT_SECONDS,
         }
     }
 }
@@ -86,6 +89,8 @@ pub(super) struct PoolFile {
     pub grants: Grants,
     pub endorsement: Endorsement,
     pub policy: AppraisalPolicy,
+    /// How long a node of the pool waits when it is told to come again.
+    pub hold_seconds: u64,
     /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
     /// The folder with MachineConfigs; it need not be there.
@@ -155,10 +160,15 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         aws_sts: file.aws_sts,
         azure: file.azure,
     };
-    let policy = policy(file.attestation.accepts, rules, endorsement).map_err(|problem| PoolError::Attestation {
+    let wrong = |problem: String| PoolError::Attestation {
         path: path.to_owned(),
         problem,
-    })?;
+    };
+    let Attestation { accepts, hold_seconds } = file.attestation;
+    if hold_seconds > HOLD_LIMIT_SECONDS {
+        return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
+    }
+    let policy = policy(accepts, rules, endorsement).map_err(wrong)?;
     let GrantsFile {
         attested,
         token,
@@ -186,6 +196,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         kubelet_names,
         endorsement,
         policy,
+        hold_seconds,
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         acknowledged: file.pre_approved.acknowledged,

@@ -54,6 +54,8 @@ pub struct Pool {
     pub endorsement: Endorsement,
     /// Which evidence is accepted.
     pub policy: AppraisalPolicy,
+    /// How long a node waits when it is told to come again, seconds.
+    pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
     name: String,
@@ -410,6 +412,7 @@ impl Pool {
             grants: file.grants,
             endorsement: file.endorsement,
             policy: file.policy,
+            hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),
             unpinned: file
@@ -481,6 +484,7 @@ impl Pool {
         self.grants == other.grants
             && self.endorsement == other.endorsement
             && self.policy == other.policy
+            && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless
             && self.unpinned == other.unpinned

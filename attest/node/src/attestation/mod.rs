@@ -30,7 +30,7 @@ use self::means::{Means, TpmMeans};
 /// How often to start again with a new challenge when the old one was spent (the answer was lost) or has expired (the TPM is slow).
 const CHALLENGES_LIMIT: usize = 3;
 /// The gateway's codes that are worth a new challenge. Azure's metadata server may repeat a document for an earlier nonce.
-const WORTH_ANOTHER_CHALLENGE: [&str; 3] = ["challenge-spent", "challenge-expired", "azure-document-nonce"];
+const WORTH_ANOTHER_CHALLENGE: [&str; 4] = ["challenge-spent", "challenge-expired", "azure-document-nonce", "cloud-unavailable"];
 /// Highest PCR that may be quoted. 16 and 23 can be reset by anybody, 17 to 22 by a dynamic launch: they say nothing about a boot.
 const HIGHEST_PCR: u8 = 15;
 /// Longest ticket put into a header, in bytes: HTTP servers take 8 KiB of headers.
@@ -47,8 +47,6 @@ pub struct Target<'a> {
     pub pool: &'a str,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
-    /// The time there is.
-    pub deadline: Deadline,
 }
 
 /// What an attestation has earned, and by what.
@@ -91,7 +89,6 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
         takes,
         pool,
         token,
-        deadline,
     } = target;
     let request = ChallengeRequest {
         pool: pool.to_owned(),
@@ -106,7 +103,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
             "enable the TPM 2.0; in a cloud, give the instance what its evidence needs: see docs/evidence",
         ));
     }
-    let mut challenges = 0;
+    let (mut challenges, mut held) = (0, gateway.held());
     loop {
         challenges += 1;
         let (challenge, server_key) = gateway.challenge(&request)?;
@@ -117,7 +114,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
             pool,
             server_key: &server_key,
         };
-        let (evidence, identities) = answer(&challenge, &binding, means, token, deadline)?;
+        let (evidence, identities) = answer(&challenge, &binding, means, token, gateway.deadline())?;
         let kinds = evidence.kinds();
         match gateway.evidence(&EvidenceRequest {
             challenge: challenge.challenge,
@@ -127,8 +124,14 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
                 let ticket = check_ticket(response.ticket, &response.url, pool)?;
                 return Ok(Attested { ticket, kinds, identities });
             }
-            Err(GatewayError::Refused(problem))
-                if challenges < CHALLENGES_LIMIT && WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {}
+            Err(GatewayError::Refused(problem)) if WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {
+                // A challenge that was lost because this node was to come again does not count: its patience bounds those.
+                if gateway.held() > held {
+                    (challenges, held) = (0, gateway.held());
+                } else if challenges >= CHALLENGES_LIMIT {
+                    return Err(GatewayError::Refused(problem).into());
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -17,8 +17,8 @@ use super::sigv4::{self, Scope};
 use super::{CloudError, Metadata};
 
 const TOKEN: &str = "/latest/api/token";
-/// How long a session lasts: longer than the longest run (`--deadline`).
-const TOKEN_TTL: (&str, &str) = ("X-aws-ec2-metadata-token-ttl-seconds", "4000");
+/// How long a session lasts: the longest that there is (six hours), and longer than the longest run (`--hold` and `--deadline`).
+const TOKEN_TTL: (&str, &str) = ("X-aws-ec2-metadata-token-ttl-seconds", "21600");
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
 /// Where Ignition reads its config.
 const USER_DATA: &str = "/2019-10-01/user-data";

@@ -4,26 +4,29 @@
 pub mod identity;
 pub mod tls;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attest::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
-    EvidenceResponse, Problem, SERVICE, VERSION,
+    EvidenceResponse, POOL_PARAMETER, Problem, SERVICE, VERSION,
 };
 use attest::{Kind, SpkiSha256};
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, RETRY_AFTER};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
+use crate::console;
 use crate::deadline::{Backoff, Deadline};
-use crate::failure::printable;
+use crate::failure::{code_of, printable};
+use crate::patience::{ComeAgain, Next, Patience};
 
 use self::identity::Identity;
 use self::tls::{TlsProblem, Trust};
@@ -38,6 +41,10 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// How long a config may take: the largest one at 5 Mbit/s.
 const CONFIG_LIMIT: Duration = Duration::from_secs(120);
+/// Longest `Retry-After` that is heeded, seconds: what comes back sooner than that does no harm.
+const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
+/// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
+const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable"];
 
 /// What one answer may cost.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +84,16 @@ pub enum GatewayError {
         attempts: u32,
         /// HTTP status.
         status: u16,
+    },
+    /// It told this node to come again for as long as the pool has nodes wait.
+    #[error("{url} has told this node to come again for {seconds} s ({attempts} attempts)")]
+    Held {
+        /// What was asked last.
+        url: String,
+        /// How often, that time.
+        attempts: u32,
+        /// For how long.
+        seconds: u64,
     },
     /// The TLS connection is refused by this node.
     #[error(transparent)]
@@ -200,11 +217,12 @@ impl fmt::Debug for Http {
 }
 
 /// One gateway and the time there is for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Gateway<'http> {
     http: &'http Http,
     base: &'http str,
-    deadline: Deadline,
+    deadline: Cell<Deadline>,
+    patience: Option<&'http Patience>,
 }
 
 /// An answer that was read to its end.
@@ -212,6 +230,8 @@ struct Answer {
     status: StatusCode,
     body: Zeroizing<Vec<u8>>,
     server_key: Option<SpkiSha256>,
+    /// When to come again, if it says so.
+    not_before: Option<Duration>,
 }
 
 /// One attempt that brought no answer.
@@ -226,16 +246,45 @@ impl<'http> Gateway<'http> {
     /// The gateway at `base`, which is what stands before `/config/<pool>`.
     #[must_use]
     pub const fn new(http: &'http Http, base: &'http str, deadline: Deadline) -> Self {
-        Self { http, base, deadline }
+        Self {
+            http,
+            base,
+            deadline: Cell::new(deadline),
+            patience: None,
+        }
     }
 
-    /// Asks what the server is.
+    /// The same, waited for if it says "come again".
+    #[must_use]
+    pub const fn patiently(http: &'http Http, base: &'http str, deadline: Deadline, patience: &'http Patience) -> Self {
+        Self {
+            http,
+            base,
+            deadline: Cell::new(deadline),
+            patience: Some(patience),
+        }
+    }
+
+    /// The time there is for it at the moment. A gateway that says "come again" moves it on.
+    #[must_use]
+    pub const fn deadline(&self) -> Deadline {
+        self.deadline.get()
+    }
+
+    /// How often gateways have told this node to come again.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.patience.map_or(0, Patience::times)
+    }
+
+    /// Asks what the server is, on behalf of a node of this pool.
     ///
     /// # Errors
     /// All but [`GatewayError::Refused`].
-    pub fn discover(&self) -> Result<Discovered, GatewayError> {
-        let url = self.url(DISCOVERY_PATH);
-        let answer = self.exchange(&url, ANSWER, || self.http.client.get(&url))?;
+    pub fn discover(&self, pool: &str) -> Result<Discovered, GatewayError> {
+        // A pool's name needs no escaping; a gateway of an earlier release does not look at it.
+        let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}"));
+        let answer = self.exchange(&url, ANSWER, &[], || self.http.client.get(&url))?;
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
         }
@@ -246,6 +295,9 @@ impl<'http> Gateway<'http> {
                 found: discovery.protocol,
             }),
             Ok(discovery) => {
+                if let (Some(patience), Some(seconds)) = (self.patience, discovery.hold_seconds) {
+                    patience.told(seconds);
+                }
                 // A gateway of a later release may take kinds that this node has never heard of.
                 let known = Kind::ALL
                     .into_iter()
@@ -268,7 +320,7 @@ impl<'http> Gateway<'http> {
     /// [`GatewayError`].
     pub fn challenge(&self, request: &ChallengeRequest) -> Result<(ChallengeResponse, SpkiSha256), GatewayError> {
         let url = self.url(CHALLENGE_PATH);
-        let (response, server_key) = self.post(&url, request)?;
+        let (response, server_key) = self.post(&url, &[], request)?;
         let server_key = server_key.ok_or_else(|| GatewayError::Answer {
             url,
             what: "the server's certificate cannot be read".to_owned(),
@@ -276,12 +328,13 @@ impl<'http> Gateway<'http> {
         Ok((response, server_key))
     }
 
-    /// Sends the evidence. If an answer is lost on the way, the evidence is sent again and may be refused as spent.
+    /// Sends the evidence. If an answer is lost on the way, or it was to come again, the evidence is sent again and may be refused as spent.
     ///
     /// # Errors
-    /// [`GatewayError`].
+    /// [`GatewayError`]; [`GatewayError::Refused`] with `cloud-unavailable` after a pause: now is the time for another challenge.
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
-        self.post(&self.url(EVIDENCE_PATH), request).map(|(response, _)| response)
+        self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
+            .map(|(response, _)| response)
     }
 
     /// Asks for the config of a pool, and shows the client certificate of [`Http::showing`].
@@ -291,7 +344,7 @@ impl<'http> Gateway<'http> {
     pub fn config(&self, pool: &str, spec: &str) -> Result<Zeroizing<Vec<u8>>, GatewayError> {
         let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
         let accept = format!("application/vnd.coreos.ignition+json;version={spec}, */*;q=0.1");
-        let answer = self.exchange(&url, CONFIG, || self.http.client.get(&url).header(ACCEPT, &accept))?;
+        let answer = self.exchange(&url, CONFIG, &[], || self.http.client.get(&url).header(ACCEPT, &accept))?;
         if !self.http.identity.as_ref().is_some_and(|identity| identity.was_shown()) {
             return Err(GatewayError::Unasked { url });
         }
@@ -309,8 +362,13 @@ impl<'http> Gateway<'http> {
         format!("{}{path}", self.base)
     }
 
-    fn post<Q: Serialize, A: DeserializeOwned>(&self, url: &str, request: &Q) -> Result<(A, Option<SpkiSha256>), GatewayError> {
-        let answer = self.exchange(url, ANSWER, || self.http.client.post(url).json(request))?;
+    fn post<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        url: &str,
+        spent: &[&str],
+        request: &Q,
+    ) -> Result<(A, Option<SpkiSha256>), GatewayError> {
+        let answer = self.exchange(url, ANSWER, spent, || self.http.client.post(url).json(request))?;
         let garbage = |what: String| GatewayError::Answer { url: url.to_owned(), what };
         if answer.status == StatusCode::OK {
             // The message of serde_json may hold parts of the body, and the body may hold a ticket.
@@ -326,13 +384,19 @@ impl<'http> Gateway<'http> {
         Err(refused(&answer).unwrap_or_else(|| garbage(format!("status {}", answer.status.as_u16()))))
     }
 
-    /// Asks until there is an answer that is not a 5xx, or no time.
-    fn exchange(&self, url: &str, bounds: Bounds, request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
+    /// Asks until there is an answer that is not a 5xx, or no time. A 503 with one of the codes `spent` is an answer, after its pause.
+    fn exchange(&self, url: &str, bounds: Bounds, spent: &[&str], request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
         loop {
             attempts += 1;
             let failed = match self.attempt(url, bounds, request()) {
+                Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE && self.waits(url, &answer, &mut backoff, attempts)? => {
+                    if problem(&answer).is_some_and(|problem| spent.contains(&problem.code.as_str())) {
+                        return Ok(answer);
+                    }
+                    continue;
+                }
                 Ok(answer) if answer.status.is_server_error() => GatewayError::Failing {
                     url: url.to_owned(),
                     attempts,
@@ -346,15 +410,41 @@ impl<'http> Gateway<'http> {
                     error,
                 },
             };
-            match backoff.pause(self.deadline) {
+            match backoff.pause(self.deadline.get()) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(failed),
             }
         }
     }
 
+    /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
+    fn waits(&self, url: &str, answer: &Answer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
+        let Some(patience) = self.patience else { return Ok(false) };
+        let why = problem(answer).map(|problem| code_of(&problem.code)).unwrap_or_default();
+        let again = ComeAgain {
+            url,
+            why: &why,
+            pause: backoff.held(answer.not_before),
+        };
+        match patience.come_again(again, Instant::now()) {
+            Next::NotHeld => Ok(false),
+            Next::Over { held } => Err(GatewayError::Held {
+                url: url.to_owned(),
+                attempts,
+                seconds: held.as_secs(),
+            }),
+            Next::Pause { time, until, line } => {
+                line.iter().for_each(|line| console::say(line));
+                console::extend(until, "Waiting for a gateway that tells this node to come again");
+                std::thread::sleep(time);
+                self.deadline.set(patience.work());
+                Ok(true)
+            }
+        }
+    }
+
     fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<Answer, Lost> {
-        let limit = self.deadline.remaining().min(bounds.time);
+        let limit = self.deadline.get().remaining().min(bounds.time);
         if let Some(identity) = &self.http.identity {
             identity.begin();
         }
@@ -373,6 +463,7 @@ impl<'http> Gateway<'http> {
                 .and_then(|info| info.peer_certificate());
             let server_key = certificate.and_then(SpkiSha256::of_certificate);
             let status = response.status();
+            let not_before = retry_after(&response);
             let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));
             while let Some(chunk) = response.chunk().await.map_err(lost)? {
                 if body.len() + chunk.len() > bounds.bytes {
@@ -381,7 +472,12 @@ impl<'http> Gateway<'http> {
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok(Answer { status, body, server_key })
+            Ok(Answer {
+                status,
+                body,
+                server_key,
+                not_before,
+            })
         })
     }
 }
@@ -399,10 +495,20 @@ struct AVersion {
     _version: String,
 }
 
+/// The problem document in an answer, if it has one.
+fn problem(answer: &Answer) -> Option<Problem> {
+    serde_json::from_slice(&answer.body).ok()
+}
+
 /// The refusal in an answer, if it is one.
 fn refused(answer: &Answer) -> Option<GatewayError> {
-    let problem = serde_json::from_slice::<Problem>(&answer.body).ok()?;
-    Some(GatewayError::Refused(Box::new(problem)))
+    Some(GatewayError::Refused(Box::new(problem(answer)?)))
+}
+
+/// `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is not heeded: this node's clock may be anything.
+fn retry_after(response: &reqwest::Response) -> Option<Duration> {
+    let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(RETRY_AFTER_LIMIT_SECONDS)))
 }
 
 /// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.

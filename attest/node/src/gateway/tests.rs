@@ -116,7 +116,7 @@ fn http(status: u16, body: &str) -> Option<String> {
 }
 
 fn discover(trust: Trust, base: &str, patience: Duration) -> Result<Discovered, GatewayError> {
-    Gateway::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover()
+    Gateway::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover("worker")
 }
 
 fn check_tls(trust: Trust, server: &Server, code: &str, said: &[&str]) {

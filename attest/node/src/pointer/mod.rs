@@ -9,6 +9,7 @@ pub mod platform;
 pub mod source;
 pub mod write;
 
+use attest::protocol::NOT_ATTESTED_HEADER;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
@@ -142,7 +143,7 @@ impl Pointer {
         let headers = resource.get("httpHeaders").and_then(Value::as_array);
         for header in headers.map(Vec::as_slice).unwrap_or_default() {
             let text = |member: &str| header.get(member).and_then(Value::as_str);
-            if is_authorization(header) {
+            if is_named(header, "authorization") {
                 let bearer = text("value").and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
                 credentials.push(Zeroizing::new(bearer.to_owned()));
             }
@@ -156,9 +157,25 @@ impl Pointer {
     /// Puts a ticket into a source's headers. It takes the place of whatever credential the source had: the gateway refuses two
     /// at once, and a ticket is worth more than a token.
     pub fn set_ticket(&mut self, place: Place, ticket: &str) {
-        let Some(ignition) = self.config.get_mut("ignition").and_then(Value::as_object_mut) else {
+        let Some(resource) = self.resource_with_headers(place) else {
             return;
         };
+        if let Some(source) = resource.get("source").and_then(Value::as_str).and_then(without_token) {
+            resource.insert("source".to_owned(), json!(source));
+        }
+        set_header(resource, "Authorization", &format!("Bearer {ticket}"));
+    }
+
+    /// Has Ignition tell a source why this node shows it nothing, or less than it could. Its credentials stay.
+    pub fn set_not_attested(&mut self, place: Place, code: &str) {
+        if let Some(resource) = self.resource_with_headers(place) {
+            set_header(resource, NOT_ATTESTED_HEADER, code);
+        }
+    }
+
+    /// A source, in a config whose version has headers; without what an earlier run has said there.
+    fn resource_with_headers(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
+        let ignition = self.config.get_mut("ignition").and_then(Value::as_object_mut)?;
         // 3.0.0 has no httpHeaders and Ignition drops them without a word. 3.1.0 only adds to it.
         if let Some(version) = ignition.get_mut("version")
             && version == "3.0.0"
@@ -172,13 +189,11 @@ impl Pointer {
                 .and_then(|config| config.get_mut("merge"))
                 .and_then(|merge| merge.get_mut(index)),
         };
-        let Some(resource) = resource.and_then(Value::as_object_mut) else {
-            return;
-        };
-        if let Some(source) = resource.get("source").and_then(Value::as_str).and_then(without_token) {
-            resource.insert("source".to_owned(), json!(source));
+        let resource = resource.and_then(Value::as_object_mut)?;
+        if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
+            headers.retain(|header| !is_named(header, NOT_ATTESTED_HEADER));
         }
-        set_authorization(resource, ticket);
+        Some(resource)
     }
 
     /// The config as JSON.
@@ -188,21 +203,21 @@ impl Pointer {
     }
 }
 
-fn set_authorization(resource: &mut Map<String, Value>, ticket: &str) {
+fn set_header(resource: &mut Map<String, Value>, name: &str, value: &str) {
     let mut headers = match resource.remove("httpHeaders") {
         Some(Value::Array(headers)) => headers,
         _ => Vec::new(),
     };
-    headers.retain(|header| !is_authorization(header));
-    headers.push(json!({ "name": "Authorization", "value": format!("Bearer {ticket}") }));
+    headers.retain(|header| !is_named(header, name));
+    headers.push(json!({ "name": name, "value": value }));
     resource.insert("httpHeaders".to_owned(), Value::Array(headers));
 }
 
-fn is_authorization(header: &Value) -> bool {
+fn is_named(header: &Value, wanted: &str) -> bool {
     header
         .get("name")
         .and_then(Value::as_str)
-        .is_some_and(|name| name.eq_ignore_ascii_case("authorization"))
+        .is_some_and(|name| name.eq_ignore_ascii_case(wanted))
 }
 
 #[cfg(test)]
@@ -255,6 +270,29 @@ mod tests {
             Err("the pointer config is malformed: recursion limit exceeded at line 1 column 128"),
         );
         check_parse(&" ".repeat(POINTER_LIMIT_BYTES + 1), Err(&PointerError::TooLarge.to_string()));
+    }
+
+    #[test]
+    fn a_node_that_has_not_attested_says_why_and_keeps_what_it_has() {
+        let said = json!({"name": NOT_ATTESTED_HEADER, "value": "held-too-long"});
+        let token = json!({"name": "Authorization", "value": "Bearer token"});
+        let mut pointer = pointer(&merge(
+            "3.0.0",
+            &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token]}),
+        ));
+        for _ in 0..2 {
+            pointer.set_not_attested(Place::Merge(0), "held-too-long");
+            let after = merge(
+                "3.1.0",
+                &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token, said]}),
+            );
+            assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
+        }
+        // Whoever attests after all has nothing to say any more.
+        pointer.set_ticket(Place::Merge(0), "ticket.abc");
+        let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
+        let after = merge("3.1.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
+        assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
     }
 
     fn check_ticket(before: &Value, place: Place, after: &Value) {

@@ -1,6 +1,14 @@
-//! A small metadata server on a port of the kernel's choice, which speaks what a test says.
+//! A small metadata server, and a gateway beside it, on ports of the kernel's choice, which speaks what a test says.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "a test may panic, and not each test needs all")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, and not each test needs all"
+)]
+
+pub mod gateway;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,6 +16,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+
+use data_encoding::BASE64URL_NOPAD;
+use serde_json::{Value, json};
 
 /// What a server was asked: method, path with query, headers with names in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,4 +140,27 @@ pub fn imds(asked: &Asked, answer: impl Fn(&str) -> Reply) -> Reply {
         Some("SESSION==") if asked.method == "GET" => answer(&asked.path),
         _ => status(401),
     }
+}
+
+/// As Google's server, with this user data; identity tokens say for which path they were given.
+pub fn google(user_data: Option<String>) -> Server {
+    Server::start(GOOGLE, move |asked: &Asked, _| {
+        if asked.header("metadata-flavor") != Some("Google") {
+            return status(403);
+        }
+        let path = asked.path.split('?').next().unwrap();
+        match path.strip_prefix("/computeMetadata/v1/instance/").unwrap_or_default() {
+            "attributes/user-data" => user_data.as_ref().map_or_else(|| status(404), ok),
+            "id" => ok("4711"),
+            "service-accounts/default/email" => ok("worker@project.iam.example"),
+            "service-accounts/default/identity" => ok(google_token(&asked.path)),
+            _ => status(404),
+        }
+    })
+}
+
+pub fn google_token(path: &str) -> String {
+    let claims = json!({"path": path, "google": {"compute_engine": {"project_id": "project", "instance_id": "4711"}}});
+    let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
+    format!("{}.{}.c2ln", part(&json!({"alg": "RS256"})), part(&claims))
 }

@@ -190,3 +190,14 @@ fn the_samples_sections_are_what_they_say() {
     let default = SAMPLE.replace("#: ", "");
     assert_eq!(load_text(&default).unwrap().policy, load_text(SAMPLE).unwrap().policy);
 }
+
+#[test]
+fn nodes_do_not_wait_for_ever() {
+    let load = |text: &str| load_text(&format!("[grants]\n[attestation]\n{text}\n{TPM}")).map(|pool| pool.hold_seconds);
+    assert_eq!(load(""), Ok(3600));
+    assert_eq!(load("hold_seconds = 0"), Ok(0));
+    assert_eq!(load("hold_seconds = 14400"), Ok(14_400));
+    let error = load("hold_seconds = 14401").unwrap_err();
+    assert!(error.contains("[attestation]: hold_seconds is 14401; the most is 14400"), "{error}");
+    assert!(load("hold_seconds = -1").is_err());
+}

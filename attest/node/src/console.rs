@@ -1,0 +1,58 @@
+//! What this program says: lines on stderr, and to systemd how long it may take.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+use std::{env, io};
+
+/// A line on stderr, which in the initramfs is the console and the journal.
+pub fn say(line: &str) {
+    eprintln!("attest-node: {line}");
+}
+
+/// Has systemd wait for so long from now, if it started this program: more than its unit's `TimeoutStartSec=` allows.
+///
+/// The message is sd_notify(3)'s `EXTEND_TIMEOUT_USEC=`. What cannot be sent is not worth a line: then the unit's time holds.
+pub fn extend(time: Duration, status: &str) {
+    if let Some(socket) = env::var_os("NOTIFY_SOCKET") {
+        let message = format!("EXTEND_TIMEOUT_USEC={}\nSTATUS={status}\n", time.as_micros());
+        let _ = notify(socket.as_bytes(), message.as_bytes());
+    }
+}
+
+/// `socket` is a path, or `@` and an abstract name.
+fn notify(socket: &[u8], message: &[u8]) -> io::Result<usize> {
+    let address = match socket.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(message, &address)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_is_told_at_a_path_or_an_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let name = format!("attest-node-test-{}", std::process::id());
+        let sockets = [
+            (UnixDatagram::bind(&path).unwrap(), path.as_os_str().as_bytes().to_vec()),
+            (
+                UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
+                format!("@{name}").into_bytes(),
+            ),
+        ];
+        for (socket, address) in sockets {
+            notify(&address, b"STATUS=x").unwrap();
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer).unwrap();
+            assert_eq!(buffer.get(..length), Some(b"STATUS=x".as_slice()));
+        }
+        assert!(notify(b"/no/such/socket", b"").is_err());
+    }
+}

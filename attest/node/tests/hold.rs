@@ -1,0 +1,220 @@
+//! Nodes that are told to come again: whole runs of the program against a gateway that is busy.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::gateway::{Gateway, Instead, TOKEN};
+use support::{Server, google};
+
+const CHALLENGE: &str = "/v1/attest/challenge";
+const EVIDENCE: &str = "/v1/attest/evidence";
+/// Far beyond any `--deadline` here.
+const LONG: u64 = 300;
+
+/// A gateway for an instance of Google's, and its metadata server with the pointer.
+fn site(hold_seconds: Option<u64>, instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static) -> (Gateway, Server) {
+    let task = json!({"gcp": {"gateway": "api-int.example"}});
+    let gateway = Gateway::answering(&json!(["gcp", "token"]), &task, hold_seconds, instead);
+    let metadata = google(Some(gateway.pointer()));
+    (gateway, metadata)
+}
+
+fn problem(status: u16, code: &str) -> Option<Instead> {
+    let body = json!({"type": "t", "title": "T", "status": status, "code": code, "next_step": "n"});
+    Some(Some((status, String::new(), body.to_string())))
+}
+
+struct Run {
+    stderr: String,
+    success: bool,
+    written: Option<Value>,
+    took: Duration,
+}
+
+fn run(metadata: &Server, arguments: &[&str]) -> Run {
+    let folder = tempfile::tempdir().unwrap();
+    run_in(folder.path(), metadata, arguments)
+}
+
+fn run_in(folder: &Path, metadata: &Server, arguments: &[&str]) -> Run {
+    fs::write(folder.join("cmdline"), "ignition.platform.id=gcp\n").unwrap();
+    let start = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder)
+        .args(["--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
+        .args(["--output", "user.ign", "--state", "state", "--tcti", "device:/dev/no-such-tpm"])
+        .args(arguments)
+        .env("NOTIFY_SOCKET", folder.join("notify"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!stderr.contains("SECRET"), "{stderr}");
+    Run {
+        stderr,
+        success: output.status.success(),
+        written: fs::read(folder.join("user.ign"))
+            .ok()
+            .map(|bytes| serde_json::from_slice(&bytes).unwrap()),
+        took: start.elapsed(),
+    }
+}
+
+impl Run {
+    #[track_caller]
+    fn attested(&self) {
+        let written = self.written.as_ref().unwrap_or_else(|| panic!("{}", self.stderr)).to_string();
+        assert!(self.success && written.contains("Bearer ticket.abc"), "{}{written}", self.stderr);
+        assert!(!written.contains("attestation-not-attested"), "{written}");
+        let first = self.stderr.lines().next().unwrap();
+        assert!(first.starts_with("attest-node: waiting: https://127.0.0.1:"), "{first}");
+    }
+
+    #[track_caller]
+    fn failed(&self, said: &[&str]) {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        assert!(!self.success, "{}", self.stderr);
+        for part in said {
+            assert!(line.contains(part), "{part:?} is missing in {line}");
+        }
+    }
+}
+
+/// One request is answered with 503 for longer than the deadline: the node waits, and attests all the same.
+#[track_caller]
+fn check_held(path: &'static str, answer: fn() -> Option<Instead>) {
+    let (_gateway, metadata) = site(Some(LONG), move |asked, before| {
+        (asked.split('?').next() == Some(path) && before < 4).then(answer).flatten()
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    run.attested();
+    assert!(run.took > Duration::from_millis(1800), "not held at all: {:?}", run.took);
+}
+
+#[test]
+fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
+    check_held("/v1/attest", || Some(Some((503, String::new(), String::new()))));
+    check_held(CHALLENGE, || problem(503, "unavailable"));
+    check_held(EVIDENCE, || problem(503, "unavailable"));
+}
+
+#[test]
+fn each_come_again_starts_the_time_for_silence_anew() {
+    // Two seconds are gone before the last two answers are lost.
+    let (_gateway, metadata) = site(None, |path, before| match (path, before) {
+        (CHALLENGE, 0..4) => problem(503, "unavailable"),
+        (CHALLENGE, 4..6) => Some(None),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "8"]).attested();
+}
+
+#[test]
+fn a_gateway_that_falls_silent_is_not_held_for() {
+    let (_gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
+        (CHALLENGE, 0) => problem(503, "unavailable"),
+        (CHALLENGE, _) => Some(None),
+        _ => None,
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    run.failed(&["[gateway-unreachable]; next: ", "; the pointer config is unchanged"]);
+    assert!(run.took < Duration::from_secs(30), "{:?}", run.took);
+}
+
+#[test]
+fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
+    let (gateway, metadata) = site(Some(1), |path, _| {
+        (path == CHALLENGE).then(|| problem(503, "unavailable")).flatten()
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let systemd = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    let run = run_in(folder.path(), &metadata, &["--deadline", "60"]);
+    run.failed(&[
+        "has told this node to come again for 1 s",
+        "[held-too-long]; next: ",
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
+    let waiting = run.stderr.lines().next().unwrap();
+    for part in [
+        "[unavailable]",
+        "for 0 s so far",
+        "for 1 s at most",
+        "rd.systemd.mask=attest-node.service",
+    ] {
+        assert!(waiting.contains(part), "{part:?} is missing in {waiting}");
+    }
+    // What Ignition then reads is the pointer, with the token that it had, and one header more.
+    let mut expect: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    expect["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": "held-too-long"}]);
+    assert_eq!(run.written.unwrap(), expect);
+    assert!(expect.to_string().contains(TOKEN));
+    // And systemd has been told that this takes longer: the pause, and a minute.
+    let mut buffer = [0; 512];
+    let length = systemd.recv(&mut buffer).unwrap();
+    let message = String::from_utf8(buffer[..length].to_vec()).unwrap();
+    let extended = message.lines().find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
+    let extended: u64 = extended.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
+    assert!((60_000_000..=62_000_000).contains(&extended), "{message}");
+}
+
+#[test]
+fn nobody_is_held_against_the_will_of_who_started_the_program() {
+    let busy = |path: &str, _: usize| (path == CHALLENGE).then(|| problem(503, "unavailable")).flatten();
+    let (_gateway, metadata) = site(Some(LONG), busy);
+    let run = run(&metadata, &["--deadline", "2", "--hold", "0"]);
+    run.failed(&["answers 503", "[gateway-failing]", "; the pointer config is unchanged"]);
+    assert_eq!((run.written, run.stderr.lines().count()), (None, 1));
+    // The pool's own zero is the same.
+    let (_gateway, metadata) = site(Some(0), busy);
+    self::run(&metadata, &["--deadline", "2"]).failed(&["[gateway-failing]"]);
+}
+
+#[test]
+fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() {
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
+        (EVIDENCE, 0 | 3) => problem(503, "cloud-unavailable"),
+        (EVIDENCE, 1) => problem(503, "unavailable"),
+        (EVIDENCE, 2 | 4) => problem(403, "challenge-spent"),
+        (EVIDENCE, 5) => problem(403, "challenge-expired"),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "20"]).attested();
+    let told = gateway.told.lock().unwrap();
+    let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();
+    // What could not be verified has spent its challenge. What the gateway had no time for may not have.
+    let expect = [
+        CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE,
+        EVIDENCE,
+    ];
+    assert_eq!(asked, expect);
+}
+
+#[test]
+fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
+        (EVIDENCE, 0) => problem(503, "cloud-unavailable"),
+        (EVIDENCE, _) => problem(403, "challenge-spent"),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "20"]).failed(&["[challenge-spent]", "; the pointer config is unchanged"]);
+    let asked = gateway.told.lock().unwrap().iter().filter(|(path, _)| path == CHALLENGE).count();
+    assert_eq!(asked, 4, "one in vain, and three");
+}
+
+#[test]
+fn a_node_comes_back_when_it_is_told_to() {
+    let (_gateway, metadata) = site(None, |path, before| {
+        (path == CHALLENGE && before == 0).then(|| Some((503, "Retry-After: 2\r\n".to_owned(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", "10"]);
+    run.attested();
+    assert!(run.took >= Duration::from_secs(2), "{:?}", run.took);
+}

@@ -1,0 +1,151 @@
+//! A small gateway over TLS on a port of the kernel's choice, which speaks what a test says.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use attest::SpkiSha256;
+use attest::nonce::PURPOSE_CONFIG;
+use attest::protocol::{ChallengeRequest, EvidenceRequest};
+use data_encoding::BASE64;
+use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+
+pub const NONCE: [u8; 32] = [7; 32];
+/// What no output and no other server may ever hold.
+pub const TOKEN: &str = "SECRETTOKEN";
+
+/// What a gateway was told, by path.
+pub type Told = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// An answer in place of the usual one: status, further headers (each with its line's end), body; `None` closes the connection.
+pub type Instead = Option<(u16, String, String)>;
+
+/// A gateway that asks for a task and takes any evidence.
+pub struct Gateway {
+    pub port: u16,
+    pub authority: String,
+    pub server_key: SpkiSha256,
+    pub told: Told,
+}
+
+impl Gateway {
+    pub fn start(kinds: &Value, task: &Value) -> Self {
+        Self::answering(kinds, task, None, |_, _| None)
+    }
+
+    /// The same, whose discovery says how long nodes wait, and which answers some requests otherwise: by the path, and the number of
+    /// requests for that path before, from 0.
+    pub fn answering(
+        kinds: &Value,
+        task: &Value,
+        hold_seconds: Option<u64>,
+        instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
+    ) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca_key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&ca_key).unwrap();
+        let issuer = Issuer::new(params, ca_key);
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().der().clone();
+        let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let told = Told::default();
+        let mut discovery = json!({"service": "attestation-gateway", "protocol": 1, "kinds": kinds});
+        if let Some(seconds) = hold_seconds {
+            discovery["hold_seconds"] = json!(seconds);
+        }
+        let challenge = json!({
+            "challenge": "c", "nonce": BASE64.encode(&NONCE), "purpose": PURPOSE_CONFIG, "expires": 0, "task": task,
+        });
+        let ticket = json!({"ticket": "ticket.abc", "expires": 0, "url": "/config/worker"});
+        let all = Arc::clone(&told);
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let session = ServerConnection::new(Arc::clone(&config)).unwrap();
+                let mut stream = BufReader::new(StreamOwned::new(session, connection));
+                while let Some((path, body)) = read(&mut stream) {
+                    let usual = match path.as_str() {
+                        "/v1/attest?pool=worker" => &discovery,
+                        "/v1/attest/challenge" => &challenge,
+                        "/v1/attest/evidence" => &ticket,
+                        _ => panic!("nobody asks for {path}"),
+                    };
+                    let before = all.lock().unwrap().iter().filter(|(asked, _)| *asked == path).count();
+                    let answer = instead(&path, before).unwrap_or_else(|| Some((200, String::new(), usual.to_string())));
+                    all.lock().unwrap().push((path, body));
+                    let Some((status, headers, body)) = answer else { break };
+                    let head = format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+                    stream.get_mut().write_all(head.as_bytes()).unwrap();
+                    stream.get_mut().write_all(body.as_bytes()).unwrap();
+                    stream.get_mut().flush().unwrap();
+                }
+            }
+        });
+        Self {
+            port,
+            authority: format!("data:;base64,{}", BASE64.encode(ca.pem().as_bytes())),
+            server_key,
+            told,
+        }
+    }
+
+    pub fn pointer(&self) -> String {
+        json!({"ignition": {
+            "version": "3.2.0",
+            "config": {"merge": [{"source": format!("https://127.0.0.1:{}/config/worker?token={TOKEN}", self.port)}]},
+            "security": {"tls": {"certificateAuthorities": [{"source": self.authority}]}},
+        }})
+        .to_string()
+    }
+
+    pub fn told<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
+        let told = self.told.lock().unwrap();
+        let (_, body) = told
+            .iter()
+            .find(|(asked, _)| asked == path)
+            .unwrap_or_else(|| panic!("{path}: {told:?}"));
+        serde_json::from_value(body.clone()).unwrap()
+    }
+
+    pub fn offer(&self) -> ChallengeRequest {
+        self.told("/v1/attest/challenge")
+    }
+
+    pub fn evidence(&self) -> EvidenceRequest {
+        self.told("/v1/attest/evidence")
+    }
+}
+
+/// One request: its path, and its body as JSON. The handshake is a part of the first read.
+fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Option<(String, Value)> {
+    let mut line = String::new();
+    stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some((path, serde_json::from_slice(&body).unwrap_or_default()))
+}

@@ -1,0 +1,30 @@
+//! `GET /v1/attest`: what this server is, and what a node of a pool is to know beforehand.
+
+use std::sync::Arc;
+
+use attest::Kind;
+use attest::protocol::{Discovery, POOL_PARAMETER, SERVICE, VERSION};
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+
+use super::Gateway;
+use crate::pools::live::Lookup;
+
+pub(super) async fn get(State(gateway): State<Arc<Gateway>>, uri: Uri) -> Json<Discovery> {
+    Json(Discovery {
+        service: SERVICE.to_owned(),
+        protocol: VERSION,
+        kinds: Kind::ALL.iter().map(ToString::to_string).collect(),
+        hold_seconds: pool(&uri).and_then(|name| match gateway.pools.get(&name) {
+            Lookup::Pool(pool) => Some(pool.hold_seconds),
+            Lookup::NotYet | Lookup::Unknown => None,
+        }),
+    })
+}
+
+/// The pool that is asked about.
+fn pool(uri: &Uri) -> Option<String> {
+    let mut pools = url::form_urlencoded::parse(uri.query()?.as_bytes()).filter(|(name, _)| name == POOL_PARAMETER);
+    pools.next().map(|(_, pool)| pool.into_owned())
+}

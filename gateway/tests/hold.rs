@@ -1,0 +1,62 @@
+//! How long nodes wait that are told to come again: what the gateway says of it, and what becomes of a node that has waited in vain.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use attest::protocol::{Discovery, HELD_TOO_LONG, NOT_ATTESTED_HEADER};
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
+
+/// What discovery says about a pool.
+async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
+    let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
+    let discovery: Discovery = serde_json::from_slice(&answer.body).unwrap();
+    discovery.hold_seconds
+}
+
+/// Asks for the config as a node that has given up waiting; gives the last record's alerts.
+async fn given_up(gateway: &Gateway, code: &str, authorization: Option<&str>) -> Vec<String> {
+    let mut request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
+    request = request.header(NOT_ATTESTED_HEADER, code);
+    if let Some(authorization) = authorization {
+        request = request.header("authorization", authorization);
+    }
+    Answer::of(request).await;
+    let alerts = gateway.records().pop().unwrap()["alerts"].clone();
+    serde_json::from_value(alerts).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_told_how_long_its_pool_has_it_wait() {
+    let gateway = Gateway::start();
+    assert_eq!(hold(&gateway, "?pool=worker").await, Some(3600));
+    // A node of an earlier release does not ask, and would not understand the answer.
+    assert_eq!(hold(&gateway, "").await, None);
+    for other in ["?pool=", "?pool=master", "?pool=..", "?worker", "?pools=worker"] {
+        assert_eq!(hold(&gateway, other).await, None, "{other}");
+    }
+    gateway.edit_pool(POOL, "#: [attestation]", "[attestation]\nhold_seconds = 7");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    assert_eq!(hold(&gateway, "?pool=worker").await, Some(7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
+    let gateway = Gateway::start();
+    let alerts = given_up(&gateway, HELD_TOO_LONG, None).await;
+    assert!(
+        alerts.len() == 1 && alerts[0].contains("it may get less than its due"),
+        "{alerts:?}"
+    );
+    gateway.line(|line| line.contains("WARN") && line.contains("held-too-long"));
+    // It decides nothing, and says nothing else: anybody can send it.
+    assert!(given_up(&gateway, "SECRET", None).await.is_empty());
+    assert!(!gateway.output().contains("SECRET"));
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    let token = gateway.token(&[]);
+    assert!(
+        given_up(&gateway, HELD_TOO_LONG, Some(&bearer(&token))).await.is_empty(),
+        "it has got what it wanted"
+    );
+}

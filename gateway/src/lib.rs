@@ -33,6 +33,7 @@ pub mod ek_roots;
 pub mod enrolment;
 pub mod guesses;
 pub mod ignition;
+pub mod inspection;
 pub mod instances;
 pub mod kubelet;
 pub mod machine_config;

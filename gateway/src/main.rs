@@ -55,9 +55,8 @@ enum Command {
     Certificates(commands::certificates::Arguments),
     /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
     Audit(commands::audit::Arguments),
-    /// Validate settings, certificates, pools, EK roots and state. Exit code 1 if the gateway would not work.
-    #[command(after_help = "Example:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml")]
-    Check,
+    /// Validate settings, certificates, pools, EK roots, state and addresses. Exit code 1 if serve would not start.
+    Check(commands::check::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -76,7 +75,7 @@ fn main() -> ExitCode {
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),
-        Command::Check => commands::check::run(&config),
+        Command::Check(arguments) => commands::check::run(&config, &arguments),
     };
     match result {
         Ok(code) => code,

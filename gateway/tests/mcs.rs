@@ -291,14 +291,17 @@ async fn attack_22_what_anybody_gets_says_nothing_of_the_rest_and_holds_no_secre
         }
     }
     gateway.kill();
-    // A secret in it keeps the gateway from starting, until the administrator says by its name that it is meant to be there.
+    // A secret in it keeps the pool from being served, until the administrator says by its name that it is meant to be there.
     let words = ["RSA", "PRIVATE", "KEY"].join(" ");
     let key = data_url::encode(format!("-----BEGIN {words}-----\nMIIE\n-----END {words}-----\n").as_bytes());
     gateway.machine_configs(POOL, &[("all.yaml", &MANIFESTS.replace("data:,early", &key))]);
-    let refused = gateway.try_command(&["check"]);
+    let refused = gateway.try_command(&["check", "--strict"]);
     assert!(!refused.status.success());
     let said = String::from_utf8(refused.stdout).unwrap();
-    assert!(said.contains("\"private-key /etc/early\"") && !said.contains("MIIE"), "{said}");
+    assert!(
+        said.contains("DEGRADED pool worker: ") && said.contains("\"private-key /etc/early\"") && !said.contains("MIIE"),
+        "{said}"
+    );
     gateway.edit_pool(
         POOL,
         "acknowledged = []",

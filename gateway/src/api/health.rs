@@ -14,8 +14,8 @@ pub(super) async fn alive() -> StatusCode {
     StatusCode::OK
 }
 
-/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, and when a pool cannot be served at all.
-/// A pool whose newest state is broken is served in its last good one: the answer says so, without the reason.
+/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, and when no pool is served. A pool that is
+/// not served, or in its last good state only, has a line, without the reason.
 pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, String) {
     let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     if gateway.is_draining() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use attest::Kind;
 
 use super::{Clouds, Role};
-use crate::pki::Finding;
+use crate::inspection::Finding;
 use crate::pools::{Endorsement, Pool};
 
 /// The kinds of evidence that need something of the gateway's folders or of somebody outside.
@@ -65,7 +65,7 @@ impl Clouds {
         warnings
     }
 
-    /// What `check` says.
+    /// What there is to say of what was read.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = KINDS

@@ -38,7 +38,7 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
 
 /// The folder of a pool that is there.
 fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
-    let folders = pools::folders(&settings.pools)?;
+    let folders = pools::folders(&settings.pools)?.pools;
     let Some(folder) = folders.get(pool) else {
         let known: Vec<&str> = folders.keys().map(String::as_str).collect();
         bail!(

@@ -1,4 +1,4 @@
-//! Whether the certificates hold: what `check` says, before a node finds out.
+//! Whether the certificates hold: what there is to say before a node finds out.
 
 use std::path::Path;
 
@@ -6,48 +6,40 @@ use attest::UnixTime;
 
 use super::expiry::EXPIRY_WARNING_SECONDS;
 use super::rotation::{self, Stage};
-use super::{Certificate, Serving, authority_keys, source};
-use crate::clock::rfc3339;
+use super::{Certificate, LiveTls, Serving, authority_keys, source};
+use crate::clock::{Clock, rfc3339};
+use crate::inspection::Finding;
 use crate::settings::TlsSettings;
 
-/// Something that `check` has found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
-    /// As it should be.
-    Good(String),
-    /// Worth knowing.
-    Warning(String),
-    /// The gateway would not work.
-    Error(String),
-}
-
-/// Inspects CA, certificate and key, and the CA of kubelets.
-#[must_use]
-pub fn inspect(files: &TlsSettings, now: UnixTime) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// Reads CA, certificate and key, and the CA of kubelets. `None` if there can be no TLS with them.
+pub(crate) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Finding>) -> Option<LiveTls> {
     for path in [
         files.key.clone(),
         authority_keys::authority_key(files),
         authority_keys::next_authority_key(files),
     ] {
-        if let Some(mode) = source::mode_too_open(&path) {
-            findings.push(Finding::Error(format!(
-                "{} has mode {mode:04o}: only its owner may read it (chmod 0600)",
-                path.display()
-            )));
+        findings.extend(source::exposed(&path).map(|exposed| {
+            let text = format!("{}: {exposed}", path.display());
+            if exposed.to_everybody {
+                Finding::Error(text)
+            } else {
+                Finding::Warning(text)
+            }
+        }));
+    }
+    let tls = match LiveTls::open(files, clock) {
+        Ok(tls) => tls,
+        Err(error) => {
+            findings.push(Finding::Error(error.to_string()));
+            return None;
         }
-    }
-    match Serving::load(files, now) {
-        Ok(serving) => look(files, &serving, now, &mut findings),
-        Err(error) => findings.push(Finding::Error(error.to_string())),
-    }
+    };
+    let (current, now) = (tls.current(), clock.now());
+    look(files, &current.serving, now, findings);
     if let Some(path) = &files.client_ca {
-        match source::authorities(path) {
-            Ok(authorities) => findings.extend(authorities.iter().map(|ca| validity(path, ca, now))),
-            Err(error) => findings.push(Finding::Error(error.to_string())),
-        }
+        findings.extend(current.client_authorities.certificates().map(|ca| validity(path, ca, now)));
     }
-    findings
+    Some(tls)
 }
 
 fn look(files: &TlsSettings, serving: &Serving, now: UnixTime, findings: &mut Vec<Finding>) {
@@ -99,7 +91,8 @@ fn validity(path: &Path, certificate: &Certificate, now: UnixTime) -> Finding {
         rfc3339(until)
     );
     match now.as_secs() {
-        now if now < from || now > until => Finding::Error(format!("{text}; now it is {}", rfc3339(now))),
+        // What the gateway needs itself is current, or there would be no TLS. The others are not believed, and nothing else depends on them.
+        now if now < from || now > until => Finding::Degraded(format!("{text}; now it is {}", rfc3339(now))),
         now if now.saturating_add(EXPIRY_WARNING_SECONDS) > until => Finding::Warning(text),
         _ => Finding::Good(text),
     }

@@ -18,7 +18,7 @@ pub mod watch;
 use attest::UnixTime;
 pub use certificate::{Certificate, Fingerprint};
 pub use expiry::EXPIRY_WARNING_SECONDS;
-pub use inspect::{Finding, inspect};
+pub(crate) use inspect::inspect;
 pub use install::{InstallError, Installation};
 pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{LiveTls, TlsError};

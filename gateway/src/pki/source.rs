@@ -1,5 +1,6 @@
 //! Where certificates and keys come from: files with PEM, or with the manifest of a Secret or ConfigMap that holds PEM.
 
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -131,11 +132,33 @@ pub fn digest<'p>(paths: impl IntoIterator<Item = &'p Path>) -> [u8; 32] {
     bytes
 }
 
-/// The mode of a key's file, if others than its owner may read it.
+/// A private key's file that others than its owner can reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exposed {
+    /// Whether that is everybody, and not only the file's group. A group may be meant: Kubernetes gives a volume to one.
+    pub to_everybody: bool,
+    mode: u32,
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.to_everybody { "everybody" } else { "its group" };
+        write!(
+            f,
+            "mode {:04o} lets {who} at a private key (chmod 0600; in a volume of Kubernetes, defaultMode: 0400)",
+            self.mode
+        )
+    }
+}
+
+/// Whether others than its owner can reach a private key's file.
 #[must_use]
-pub fn mode_too_open(path: &Path) -> Option<u32> {
+pub fn exposed(path: &Path) -> Option<Exposed> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    (mode & 0o077 != 0).then_some(mode)
+    (mode & 0o077 != 0).then_some(Exposed {
+        to_everybody: mode & 0o007 != 0,
+        mode,
+    })
 }
 
 /// A file's PEM, whatever it is wrapped in.

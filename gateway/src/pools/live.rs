@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::folder::{Folder, Reader};
 use super::upstream::{Fetched, Upstream, UpstreamSettings};
-use super::{Pool, PoolError, folders};
+use super::{Folders, Pool, PoolError, folders};
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
@@ -19,7 +19,7 @@ use crate::watch::Quiet;
 const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
 
 /// What is said of a pool that never was good.
-const NOT_SERVED: &str = "it is not served until that is well";
+pub(crate) const NOT_SERVED: &str = "it is not served until that is well";
 
 /// All pools, as they are served.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct LivePools {
     reloading: Mutex<BTreeMap<String, Server>>,
     /// The folders that what is served was read from.
     watched: RwLock<BTreeSet<PathBuf>>,
+    /// What lies among the pools and is none, in words.
+    misnamed: RwLock<BTreeSet<String>>,
 }
 
 /// One pool, as it is served.
@@ -47,6 +49,19 @@ struct Live {
 struct Broken {
     reason: String,
     since: u64,
+    /// Whether another server is the cause.
+    elsewhere: bool,
+}
+
+/// A pool that is not served, as it never was good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    /// The pool.
+    pub name: String,
+    /// What is wrong.
+    pub reason: String,
+    /// Whether another server is the cause, and not what lies here.
+    pub elsewhere: bool,
 }
 
 /// What the log says of a reload.
@@ -89,11 +104,10 @@ pub enum Occasion {
 }
 
 impl LivePools {
-    /// Reads every pool for the first time.
+    /// Reads every pool for the first time. One that cannot be served is in nobody's way: [`LivePools::unserved`] names it.
     ///
     /// # Errors
-    /// [`PoolError`], for the first that cannot be served. A server that does not answer is no reason not to start: it may come back,
-    /// and other pools are served meanwhile.
+    /// [`PoolError`], if there are none.
     pub async fn open(folder: &Path, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, PoolError> {
         let live = Self {
             folder: folder.to_owned(),
@@ -102,27 +116,30 @@ impl LivePools {
             pools: ArcSwap::default(),
             reloading: Mutex::default(),
             watched: RwLock::default(),
+            misnamed: RwLock::default(),
         };
         let mut servers = live.reloading.lock().await;
         let mut pools = BTreeMap::new();
         let mut watched = BTreeSet::from([folder.to_owned()]);
-        for (name, folder) in folders(folder)? {
+        let Folders { pools: folders, misnamed } = folders(folder)?;
+        live.note(&misnamed, &mut Vec::new());
+        for (name, folder) in folders {
             let (read, reader) = read(&name, &folder).await;
             watched.extend(reader.watched);
-            let pool = match live.assemble(&name, read?, &mut servers, Occasion::Change).await {
+            let assembled = match read {
+                Ok(read) => live.assemble(&name, read, &mut servers, Occasion::Change).await,
+                Err(error) => Err(error),
+            };
+            let pool = match assembled {
                 // Nothing was said before that a failing server could be served by.
                 Ok((pool, _)) => Live {
                     pool: Some(Arc::new(pool)),
                     broken: None,
                 },
-                Err(error @ PoolError::Upstream { .. }) => {
-                    tracing::error!("pool {name}: {error}; {NOT_SERVED}");
-                    Live {
-                        pool: None,
-                        broken: Some(live.broken(&error)),
-                    }
-                }
-                Err(error) => return Err(error),
+                Err(error) => Live {
+                    pool: None,
+                    broken: Some(live.broken(&error)),
+                },
             };
             live.metrics.pool_broken(&name, pool.broken.is_some());
             pools.insert(name, pool);
@@ -155,7 +172,39 @@ impl LivePools {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
     }
 
-    /// Whether every pool is served, and a line for each whose newest state is not: without the reason, which is the log's.
+    /// The pools that are not served.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<Unserved> {
+        let pools = self.pools.load();
+        let unserved = pools.iter().filter(|(_, live)| live.pool.is_none());
+        unserved
+            .filter_map(|(name, live)| {
+                let Broken { reason, elsewhere, .. } = live.broken.clone()?;
+                Some(Unserved {
+                    name: name.clone(),
+                    reason,
+                    elsewhere,
+                })
+            })
+            .collect()
+    }
+
+    /// What lies among the pools and is none, in words.
+    #[must_use]
+    pub fn misnamed(&self) -> Vec<String> {
+        let misnamed = self.misnamed.read().unwrap_or_else(PoisonError::into_inner);
+        misnamed.iter().cloned().collect()
+    }
+
+    /// Says of what is no pool that it is not served, once.
+    fn note(&self, misnamed: &[PoolError], news: &mut Vec<News>) {
+        let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
+        let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
+        news.extend(misnamed.difference(&known).map(|new| News::Bad(format!("{new}; it is not served"))));
+        *known = misnamed;
+    }
+
+    /// Whether any pool is served, and a line for each whose newest state is not: without the reason, which is the log's.
     #[must_use]
     pub fn health(&self) -> (bool, Vec<String>) {
         let pools = self.pools.load();
@@ -166,7 +215,8 @@ impl LivePools {
                 None => format!("pool {name}: not served, its source could not be read since {since}; the log says why"),
             })
         });
-        (pools.values().all(|live| live.pool.is_some()), lines.collect())
+        // Whoever wants a pool that is served must not be kept from it by one that is not.
+        (pools.values().any(|live| live.pool.is_some()), lines.collect())
     }
 
     /// The folders to watch for changes.
@@ -188,13 +238,14 @@ impl LivePools {
     /// `quiet` stays as it is: a file there may be half of what it is going to be.
     pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) {
         let mut servers = self.reloading.lock().await;
-        let folders = match folders(&self.folder) {
+        let Folders { pools: folders, misnamed } = match folders(&self.folder) {
             Ok(folders) => folders,
             Err(error) => return tracing::error!("{error}; all pools stay as they are"),
         };
         let before = self.pools.load_full();
         let mut pools = BTreeMap::new();
         let mut news = Vec::new();
+        self.note(&misnamed, &mut news);
         let mut others = Vec::new();
         let mut watched = BTreeSet::from([self.folder.clone()]);
         for (name, folder) in folders {
@@ -302,6 +353,7 @@ impl LivePools {
         Broken {
             reason: error.to_string(),
             since: self.clock.now().as_secs(),
+            elsewhere: error.is_elsewhere(),
         }
     }
 

@@ -241,16 +241,33 @@ pub enum PoolError {
     None(PathBuf),
 }
 
-/// The folders of all pools, by the pools' names.
+/// What is in the folder of pools.
+#[derive(Debug)]
+pub struct Folders {
+    /// The pools' folders, by the pools' names; at least one.
+    pub pools: BTreeMap<String, PathBuf>,
+    /// What is no pool, because no pointer could ask for it.
+    pub misnamed: Vec<PoolError>,
+}
+
+impl PoolError {
+    /// Whether another server is the cause, and not what lies here: it may be gone by itself.
+    #[must_use]
+    pub const fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Upstream { source, .. } if !source.is_of_settings())
+    }
+}
+
+/// The folders of all pools.
 ///
 /// # Errors
-/// [`PoolError`], if there are none, or one has a name that no pointer could ask for.
-pub fn folders(folder: &Path) -> Result<BTreeMap<String, PathBuf>, PoolError> {
+/// [`PoolError`], if there are none.
+pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
     let io = |source| PoolError::Io {
         path: folder.to_owned(),
         source,
     };
-    let mut folders = BTreeMap::new();
+    let (mut folders, mut misnamed) = (BTreeMap::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_dir()) else {
@@ -259,16 +276,16 @@ pub fn folders(folder: &Path) -> Result<BTreeMap<String, PathBuf>, PoolError> {
         if name.starts_with('.') {
             continue;
         }
-        if !attest::challenge::is_pool_name(name) {
-            return Err(PoolError::Name(path));
+        if attest::challenge::is_pool_name(name) {
+            folders.insert(name.to_owned(), path);
+        } else {
+            misnamed.push(PoolError::Name(path));
         }
-        folders.insert(name.to_owned(), path);
     }
-    if folders.is_empty() {
-        Err(PoolError::None(folder.to_owned()))
-    } else {
-        Ok(folders)
+    if !folders.is_empty() {
+        return Ok(Folders { pools: folders, misnamed });
     }
+    Err(misnamed.pop().unwrap_or_else(|| PoolError::None(folder.to_owned())))
 }
 
 /// What a pool's proofs earn, by its `pool.toml` alone.

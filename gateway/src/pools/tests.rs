@@ -23,7 +23,7 @@ fn load_with(change: impl FnOnce(&Path)) -> Result<Pool, String> {
     fs::write(pool.join("pool.toml"), SAMPLE).unwrap();
     change(&pool);
     let folders = folders(folder.path()).map_err(|error| error.to_string())?;
-    let (name, pool) = folders.first_key_value().unwrap();
+    let (name, pool) = folders.pools.first_key_value().unwrap();
     Pool::of_folder(name, Reader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 

@@ -24,14 +24,12 @@ use tower::ServiceExt;
 use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError};
 use crate::clock::Clock;
-use crate::cloud::{self, CloudError, Clouds};
-use crate::ek_roots::{self, EkRootsFolderError};
+use crate::cloud;
 use crate::guesses::Guesses;
+use crate::inspection::{Depth, Faults, Found, Inspection};
 use crate::kubelet::Presented;
 use crate::metrics::Metrics;
-use crate::pki::{self, LiveTls, TlsError};
-use crate::pools::PoolError;
-use crate::pools::live::LivePools;
+use crate::pki;
 use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
@@ -67,29 +65,15 @@ pub enum ServeError {
         /// What happened.
         source: std::io::Error,
     },
-    /// The address.
-    #[error("cannot listen on {listen}: {source}")]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// What happened.
-        source: std::io::Error,
-    },
-    /// The MCS certificate.
+    /// What the settings name.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Faults(#[from] Faults),
+    /// Another gateway serves with this state.
+    #[error("{0}: another gateway is writing the attestation log there")]
+    Served(std::path::PathBuf),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signal(std::io::Error),
-    /// The pools.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// The EK roots.
-    #[error(transparent)]
-    EkRoots(#[from] EkRootsFolderError),
-    /// What evidence of clouds is verified against.
-    #[error(transparent)]
-    Cloud(#[from] CloudError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -102,6 +86,14 @@ pub enum ServeError {
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
+}
+
+/// An address that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub(crate) struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
 }
 
 /// A gateway that listens, and has not served anybody yet.
@@ -125,12 +117,14 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub async fn bind(settings: Settings, clock: Clock) -> Result<Self, ServeError> {
+        let metrics = Arc::new(Metrics::default());
+        let found = inspect(&settings, clock, &metrics).await?;
         crate::store::make_private_folder(&settings.state).map_err(|source| ServeError::State {
             path: settings.state.clone(),
             source,
         })?;
         let store = Embedded::open(&settings.store())?;
-        Self::bind_with(settings, clock, Arc::new(store)).await
+        Self::assemble(settings, clock, Arc::new(store), metrics, found).await
     }
 
     /// As [`Server::bind`], with a store of the caller's.
@@ -138,34 +132,33 @@ impl Server {
     /// # Errors
     /// [`ServeError`].
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
-        let tls = LiveTls::open(&settings.tls, clock)?;
+        let metrics = Arc::new(Metrics::default());
+        let found = inspect(&settings, clock, &metrics).await?;
+        Self::assemble(settings, clock, store, metrics, found).await
+    }
+
+    async fn assemble(
+        settings: Settings,
+        clock: Clock,
+        store: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+        found: Found,
+    ) -> Result<Self, ServeError> {
+        let Found {
+            tls,
+            pools,
+            ek_roots,
+            clouds,
+            listener,
+            metrics_listener,
+        } = found;
         let hangup = Hangup {
             pools: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
             certificates: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
             clouds: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
         };
-        let metrics = Arc::new(Metrics::default());
-        let pools = LivePools::open(&settings.pools, clock, Arc::clone(&metrics)).await?;
-        let ek_roots = ek_roots::load(&settings.ek_roots)?;
-        for warning in pools
-            .all()
-            .iter()
-            .flat_map(|pool| pool.warnings(!ek_roots.roots.is_empty(), settings.tls.client_ca.is_some()))
-        {
-            tracing::warn!("{warning}");
-        }
-        for refused in &ek_roots.refused {
-            tracing::warn!("left out of the EK roots: {refused}");
-        }
-        let clouds = Clouds::open_counted(&settings.clouds, tls.current().serving.dns_name(), Arc::clone(&metrics))?;
-        for refused in clouds.refused() {
-            tracing::warn!("left out of the clouds' certificates: {refused}");
-        }
-        for warning in pools.all().iter().flat_map(|pool| clouds.warnings(pool)) {
-            tracing::warn!("{warning}");
-        }
         let seal = Seal::open(&settings.seal_key())?;
-        let blobs = Blobs::open(&settings.state.join("evidence"))?;
+        let blobs = Blobs::open(&settings.evidence())?;
         let mut ek_root_blobs = Vec::new();
         for certificate in &ek_roots.certificates {
             let name = Blobs::name(certificate);
@@ -180,11 +173,6 @@ impl Server {
         }
         store.forget_expired(forgettable(clock)).await?;
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
-        let listener = listen(settings.listen).await?;
-        let metrics_listener = match settings.metrics_listen {
-            Some(address) => Some(listen(address).await?),
-            None => None,
-        };
         tracing::info!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
             listener
@@ -306,10 +294,15 @@ impl Server {
     }
 }
 
-async fn listen(listen: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(listen)
-        .await
-        .map_err(|source| ServeError::Listen { listen, source })
+/// Reads what the settings name. The log has what is not as it should be.
+async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Found, ServeError> {
+    let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
+    inspection.log();
+    inspection.into_found()?.ok_or_else(|| ServeError::Served(settings.state.clone()))
+}
+
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }
 
 /// Metrics, over plain HTTP: no node and no config has anything to do with it.

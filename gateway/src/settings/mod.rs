@@ -11,6 +11,7 @@ use attest::SpkiSha256;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 use file::File;
 pub use file::LogFormat;
+use tracing_subscriber::EnvFilter;
 
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
@@ -186,6 +187,13 @@ impl Settings {
             return range("limits", "0".to_owned(), "connections and requests are at least 1");
         }
         let folder = path.parent().unwrap_or(Path::new(""));
+        if let Err(error) = EnvFilter::try_new(&log.filter) {
+            return range(
+                "log.filter",
+                format!("{:?} ({error})", log.filter),
+                "a tracing filter, such as \"info\" or \"warn,attestation=info\"",
+            );
+        }
         let request = seconds("limits.request_seconds", limits.request_seconds, 300)?;
         let clouds = match cloud::checked((outgoing, gcp, aws, azure), folder, request) {
             Ok(clouds) => clouds,
@@ -227,6 +235,12 @@ impl Settings {
     #[must_use]
     pub fn attestation_log(&self) -> PathBuf {
         self.state.join("attestation.jsonl")
+    }
+
+    /// The attestation log's large parts.
+    #[must_use]
+    pub fn evidence(&self) -> PathBuf {
+        self.state.join("evidence")
     }
 
     /// The store.
@@ -296,6 +310,7 @@ mod tests {
         assert!(error("[limits]\nconnections = -1").contains("line 2"));
         assert!(error("[tls]\nprevious_keys = [\"abc\"]").contains("64"));
         assert!(error("[log]\nformat = \"xml\"").contains("text"));
+        assert!(error("[log]\nfilter = \"a=b=c\"").contains("log.filter is \"a=b=c\""));
         assert!(error("[outgoing]\nproxy = \"x\"").contains("proxy"));
         assert!(error("[outgoing.connect]\n\"10.0.0.5\" = \"10.0.0.5:443\"").contains("names of hosts"));
         assert!(error("[outgoing.connect]\n\"a.b\" = \"10.0.0.5\"").contains("line 2"));

@@ -98,6 +98,29 @@ impl Embedded {
         })
     }
 
+    /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
+    ///
+    /// # Errors
+    /// As [`Embedded::open`].
+    pub fn look(file: &Path) -> Result<bool, StoreError> {
+        let known = Known::beside(file)?;
+        if !file.exists() && fs::symlink_metadata(file).is_err() {
+            known.check(file, &Found::Nothing)?;
+            return Ok(false);
+        }
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(file)
+            .map_err(|source| StoreError::Io {
+                path: file.to_owned(),
+                source,
+            })?;
+        let (connection, _) = connect(file)?;
+        known.check(file, &schema::look(file, &connection)?)?;
+        Ok(true)
+    }
+
     /// Runs `work` in the next transaction; the answer comes when that is committed.
     pub(super) async fn transact<T: Send + 'static>(
         &self,

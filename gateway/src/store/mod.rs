@@ -139,6 +139,14 @@ pub enum StoreError {
         /// The newest one that is known here.
         known: i64,
     },
+    /// The tables are nobody's.
+    #[error("{path} is not a store of this or an older release: {source}")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        source: rusqlite::Error,
+    },
     /// There is no store, and there was one.
     #[error(
         "{path} is not there, or is empty, but {known}: without it revoked nodes are trusted and spent tickets are good again. \

@@ -21,6 +21,9 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 ";
 
+/// What every release's tables have.
+const COLUMNS: [(&str, &str); 2] = [("uses", "kind, id, uses, remember_until"), ("entries", "kind, id, value")];
+
 /// What a file holds, before anything is written to it.
 pub(super) fn look(file: &Path, connection: &Connection) -> Result<Found, StoreError> {
     let version = version(connection)?;
@@ -30,6 +33,15 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<Found, StoreE
             found: version,
             known: VERSION,
         });
+    }
+    for (table, columns) in COLUMNS {
+        let there: bool = connection.query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1", [table], |row| row.get(0))?;
+        if there && let Err(source) = connection.prepare(&format!("SELECT {columns} FROM {table}")) {
+            return Err(StoreError::Foreign {
+                path: file.to_owned(),
+                source,
+            });
+        }
     }
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries')", [], |row| {
         row.get(0)

@@ -185,10 +185,10 @@ fn key(settings: &Settings) -> Item {
 
 /// An item for a private key, as its file is.
 fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
-    match (read, source::mode_too_open(path)) {
+    match (read, source::exposed(path)) {
         (Err(problem), _) => item.problem(problem),
-        (Ok(()), Some(mode)) => item.problem(format!("mode {mode:04o}: only its owner may read it (chmod 0600)")),
-        (Ok(()), None) => item,
+        (Ok(()), Some(exposed)) if exposed.to_everybody => item.problem(exposed),
+        (Ok(()), _) => item,
     }
 }
 

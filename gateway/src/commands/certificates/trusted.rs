@@ -131,7 +131,7 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         rotates: "replace the file that pool.toml names".to_owned(),
     };
     let folders = match pools::folders(&settings.pools) {
-        Ok(folders) => folders,
+        Ok(folders) => folders.pools,
         Err(error) => return vec![item("upstream CAs".to_owned(), place(&settings.pools)).problem(error)],
     };
     let mut items = Vec::new();

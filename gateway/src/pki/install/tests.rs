@@ -208,7 +208,7 @@ fn a_key_that_is_lost_or_another_is_replaced() {
         assert!(Serving::load(&folder.files, at(NOW)).is_err());
         folder.switch();
         Serving::load(&folder.files, at(NOW)).unwrap();
-        assert_eq!(source::mode_too_open(&folder.files.key), None);
+        assert_eq!(source::exposed(&folder.files.key), None);
     };
     check(&|key| fs::remove_file(key).unwrap());
     check(&|key| fs::write(key, "garbage").unwrap());

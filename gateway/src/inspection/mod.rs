@@ -1,0 +1,215 @@
+//! What there is to say of a gateway before it serves: one list, which `check` prints and by which `serve` refuses to start. So the one
+//! fails exactly when the other does. Nothing is made or changed for it.
+
+mod pools;
+mod state;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+use crate::clock::Clock;
+use crate::cloud::Clouds;
+use crate::ek_roots::{self, EkRootsFolder};
+use crate::metrics::Metrics;
+use crate::pki::{self, LiveTls};
+use crate::pools::live::LivePools;
+use crate::server;
+use crate::settings::Settings;
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// As it should be.
+    Good(String),
+    /// Worth knowing.
+    Warning(String),
+    /// Something of this gateway's own is broken, and the rest is served without it.
+    Degraded(String),
+    /// The gateway does not serve.
+    Error(String),
+}
+
+/// How closely to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// What is needed to serve.
+    Start,
+    /// All that can be known, however long it takes: every config in every version.
+    Thorough,
+}
+
+/// What the settings name, read and judged.
+#[derive(Debug)]
+pub struct Inspection {
+    /// What there is to say, in the order in which it was found.
+    pub findings: Vec<Finding>,
+    found: Option<Found>,
+}
+
+/// What a gateway needs to serve, besides its state.
+#[derive(Debug)]
+pub struct Found {
+    /// The MCS certificate.
+    pub tls: LiveTls,
+    /// The pools.
+    pub pools: LivePools,
+    /// Who endorses TPMs.
+    pub ek_roots: EkRootsFolder,
+    /// What evidence of clouds is verified against.
+    pub clouds: Clouds,
+    /// Where nodes come.
+    pub listener: TcpListener,
+    /// Where metrics are fetched.
+    pub metrics_listener: Option<TcpListener>,
+}
+
+/// Why the gateway does not serve: every reason that was found.
+#[derive(Debug, thiserror::Error)]
+pub struct Faults(Vec<String>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl Inspection {
+    /// Reads everything that the settings name, and tries the addresses. If a gateway serves on this state, they are its own: then they are
+    /// left alone.
+    pub async fn of(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
+        let mut findings = Vec::new();
+        let tls = pki::inspect(&settings.tls, clock, &mut findings);
+        let ek_roots = ek_roots(settings, &mut findings);
+        let name = tls.as_ref().map(LiveTls::current);
+        let name = name.as_ref().and_then(|tls| tls.serving.dns_name());
+        let clouds = match Clouds::open_counted(&settings.clouds, name, Arc::clone(metrics)) {
+            Ok(clouds) => {
+                findings.extend(clouds.findings());
+                Some(clouds)
+            }
+            Err(error) => {
+                findings.push(Finding::Error(error.to_string()));
+                None
+            }
+        };
+        let known = pools::Known {
+            roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
+            client_ca: settings.tls.client_ca.is_some(),
+            clouds: clouds.as_ref(),
+            depth,
+        };
+        let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics)).await {
+            Ok(pools) => {
+                pools::inspect(&pools, &known, &mut findings);
+                Some(pools)
+            }
+            Err(error) => {
+                findings.push(Finding::Error(error.to_string()));
+                None
+            }
+        };
+        let (listener, metrics_listener) = match state::inspect(settings, &mut findings) {
+            state::Use::Free => addresses(settings, &mut findings).await,
+            state::Use::Served => {
+                findings.push(Finding::Good(format!(
+                    "a gateway is serving with {}: its log and its addresses are not tried",
+                    settings.state.display()
+                )));
+                (None, None)
+            }
+        };
+        let found = match (tls, pools, ek_roots, clouds, listener) {
+            (Some(tls), Some(pools), Some(ek_roots), Some(clouds), Some(listener)) => Some(Found {
+                tls,
+                pools,
+                ek_roots,
+                clouds,
+                listener,
+                metrics_listener,
+            }),
+            _ => None,
+        };
+        Self { findings, found }
+    }
+
+    /// Whether the gateway does not serve.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
+    }
+
+    /// Whether there is anything that is not as it should be.
+    #[must_use]
+    pub fn complains(&self) -> bool {
+        self.findings.iter().any(|finding| !matches!(finding, Finding::Good(_)))
+    }
+
+    /// Tells the log what is not as it should be, but for what keeps the gateway from serving.
+    pub fn log(&self) {
+        for finding in &self.findings {
+            match finding {
+                Finding::Good(_) | Finding::Error(_) => {}
+                Finding::Warning(text) => tracing::warn!("{text}"),
+                Finding::Degraded(text) => tracing::error!("{text}"),
+            }
+        }
+    }
+
+    /// What was found, for a gateway that is to serve. `None` if another one serves with this state.
+    ///
+    /// # Errors
+    /// [`Faults`], if there is an error among the findings.
+    pub fn into_found(self) -> Result<Option<Found>, Faults> {
+        let errors: Vec<String> = self
+            .findings
+            .into_iter()
+            .filter_map(|finding| match finding {
+                Finding::Error(text) => Some(text),
+                _ => None,
+            })
+            .collect();
+        if errors.is_empty() { Ok(self.found) } else { Err(Faults(errors)) }
+    }
+}
+
+fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsFolder> {
+    let folder = match ek_roots::load(&settings.ek_roots) {
+        Ok(folder) => folder,
+        Err(error) => {
+            findings.push(Finding::Error(error.to_string()));
+            return None;
+        }
+    };
+    findings.push(Finding::Good(format!(
+        "{}: {} certificates",
+        settings.ek_roots.display(),
+        folder.certificates.len()
+    )));
+    let refused = folder.refused.iter();
+    findings.extend(refused.map(|refused| Finding::Warning(format!("left out of the EK roots: {refused}"))));
+    if folder.roots.is_empty() {
+        findings.push(Finding::Warning(
+            "no EK roots: only TPMs on the allowlist are endorsed (attest-gateway ek add)".to_owned(),
+        ));
+    }
+    Some(folder)
+}
+
+/// Takes the addresses. Who is not going to serve gives them back by dropping them.
+async fn addresses(settings: &Settings, findings: &mut Vec<Finding>) -> (Option<TcpListener>, Option<TcpListener>) {
+    let mut listen = async |address| match server::listen(address).await {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            findings.push(Finding::Error(error.to_string()));
+            None
+        }
+    };
+    let listener = listen(settings.listen).await;
+    let metrics = match settings.metrics_listen {
+        Some(address) => listen(address).await,
+        None => None,
+    };
+    (listener, metrics)
+}

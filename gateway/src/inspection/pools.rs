@@ -1,0 +1,77 @@
+//! What there is to say of the pools.
+
+use super::{Depth, Finding};
+use crate::cloud::Clouds;
+use crate::policy::ConfigSet;
+use crate::pools::Pool;
+use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
+
+/// What decides what a pool's settings mean.
+pub(super) struct Known<'a> {
+    /// Whether any maker's TPMs are endorsed.
+    pub roots: bool,
+    /// Whether kubelets are asked for their certificates.
+    pub client_ca: bool,
+    /// What evidence of clouds is verified against, if that could be read.
+    pub clouds: Option<&'a Clouds>,
+    pub depth: Depth,
+}
+
+pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<Finding>) {
+    let unserved = pools.unserved();
+    // Another server may be back at any time. What is broken here stays so until somebody comes.
+    let hopeless = unserved.len() == pools.names().len() && !unserved.iter().any(|unserved| unserved.elsewhere);
+    for misnamed in pools.misnamed() {
+        findings.push(Finding::Degraded(format!("{misnamed}; it is not served")));
+    }
+    for Unserved { name, reason, elsewhere } in unserved {
+        let text = format!("pool {name}: {reason}; {NOT_SERVED}");
+        findings.push(match (hopeless, elsewhere) {
+            (true, _) => Finding::Error(text),
+            (false, true) => Finding::Warning(text),
+            (false, false) => Finding::Degraded(text),
+        });
+    }
+    for pool in pools.all() {
+        if known.depth == Depth::Thorough {
+            describe(&pool, findings);
+        }
+        let warnings = pool.warnings(known.roots, known.client_ca);
+        findings.extend(warnings.into_iter().map(Finding::Warning));
+        let warnings = known.clouds.iter().flat_map(|clouds| clouds.warnings(&pool));
+        findings.extend(warnings.map(Finding::Warning));
+    }
+}
+
+/// What it earns, and how large it is; and who cannot get it.
+fn describe(pool: &Pool, findings: &mut Vec<Finding>) {
+    findings.push(Finding::Good(format!(
+        "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; accepts {}{}",
+        pool.name(),
+        pool.grants.attested,
+        pool.grants.token,
+        pool.grants.kubelet,
+        pool.grants.nothing,
+        pool.policy
+            .accepts()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", or "),
+        pool.policy
+            .selection()
+            .map(|selection| format!("; quotes {selection}"))
+            .unwrap_or_default()
+    )));
+    findings.push(Finding::Good(format!("pool {}: {}", pool.name(), pool.summary())));
+    for set in [ConfigSet::PreApproved, ConfigSet::Full] {
+        // The newest version that fails says most; older ones fail for that, and for more.
+        if let Some(error) = pool.inexpressible(set).last() {
+            findings.push(Finding::Warning(format!(
+                "pool {}: nodes whose Ignition reads spec {} or older cannot get the {set} config: {error}",
+                pool.name(),
+                error.version
+            )));
+        }
+    }
+}

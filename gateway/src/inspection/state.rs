@@ -1,0 +1,114 @@
+//! What there is to say of the private state, by looking only: who looks may be somebody else than who serves.
+
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::Finding;
+use crate::seal::Seal;
+use crate::settings::Settings;
+use crate::store::Embedded;
+
+/// Whether a gateway serves with this state already.
+pub(super) enum Use {
+    /// Nobody has it.
+    Free,
+    /// A gateway is writing the log.
+    Served,
+}
+
+pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
+    let folder = &settings.state;
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => {
+            findings.push(fault(folder, "is no folder"));
+            return Use::Free;
+        }
+        // A link to nowhere is there, and nothing can be made in its place.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(folder).is_err() => {
+            findings.push(to_be_made(folder));
+            return Use::Free;
+        }
+        Err(error) => {
+            findings.push(fault(folder, &error));
+            return Use::Free;
+        }
+    }
+    if let Err(error) = writable(folder) {
+        findings.push(fault(folder, &format!("cannot be written to: {error}")));
+    }
+    let store = settings.store();
+    match Embedded::look(&store) {
+        Ok(true) => findings.push(Finding::Good(format!("{} opens", store.display()))),
+        Ok(false) => findings.push(Finding::Good(format!("{} does not exist yet; serve makes it", store.display()))),
+        Err(error) => findings.push(fault(&store, &error)),
+    }
+    let seal_key = settings.seal_key();
+    // A link to nowhere is there.
+    if fs::symlink_metadata(&seal_key).is_ok()
+        && let Err(error) = Seal::open(&seal_key)
+    {
+        findings.push(Finding::Error(error.to_string()));
+    }
+    let evidence = settings.evidence();
+    match writable(&evidence) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound || fs::symlink_metadata(&evidence).is_ok() => {
+            findings.push(fault(&evidence, &format!("cannot be written to: {error}")))
+        }
+        _ => {}
+    }
+    log(&settings.attestation_log(), findings)
+}
+
+/// A folder that is not there: whether it could be made.
+fn to_be_made(folder: &Path) -> Finding {
+    let above = folder.ancestors().skip(1).map(|above| match above.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => above,
+    });
+    let mut there = above.filter(|above| fs::symlink_metadata(above).is_ok());
+    match there.next().map(writable) {
+        Some(Ok(())) => Finding::Good(format!("{} does not exist yet; serve makes it", folder.display())),
+        Some(Err(error)) => fault(folder, &format!("does not exist, and cannot be made: {error}")),
+        None => fault(folder, "does not exist, and cannot be made"),
+    }
+}
+
+/// Whether files can be made in a folder.
+fn writable(folder: &Path) -> io::Result<()> {
+    if !fs::metadata(folder)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(access(folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// Whether a file that is not there could be made: where a link leads, if it is one. The folder itself was looked at.
+fn creatable(path: &Path) -> io::Result<()> {
+    let Ok(target) = fs::read_link(path) else { return Ok(()) };
+    let target = path.parent().unwrap_or(Path::new("")).join(target);
+    writable(target.parent().unwrap_or(Path::new("/")))
+}
+
+/// The attestation log: whether it could be written, and whether somebody does.
+fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
+    let held = match OpenOptions::new().read(true).append(true).open(path) {
+        Ok(file) => file.try_lock(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path).map_err(TryLockError::Error),
+        Err(error) => Err(TryLockError::Error(error)),
+    };
+    match held {
+        Ok(()) => Use::Free,
+        Err(TryLockError::WouldBlock) => Use::Served,
+        Err(TryLockError::Error(error)) => {
+            findings.push(fault(path, &error));
+            Use::Free
+        }
+    }
+}
+
+fn fault(path: &Path, problem: &(impl std::fmt::Display + ?Sized)) -> Finding {
+    Finding::Error(format!("{}: {problem}", path.display()))
+}

@@ -1,0 +1,330 @@
+//! `check` fails exactly when `serve` does: both programs are run on the same folder, whatever is wrong with it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Output, Stdio};
+
+use support::{Answer, Gateway, POOL, program};
+
+/// What came of a command.
+struct Came {
+    well: bool,
+    said: String,
+}
+
+impl Came {
+    fn of(output: Output) -> Self {
+        Self {
+            well: output.status.success(),
+            said: String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
+        }
+    }
+}
+
+/// Whether `serve` comes to listen.
+fn serve(gateway: &Gateway) -> Came {
+    let mut child = program()
+        .arg("serve")
+        .arg("--config")
+        .arg(gateway.path("gateway.toml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
+        said.push_str(&line);
+        said.push('\n');
+        if line.contains("listening on ") {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return Came { well: true, said };
+        }
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    Came { well: false, said }
+}
+
+/// Runs both on a gateway that was changed, and sees that they agree: `expected` is what the line of `check` begins with.
+#[track_caller]
+fn agree(what: &str, expected: &str, named: &str, change: impl FnOnce(&Gateway)) {
+    let gateway = Gateway::init();
+    change(&gateway);
+    let checked = Came::of(gateway.try_command(&["check"]));
+    let found = match expected {
+        // Settings that cannot be read are all that there is to say.
+        "attest-gateway" => checked.said.contains(named),
+        _ => checked.said.lines().any(|line| line.contains(named) && line.starts_with(expected)),
+    };
+    assert!(found, "{what}: no line {expected:?} with {named:?} in:\n{}", checked.said);
+    let fails = matches!(expected, "ERROR" | "attest-gateway");
+    assert_eq!(checked.well, !fails, "{what}, check:\n{}", checked.said);
+    let strict = Came::of(gateway.try_command(&["check", "--strict"]));
+    assert!(!strict.well, "{what}, check --strict:\n{}", strict.said);
+    let served = serve(&gateway);
+    assert_eq!(served.well, !fails, "{what}, serve:\n{}", served.said);
+    assert!(
+        served.said.contains(named),
+        "{what}: serve does not say {named:?}:\n{}",
+        served.said
+    );
+    // Not only before the first start.
+    if served.well {
+        let checked = Came::of(gateway.try_command(&["check"]));
+        assert!(checked.well, "{what}, check after a start:\n{}", checked.said);
+    }
+}
+
+fn occupied(gateway: &Gateway, path: &str) {
+    drop(fs::remove_file(gateway.path(path)));
+    fs::create_dir_all(gateway.path(path)).unwrap();
+}
+
+fn file(gateway: &Gateway, path: &str, text: impl AsRef<[u8]>) {
+    let path = gateway.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    drop(fs::remove_dir_all(&path));
+    fs::write(path, text).unwrap();
+}
+
+fn mode(gateway: &Gateway, path: &str, mode: u32) {
+    fs::set_permissions(gateway.path(path), fs::Permissions::from_mode(mode)).unwrap();
+}
+
+const SECRET: u32 = 0o600;
+
+#[test]
+fn check_fails_for_the_settings_that_serve_refuses() {
+    agree("unknown key", "attest-gateway", "unknown", |gateway| {
+        gateway.settings("unknown = 1")
+    });
+    agree("log.filter", "attest-gateway", "log.filter", |gateway| {
+        gateway.settings("[log]\nfilter = \"a=b=c\"");
+    });
+}
+
+#[test]
+fn check_fails_for_addresses_that_serve_does_not_get() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    agree("listen", "ERROR", &format!("cannot listen on {address}"), |gateway| {
+        fs::write(gateway.path("gateway.toml"), format!("listen = \"{address}\"\n")).unwrap();
+    });
+    agree("metrics.listen", "ERROR", &format!("cannot listen on {address}"), |gateway| {
+        gateway.settings(&format!("[metrics]\nlisten = \"{address}\""));
+    });
+    agree("one address for both", "ERROR", "cannot listen on", |gateway| {
+        gateway.settings(&format!("[metrics]\nlisten = \"{}\"", gateway.address()));
+    });
+}
+
+#[test]
+fn check_fails_for_state_that_serve_cannot_use() {
+    agree("a file in its place", "ERROR", "state", |gateway| {
+        fs::remove_dir_all(gateway.path("state")).unwrap();
+        file(gateway, "state", "");
+    });
+    agree("a link to nowhere", "ERROR", "state", |gateway| {
+        fs::remove_dir_all(gateway.path("state")).unwrap();
+        symlink("nowhere", gateway.path("state")).unwrap();
+    });
+    agree("below a file", "ERROR", "file", |gateway| {
+        file(gateway, "file", "");
+        gateway.settings("state = \"file/state\"");
+    });
+    for path in ["state/gateway.db", "state/attestation.jsonl", "state/seal.key"] {
+        agree("a folder in its place", "ERROR", path, |gateway| occupied(gateway, path));
+        agree("a link to where nothing can be", "ERROR", path, |gateway| {
+            drop(fs::remove_file(gateway.path(path)));
+            symlink("/proc/of/nobody", gateway.path(path)).unwrap();
+        });
+    }
+    agree("a file in the place of a folder", "ERROR", "evidence", |gateway| {
+        file(gateway, "state/evidence", "")
+    });
+    agree("no store", "ERROR", "gateway.db", |gateway| {
+        file(gateway, "state/gateway.db", [b'x'; 4096])
+    });
+    for schema in [
+        "CREATE TABLE entries (kind TEXT, id TEXT, content BLOB)",
+        "CREATE TABLE uses (kind TEXT, id TEXT, used INTEGER)",
+    ] {
+        agree("a store of another schema", "ERROR", "gateway.db", |gateway| {
+            let other = rusqlite::Connection::open(gateway.path("state/gateway.db")).unwrap();
+            other.execute_batch(schema).unwrap();
+        });
+    }
+    agree("a store of a newer release", "ERROR", "schema version 1000", |gateway| {
+        let other = rusqlite::Connection::open(gateway.path("state/gateway.db")).unwrap();
+        other.pragma_update(None, "user_version", 1000).unwrap();
+    });
+    agree("a store that is lost", "ERROR", "store accept", |gateway| {
+        file(gateway, "state/seal.key", "0")
+    });
+    agree("no seal", "ERROR", "seal.key", |gateway| {
+        file(gateway, "state/seal.key", "abc");
+        mode(gateway, "state/seal.key", SECRET);
+    });
+    agree("everybody's seal", "ERROR", "seal.key", |gateway| {
+        file(gateway, "state/seal.key", "0".repeat(64));
+        mode(gateway, "state/seal.key", 0o644);
+    });
+}
+
+#[test]
+fn check_fails_for_certificates_that_serve_refuses() {
+    agree("no key", "ERROR", "mcs.key", |gateway| {
+        fs::remove_file(gateway.path("tls/mcs.key")).unwrap()
+    });
+    agree("everybody's key", "ERROR", "mcs.key", |gateway| mode(gateway, "tls/mcs.key", 0o604));
+    agree("everybody's CA", "ERROR", "mcs-ca.key", |gateway| {
+        mode(gateway, "tls/mcs-ca.key", 0o644)
+    });
+    agree("a group's key", "warning", "mcs.key", |gateway| mode(gateway, "tls/mcs.key", 0o640));
+    agree("another's CA", "ERROR", "mcs.crt", |gateway| {
+        let other = Gateway::init();
+        fs::copy(other.path("tls/mcs-ca.crt"), gateway.path("tls/mcs-ca.crt")).unwrap();
+    });
+    agree("no client CA", "ERROR", "client.crt", |gateway| {
+        gateway.settings("[tls]\nclient_ca = \"client.crt\"");
+    });
+    agree("a client CA that is none", "ERROR", "mcs.crt", |gateway| {
+        gateway.settings("[tls]\nclient_ca = \"tls/mcs.crt\"");
+    });
+    agree("EK roots that are no folder", "ERROR", "roots", |gateway| {
+        file(gateway, "roots", "");
+        gateway.settings("ek_roots = \"roots\"");
+    });
+    agree("Google's keys that are none", "ERROR", "keys.json", |gateway| {
+        file(gateway, "keys.json", "{");
+        gateway.settings("[gcp]\njwks = \"keys.json\"");
+    });
+    agree("no CA for outgoing connections", "ERROR", "outgoing.crt", |gateway| {
+        gateway.settings("[outgoing]\nca = \"outgoing.crt\"");
+    });
+}
+
+/// `pool.toml` with another server that nobody runs.
+fn away(gateway: &Gateway, pool: &str, ca: &str) {
+    for folder in ["full", "pre-approved"] {
+        fs::remove_dir_all(gateway.path("pools").join(pool).join(folder)).unwrap();
+    }
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let upstream = format!(
+        "\n[upstream]\nurl = \"https://{closed}\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
+        gateway.path(ca)
+    );
+    let file = gateway.path("pools").join(pool).join("pool.toml");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + &upstream).unwrap();
+}
+
+#[test]
+fn check_fails_for_pools_only_if_serve_has_none() {
+    let only = |gateway: &Gateway| fs::remove_dir_all(gateway.path("pools/infra")).unwrap();
+    agree("no folder", "ERROR", "pools", |gateway| {
+        fs::remove_dir_all(gateway.path("pools")).unwrap()
+    });
+    agree("no pool", "ERROR", "holds no pools", |gateway| {
+        fs::remove_dir_all(gateway.path("pools")).unwrap();
+        fs::create_dir(gateway.path("pools")).unwrap();
+    });
+    agree("the only one is broken", "ERROR", "pool.toml", |gateway| {
+        only(gateway);
+        file(gateway, "pools/worker/pool.toml", "broken");
+    });
+    agree("all are broken", "ERROR", "full/config.ign", |gateway| {
+        for pool in ["infra", POOL] {
+            file(gateway, &format!("pools/{pool}/full/config.ign"), "");
+        }
+    });
+    agree("one is broken", "DEGRADED", "pool worker:", |gateway| {
+        file(gateway, "pools/worker/full/config.ign", "");
+    });
+    agree("one is misnamed", "DEGRADED", "lost+found", |gateway| {
+        fs::create_dir(gateway.path("pools/lost+found")).unwrap();
+    });
+    agree("the only server is away", "warning", "pool worker:", |gateway| {
+        only(gateway);
+        away(gateway, POOL, "tls/mcs-ca.crt");
+    });
+    agree("one server is away", "warning", "pool worker:", |gateway| {
+        away(gateway, POOL, "tls/mcs-ca.crt")
+    });
+    agree("one is broken, one server is away", "DEGRADED", "pool infra:", |gateway| {
+        away(gateway, POOL, "tls/mcs-ca.crt");
+        file(gateway, "pools/infra/pool.toml", "broken");
+    });
+    agree("one server cannot even be asked", "DEGRADED", "none.crt", |gateway| {
+        away(gateway, POOL, "none.crt")
+    });
+}
+
+#[test]
+fn check_makes_nothing() {
+    let gateway = Gateway::init();
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(gateway.path("state"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    assert!(gateway.command(&["check"]).contains("serve makes it"));
+    assert!(names().is_empty(), "{:?}", names());
+    // Links may lead to other disks.
+    fs::create_dir(gateway.path("disk")).unwrap();
+    symlink("../disk/attestation.jsonl", gateway.path("state/attestation.jsonl")).unwrap();
+    gateway.command(&["check"]);
+    assert_eq!(fs::read_dir(gateway.path("disk")).unwrap().count(), 0);
+    assert!(serve(&gateway).well);
+    assert!(gateway.path("disk/attestation.jsonl").exists());
+    fs::remove_dir_all(gateway.path("state")).unwrap();
+    assert!(gateway.command(&["check"]).contains("state does not exist yet"));
+    assert!(!gateway.path("state").exists());
+}
+
+#[test]
+fn check_beside_the_gateway_that_serves_leaves_its_log_and_addresses_alone() {
+    let gateway = Gateway::start();
+    let said = gateway.command(&["check"]);
+    assert!(said.contains("a gateway is serving"), "{said}");
+    let second = serve(&gateway);
+    assert!(!second.well && second.said.contains("another gateway"), "{}", second.said);
+    // What it would not start with again is found all the same.
+    file(&gateway, "tls/mcs.key", "");
+    assert!(!Came::of(gateway.try_command(&["check"])).well);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
+    let mut gateway = Gateway::start();
+    let good = fs::read(gateway.path("pools/worker/full/config.ign")).unwrap();
+    let expected = gateway.rendered("infra", "pre-approved");
+    gateway.kill();
+    file(&gateway, "pools/worker/full/config.ign", "{");
+    gateway.run();
+    gateway.config("/config/infra", &[]).await.is_config(&expected);
+    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/nowhere", &[]).await.refused(404, "pool-unknown");
+    assert!(gateway.output().contains("pool worker:") && gateway.output().contains("full/config.ign"));
+    let ready = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    let text = String::from_utf8(ready.body).unwrap();
+    assert_eq!(ready.status, 200, "{text}");
+    assert!(
+        text.starts_with("ready\npool worker: not served") && !text.contains("config.ign"),
+        "{text}"
+    );
+    // It comes back without a restart.
+    file(&gateway, "pools/worker/full/config.ign", good);
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    let expected = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&expected);
+}

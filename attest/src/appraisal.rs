@@ -35,6 +35,28 @@ pub struct AppraisalPolicy {
     aws_sts: Option<StsRules>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     azure: Option<AttestedDocumentRules>,
+    #[serde(default = "FirstUse::of_older_records")]
+    first_use: FirstUse,
+}
+
+/// What the first use of an instance's evidence means, where no TPM stands beside it. Whoever reaches the metadata server can ask for
+/// such evidence: every process of the instance, at any time of its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FirstUse {
+    /// It binds the instance to who has shown it: to a secret that this claimant has made up, and proves to know each time.
+    #[default]
+    #[serde(rename = "binds")]
+    Binds,
+    /// Nothing. The word says what that is.
+    #[serde(rename = "any process on an instance may attest, at any time")]
+    MeansNothing,
+}
+
+impl FirstUse {
+    /// What a policy of before there was a choice says: evidence that is bound to a challenge had no claimant.
+    const fn of_older_records() -> Self {
+        Self::MeansNothing
+    }
 }
 
 /// The rules of a pool, for each kind of evidence of which it has some.
@@ -52,6 +74,8 @@ pub struct Rules {
     pub aws_sts: Option<StsRules>,
     /// Attested documents of Azure.
     pub azure: Option<AttestedDocumentRules>,
+    /// What the first use of an instance's evidence means.
+    pub first_use: FirstUse,
 }
 
 /// A policy that cannot be meant.
@@ -95,6 +119,7 @@ impl AppraisalPolicy {
             aws_nitro_tpm: rules.aws_nitro_tpm,
             aws_sts: rules.aws_sts,
             azure: rules.azure,
+            first_use: rules.first_use,
         };
         policy.check()?;
         Ok(policy)
@@ -111,6 +136,7 @@ impl AppraisalPolicy {
             aws_nitro_tpm: None,
             aws_sts: None,
             azure: None,
+            first_use: FirstUse::Binds,
         }
     }
 
@@ -169,6 +195,22 @@ impl AppraisalPolicy {
         self.accepts.iter().any(|combination| combination.has(kind))
     }
 
+    /// What the first use of an instance's evidence means.
+    #[must_use]
+    pub const fn first_use(&self) -> FirstUse {
+        self.first_use
+    }
+
+    /// Whether the first to show these kinds has the instance from then on: where no TPM of the machine's stands for who shows them. What
+    /// a copy would prove as well binds always.
+    #[must_use]
+    pub fn first_use_binds(&self, kinds: &BTreeSet<Kind>) -> bool {
+        let copied = kinds.contains(&Kind::AwsIdentityDocument) && !proves_instance_anew(kinds);
+        kinds.iter().any(|kind| kind.is_of_a_cloud())
+            && !kinds.iter().any(|kind| kind.is_of_a_tpm())
+            && (copied || self.first_use == FirstUse::Binds)
+    }
+
     /// The PCR values accepted, if TPMs are.
     #[must_use]
     pub const fn reference_values(&self) -> Option<&ReferenceValues> {
@@ -219,7 +261,8 @@ impl AttestationResult {
 /// Compares what was proven with what the pool accepts: the kinds shown, then what each of them says.
 ///
 /// # Errors
-/// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge),
+/// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge), [`Reject::ClaimantMissing`]
+/// if their first use binds, and nobody says who uses them,
 /// [`Reject::ReferenceSelection`] if the quote covers other PCRs than the pool's values speak of (likewise), [`Reject::PcrMismatch`]
 /// for the first PCR whose value is not accepted, and what the rules of the clouds refuse.
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
@@ -228,6 +271,9 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
             shown: claims.kinds().clone(),
             accepted: Withheld::alternatives(&policy.accepts),
         });
+    }
+    if claims.claimant_sha256().is_none() && policy.first_use_binds(claims.kinds()) {
+        return Err(Reject::ClaimantMissing);
     }
     if let Some(tpm) = claims.tpm() {
         appraise_tpm(tpm, rules(policy.tpm.as_ref(), Kind::Tpm)?)?;

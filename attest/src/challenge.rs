@@ -80,6 +80,9 @@ pub struct Subject {
     /// A provisioning token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Nothing>,
+    /// SHA-256 of the claimant that has to come with the evidence: whoever asked for the challenge is who answers it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimant_sha256: Option<HexDigest>,
 }
 
 kinds_of!(Subject);
@@ -193,8 +196,15 @@ impl Challenge {
     ) -> Result<Issued, Reject> {
         check_request(request)?;
         let Chosen { kinds, ek } = choose(request, endorsements, policy, now)?;
+        let claimant = request.attester.claimant_sha256();
+        if claimant.is_none() && policy.first_use_binds(kinds.kinds()) {
+            return Err(Reject::ClaimantMissing);
+        }
         let random = Random(SystemRandom::new());
         let (mut subject, mut task) = (Subject::default(), Task::default());
+        if kinds.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
+            subject.claimant_sha256 = claimant.cloned();
+        }
         if let (Some(ek), Some(attester)) = (ek, &request.attester.tpm) {
             let (asked, credential) = tpm(&random, &ek, attester, policy)?;
             (subject.tpm, task.tpm) = (Some(asked), Some(credential));
@@ -209,7 +219,7 @@ impl Challenge {
                     (subject.gcp, task.gcp) = (Some(audience.clone()), Some(audience));
                 }
                 Kind::AwsIdentityDocument => {
-                    subject.aws_identity_document.clone_from(&request.attester.aws_identity_document);
+                    subject.aws_identity_document = Some(IdentityDocumentAttester::default());
                     task.aws_identity_document = Some(Nothing {});
                 }
                 Kind::AwsNitroTpm => {
@@ -315,6 +325,7 @@ fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
     let Attester {
         tpm,
         aws_identity_document,
+        claimant_sha256,
         ..
     } = &request.attester;
     if tpm.as_ref().is_some_and(|tpm| tpm.ek_intermediates.len() > INTERMEDIATES_LIMIT) {
@@ -323,11 +334,22 @@ fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
             problem: "more than eight certificates",
         });
     }
-    let sha256 = |attester: &IdentityDocumentAttester| attester.claimant_sha256.as_bytes().len() == 32;
-    if !aws_identity_document.as_ref().is_none_or(sha256) {
+    let beside_document = aws_identity_document
+        .as_ref()
+        .and_then(|attester| attester.claimant_sha256.as_ref());
+    let claimants = [claimant_sha256.as_ref(), beside_document];
+    if !claimants.iter().flatten().all(|digest| digest.as_bytes().len() == 32) {
         return Err(Reject::Request {
             field: "claimant_sha256",
             problem: "not a SHA-256 digest",
+        });
+    }
+    if let [Some(first), Some(second)] = claimants
+        && first != second
+    {
+        return Err(Reject::Request {
+            field: "claimant_sha256",
+            problem: "two claimants",
         });
     }
     Ok(())

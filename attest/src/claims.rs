@@ -5,7 +5,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::appraisal::proves_instance_anew;
 use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
 use crate::aws::nitro_tpm::VerifiedNitroTpm;
 use crate::aws::sts::VerifiedSts;
@@ -80,6 +79,8 @@ pub struct Claims {
     pub(crate) name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server_key: Option<SpkiSha256>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) claimant_sha256: Option<HexDigest>,
     #[serde(flatten)]
     pub(crate) proven: Proven,
 }
@@ -141,11 +142,18 @@ impl Claims {
         self.server_key.as_ref()
     }
 
-    /// Who claims the instance, if only an identity document says which instance it is: then a copy would have proven the same.
+    /// Who claims the instance: SHA-256 of a secret that the node has made up. Who claims it again has to know that.
     #[must_use]
-    pub fn replayable_claimant(&self) -> Option<&HexDigest> {
-        let claimed = self.proven.aws_identity_document.as_ref()?;
-        (!proves_instance_anew(&self.kinds)).then_some(&claimed.claimant_sha256)
+    pub fn claimant_sha256(&self) -> Option<&HexDigest> {
+        let beside_document = || self.proven.aws_identity_document.as_ref()?.claimant_sha256.as_ref();
+        self.claimant_sha256.as_ref().or_else(beside_document)
+    }
+
+    /// Whether the TPM that has attested, if one has, is by its own evidence that of the instance: nobody else can have been first with it.
+    #[must_use]
+    pub fn is_of_the_instances_own_tpm(&self) -> bool {
+        let by_certificate = |tpm: &TpmClaims| matches!(tpm.endorsed_by, EndorsedBy::GcpInstance(_));
+        self.proven.aws_nitro_tpm.is_some() || self.tpm().is_some_and(by_certificate)
     }
 
     /// What the TPM says.
@@ -191,11 +199,12 @@ impl Claims {
     }
 }
 
-/// An identity document of AWS, and who claims it.
+/// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClaimedDocument {
     pub(crate) document: Replayable<VerifiedIdentityDocument>,
-    pub(crate) claimant_sha256: HexDigest,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) claimant_sha256: Option<HexDigest>,
 }
 
 impl ClaimedDocument {
@@ -203,12 +212,6 @@ impl ClaimedDocument {
     #[must_use]
     pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
         &self.document
-    }
-
-    /// SHA-256 of a secret that the node has made up: who claims the document again has to know it.
-    #[must_use]
-    pub const fn claimant_sha256(&self) -> &HexDigest {
-        &self.claimant_sha256
     }
 }
 

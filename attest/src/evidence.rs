@@ -5,13 +5,13 @@ use rustls_pki_types::UnixTime;
 use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
 use crate::azure::{self, AttestedDocumentError, ImdsNonce, NonceForm, VerifiedAttestedDocument};
-use crate::challenge::{AzureSubject, Challenge, NitroTpmSubject};
+use crate::challenge::{AzureSubject, Challenge, NitroTpmSubject, Subject};
 use crate::claims::{ClaimedDocument, Claims, EndorsedBy, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::gcp::{self, Audience};
 use crate::kind::Kind;
-use crate::nonce::{SpkiSha256, qualifying_data, sha256};
-use crate::protocol::{AzureEvidence, Evidence, GcpTask, HexDigest, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence};
+use crate::nonce::{SpkiSha256, qualifying_data};
+use crate::protocol::{AzureEvidence, Evidence, GcpTask, HexDigest, NitroTpmEvidence};
 use crate::reject::Reject;
 use crate::tpm;
 
@@ -28,6 +28,9 @@ pub struct Submission<'a> {
     pub sts: Option<StsCall<'a>>,
     /// The name of the provisioning token that is part of the evidence, if the gateway has taken it.
     pub token: Option<&'a str>,
+    /// SHA-256 of the claimant that was part of the evidence, where a gateway has found that it was and has not kept it: for a record
+    /// that is verified again. Whoever shows evidence has to show the claimant itself.
+    pub claimant_sha256: Option<&'a HexDigest>,
 }
 
 impl<'a> Submission<'a> {
@@ -40,6 +43,7 @@ impl<'a> Submission<'a> {
             server_keys,
             sts: None,
             token: None,
+            claimant_sha256: None,
         }
     }
 }
@@ -69,6 +73,7 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
     if asked != shown || shown.is_empty() {
         return Err(Reject::KindsShown { asked, shown });
     }
+    let claimant_sha256 = claimant(submission)?;
     let (mut proven, server_key) = each(submission, endorsements, now)?;
     let instance = join(&mut proven)?;
     let identity = match (&proven.tpm, &instance) {
@@ -84,6 +89,8 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
         pool: challenge.pool.clone(),
         name: challenge.name.clone(),
         server_key,
+        // Older challenges, and records of them, have it beside the document.
+        claimant_sha256: challenge.subject.claimant_sha256.is_some().then_some(claimant_sha256).flatten(),
         proven,
     })
 }
@@ -96,6 +103,7 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
         server_keys,
         sts,
         token,
+        ..
     } = *submission;
     let (subject, clouds) = (&challenge.subject, endorsements.clouds());
     let (mut proven, mut server_key) = (Proven::default(), None);
@@ -111,8 +119,8 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
     }
     if let (Some(subject), Some(evidence)) = (&subject.aws_identity_document, &evidence.aws_identity_document) {
         let certificates = anchors(clouds.region_certificates.as_ref(), Kind::AwsIdentityDocument)?;
-        let claimant_sha256 = claimant(subject, evidence)?;
         let document = identity_document::verify(evidence.pkcs7.0.as_bytes(), certificates, now)?;
+        let claimant_sha256 = subject.claimant_sha256.clone();
         proven.aws_identity_document = Some(ClaimedDocument { document, claimant_sha256 });
     }
     if let (Some(NitroTpmSubject { shape }), Some(NitroTpmEvidence { document })) = (&subject.aws_nitro_tpm, &evidence.aws_nitro_tpm) {
@@ -163,17 +171,21 @@ fn anchors<T>(anchors: Option<&T>, kind: Kind) -> Result<&T, Reject> {
     anchors.ok_or(Reject::NothingToHoldAgainst { kind })
 }
 
-/// Whoever asked for the challenge is who sends the document.
-fn claimant(subject: &IdentityDocumentAttester, evidence: &IdentityDocumentEvidence) -> Result<HexDigest, Reject> {
-    let claimant = evidence.claimant.as_ref();
-    if claimant.len() != CLAIMANT_BYTES || subject.claimant_sha256 != HexDigest::from(sha256(&[claimant])) {
+/// Whoever asked for the challenge is who answers it. Gives the claimant, if there is one.
+fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
+    let Subject {
+        claimant_sha256,
+        aws_identity_document,
+        ..
+    } = &submission.challenge.subject;
+    let beside_document = || aws_identity_document.as_ref()?.claimant_sha256.as_ref();
+    let asked = claimant_sha256.as_ref().or_else(beside_document);
+    let shown = submission.evidence.claimant_sha256();
+    if shown.as_ref().or(submission.claimant_sha256) != asked {
         return Err(Reject::Claimant);
     }
-    Ok(subject.claimant_sha256.clone())
+    Ok(asked.cloned())
 }
-
-/// Length of [`IdentityDocumentEvidence::claimant`], in bytes: nobody can guess another's.
-pub const CLAIMANT_BYTES: usize = 32;
 
 /// The document is for this challenge, and one of the keys that the node may have seen.
 fn attested_document(

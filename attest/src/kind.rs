@@ -73,6 +73,18 @@ impl Kind {
         }
     }
 
+    /// Whether a cloud says it of an instance.
+    #[must_use]
+    pub const fn is_of_a_cloud(self) -> bool {
+        self.cloud().is_some()
+    }
+
+    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
+    #[must_use]
+    pub const fn is_of_a_tpm(self) -> bool {
+        matches!(self, Self::Tpm | Self::AwsNitroTpm)
+    }
+
     const fn cloud(self) -> Option<Cloud> {
         match self {
             Self::Tpm | Self::Token => None,

@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::aws::sts::SignedRequest;
 use crate::kind::Kind;
+use crate::nonce::sha256;
 
 /// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";
@@ -47,6 +48,9 @@ pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.
 pub const DOCUMENT_LIMIT_BYTES: usize = 64 * 1024;
+
+/// Length of [`Evidence::claimant`], in bytes: nobody can guess another's.
+pub const CLAIMANT_BYTES: usize = 32;
 
 /// Bytes that travel as base64. `Debug` shows the length only, so a secret cannot slip into a log this way.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -279,9 +283,21 @@ pub struct Attester {
     /// A provisioning token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Nothing>,
+    /// SHA-256 of [`Evidence::claimant`]: who claims the instance that evidence of a cloud is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimant_sha256: Option<HexDigest>,
 }
 
 kinds_of!(Attester);
+
+impl Attester {
+    /// Who claims the instance; older nodes say it beside the identity document.
+    #[must_use]
+    pub fn claimant_sha256(&self) -> Option<&HexDigest> {
+        let beside_document = || self.aws_identity_document.as_ref()?.claimant_sha256.as_ref();
+        self.claimant_sha256.as_ref().or_else(beside_document)
+    }
+}
 
 impl From<TpmAttester> for Attester {
     fn from(tpm: TpmAttester) -> Self {
@@ -292,12 +308,13 @@ impl From<TpmAttester> for Attester {
     }
 }
 
-/// Who claims an identity document, which by itself could come from anybody who has a copy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An identity document, which by itself could come from anybody who has a copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdentityDocumentAttester {
-    /// SHA-256 of [`IdentityDocumentEvidence::claimant`].
-    pub claimant_sha256: HexDigest,
+    /// [`Attester::claimant_sha256`], in messages of older nodes and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimant_sha256: Option<HexDigest>,
 }
 
 /// A TPM's keys as the node presents them.
@@ -427,6 +444,10 @@ pub struct Evidence {
     /// A provisioning token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenEvidence>,
+    /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
+    /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimant: Option<Blob>,
 }
 
 kinds_of!(Evidence);
@@ -441,6 +462,23 @@ impl From<TpmEvidence> for Evidence {
 }
 
 impl Evidence {
+    /// SHA-256 of the claimant; older nodes send it beside the identity document. `None` if there is none, or what cannot be one.
+    #[must_use]
+    pub fn claimant_sha256(&self) -> Option<HexDigest> {
+        let beside_document = || self.aws_identity_document.as_ref()?.claimant.as_ref();
+        let claimant = self.claimant.as_ref().or_else(beside_document)?.as_ref();
+        // A short one could be guessed, whatever its digest is.
+        (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
+    }
+
+    /// Takes the claimant out, so that whoever reads what is left is nobody.
+    pub fn forget_claimant(&mut self) {
+        self.claimant = None;
+        if let Some(document) = &mut self.aws_identity_document {
+            document.claimant = None;
+        }
+    }
+
     /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a
     /// record; a TPM's event log has a limit of its own.
     #[must_use]
@@ -453,9 +491,10 @@ impl Evidence {
             (Kind::Gcp, self.gcp.as_ref().map(|evidence| evidence.token.0.len())),
             (
                 Kind::AwsIdentityDocument,
-                self.aws_identity_document
-                    .as_ref()
-                    .map(|evidence| evidence.pkcs7.0.len() + evidence.claimant.0.len()),
+                self.aws_identity_document.as_ref().map(|evidence| {
+                    let claimant = evidence.claimant.as_ref().or(self.claimant.as_ref());
+                    evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len())
+                }),
             ),
             (
                 Kind::AwsNitroTpm,
@@ -484,8 +523,9 @@ pub struct GcpEvidence {
 pub struct IdentityDocumentEvidence {
     /// The PKCS#7 message, as the metadata server gives it: base64, in lines.
     pub pkcs7: Text,
-    /// 32 random bytes, the same for all that this node does until it boots again: the first to claim a document is who has these.
-    pub claimant: Blob,
+    /// [`Evidence::claimant`], of older nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimant: Option<Blob>,
 }
 
 /// A NitroTPM attestation document of AWS.

@@ -210,6 +210,9 @@ pub enum Reject {
         /// What another kind says.
         second: String,
     },
+    /// Nobody says who claims the instance.
+    #[error("the first to show an instance's evidence has the instance, and this node does not say who it is: it has sent no claimant")]
+    ClaimantMissing,
     /// Another claimant than the one who asked for the challenge.
     #[error("the claimant is another one than the challenge was for")]
     Claimant,
@@ -289,6 +292,7 @@ advice! {
     EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
     EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
     IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
+    CLAIMANT_MISSING = "claimant-missing", "The node does not say who claims the instance", "Use an attest-node of the gateway's release.";
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
 }
@@ -333,6 +337,7 @@ impl Reject {
             Self::KindsShown { .. } | Self::TokenMissing => EVIDENCE_INCOMPLETE,
             Self::NothingToHoldAgainst { .. } => EVIDENCE_NOT_CONFIGURED,
             Self::IdentitiesDiffer { .. } => IDENTITIES_DIFFER,
+            Self::ClaimantMissing => CLAIMANT_MISSING,
             Self::Claimant => CLAIMANT_MISMATCH,
             Self::Gcp(error) => error.advice(),
             Self::AwsIdentityDocument(error) => error.advice(),

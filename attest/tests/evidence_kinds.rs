@@ -13,7 +13,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use attest::appraisal::Rules;
+use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::{NitroRoots, Shape};
 use attest::challenge::NitroTpmSubject;
@@ -28,7 +28,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
 use cloud_fixtures::aws::{Instance, NitroAuthority, RegionAuthority};
 use cloud_fixtures::google::{self, Signer};
-use support::{Case, NOW, SERVER_KEY, SoftKey, at};
+use support::{Case, NOW, SERVER_KEY, SoftKey, accepting, at};
 
 static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
 static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
@@ -36,6 +36,10 @@ static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
 
 const GATEWAY: &str = "gateway.test";
 const CLAIMANT: [u8; 32] = [0x33; 32];
+
+fn claimant_sha256(claimant: &[u8]) -> HexDigest {
+    HexDigest::new(digest(&SHA256, claimant).as_ref()).unwrap()
+}
 
 /// What a node was asked for, and what it shows. Everything can be changed before [`Shown::verify`].
 struct Shown {
@@ -67,11 +71,10 @@ impl Shown {
                     });
                 }
                 Kind::AwsIdentityDocument => {
-                    let claimant_sha256 = HexDigest::new(digest(&SHA256, &CLAIMANT).as_ref()).unwrap();
-                    subject.aws_identity_document = Some(IdentityDocumentAttester { claimant_sha256 });
+                    subject.aws_identity_document = Some(IdentityDocumentAttester::default());
                     evidence.aws_identity_document = Some(IdentityDocumentEvidence {
                         pkcs7: Text(REGION.sign(&instance.identity_document())),
-                        claimant: Blob(CLAIMANT.to_vec()),
+                        claimant: None,
                     });
                 }
                 Kind::AwsNitroTpm => {
@@ -95,6 +98,10 @@ impl Shown {
                 }
                 Kind::AwsSts | Kind::Azure => panic!("not needed here"),
             }
+        }
+        if kinds.iter().any(|kind| kind.is_of_a_cloud()) {
+            subject.claimant_sha256 = Some(claimant_sha256(&CLAIMANT));
+            evidence.claimant = Some(Blob(CLAIMANT.to_vec()));
         }
         let regions = BTreeMap::from([("eu-central-1".to_owned(), vec![REGION.certificate().clone()])]);
         Self {
@@ -161,16 +168,6 @@ fn who_a_node_is_depends_on_what_it_shows() {
 }
 
 #[test]
-fn a_copy_is_told_from_what_is_fresh() {
-    let claimant = |kinds: &[Kind]| Shown::of(kinds).verify().unwrap().replayable_claimant().is_some();
-    assert!(claimant(&[Kind::AwsIdentityDocument]));
-    assert!(claimant(&[Kind::AwsIdentityDocument, Kind::Token]));
-    assert!(claimant(&[Kind::Tpm, Kind::AwsIdentityDocument]));
-    assert!(!claimant(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm]));
-    assert!(!claimant(&[Kind::Gcp]));
-}
-
-#[test]
 fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
     let both = [Kind::Gcp, Kind::AwsIdentityDocument];
     Shown::of(&both).refused("identities-differ");
@@ -227,22 +224,84 @@ fn what_nothing_is_known_of_is_refused() {
 }
 
 #[test]
-fn attack_13_another_claimant_than_the_one_that_was_asked_is_refused() {
-    let claimant = |bytes: &[u8]| {
-        let change = |shown: &mut Shown| shown.evidence.aws_identity_document.as_mut().unwrap().claimant.0 = bytes.to_vec();
-        Shown::of(&[Kind::AwsIdentityDocument]).but(change)
-    };
-    claimant(&CLAIMANT).verify().unwrap();
-    claimant(&[0x34; 32]).refused("claimant-mismatch");
-    claimant(&[]).refused("claimant-mismatch");
-    claimant(&CLAIMANT[..31]).refused("claimant-mismatch");
-    // Short ones can be guessed, whatever their digest is.
-    let short = |shown: &mut Shown| {
-        let claimant_sha256 = HexDigest::new(digest(&SHA256, b"guess").as_ref()).unwrap();
+fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
+    for kind in [Kind::AwsIdentityDocument, Kind::Gcp, Kind::AwsNitroTpm] {
+        let claimant = |bytes: &[u8]| Shown::of(&[kind]).but(|shown| shown.evidence.claimant = Some(Blob(bytes.to_vec())));
+        let claims = claimant(&CLAIMANT).verify().unwrap();
+        assert_eq!(claims.claimant_sha256(), Some(&claimant_sha256(&CLAIMANT)));
+        claimant(&[0x34; 32]).refused("claimant-mismatch");
+        claimant(&[]).refused("claimant-mismatch");
+        claimant(&CLAIMANT[..31]).refused("claimant-mismatch");
+        Shown::of(&[kind])
+            .but(|shown| shown.evidence.claimant = None)
+            .refused("claimant-mismatch");
+        // Nor may one come who did not ask.
+        Shown::of(&[kind])
+            .but(|shown| shown.challenge.subject.claimant_sha256 = None)
+            .refused("claimant-mismatch");
+        // Short ones can be guessed, whatever their digest is.
+        let short = |shown: &mut Shown| {
+            shown.challenge.subject.claimant_sha256 = Some(claimant_sha256(b"guess"));
+            shown.evidence.claimant = Some(Blob(b"guess".to_vec()));
+        };
+        Shown::of(&[kind]).but(short).refused("claimant-mismatch");
+    }
+}
+
+#[test]
+fn a_claimant_of_an_older_record_stands_beside_its_document() {
+    let older = |shown: &mut Shown| {
+        let claimant_sha256 = shown.challenge.subject.claimant_sha256.take();
         shown.challenge.subject.aws_identity_document = Some(IdentityDocumentAttester { claimant_sha256 });
-        shown.evidence.aws_identity_document.as_mut().unwrap().claimant.0 = b"guess".to_vec();
+        shown.evidence.aws_identity_document.as_mut().unwrap().claimant = shown.evidence.claimant.take();
     };
-    Shown::of(&[Kind::AwsIdentityDocument]).but(short).refused("claimant-mismatch");
+    let claims = Shown::of(&[Kind::AwsIdentityDocument]).but(older).verify().unwrap();
+    assert_eq!(claims.claimant_sha256(), Some(&claimant_sha256(&CLAIMANT)));
+    // As it was written then.
+    let recorded = serde_json::to_value(&claims).unwrap();
+    assert!(recorded.get("claimant_sha256").is_none() && recorded["aws_identity_document"]["claimant_sha256"].is_string());
+    let other = |shown: &mut Shown| shown.evidence.aws_identity_document.as_mut().unwrap().claimant = Some(Blob(vec![1; 32]));
+    Shown::of(&[Kind::AwsIdentityDocument])
+        .but(older)
+        .but(other)
+        .refused("claimant-mismatch");
+}
+
+#[test]
+fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
+    let policy = |accepts: &str, first_use: FirstUse| {
+        let rules = Rules {
+            tpm: accepting(&Case::new(SoftKey::p256()).selection).reference_values().cloned(),
+            gcp: Some(toml::from_str("projects = [{ id = \"example-project\", number = 739419398126 }]").unwrap()),
+            aws_identity_document: Some(toml::from_str("accept_replayable = true\naccounts = [\"123456789012\"]").unwrap()),
+            first_use,
+            ..Rules::default()
+        };
+        AppraisalPolicy::new(serde_json::from_str(accepts).unwrap(), rules).unwrap()
+    };
+    let all = r#"[["gcp"], ["aws-identity-document"], ["tpm", "gcp"], ["tpm", "aws-identity-document"]]"#;
+    let unclaimed = |shown: &mut Shown| (shown.challenge.subject.claimant_sha256, shown.evidence.claimant) = (None, None);
+    let check = |kinds: &[Kind], first_use: FirstUse, expect: Result<(), &str>| {
+        let shown = Shown::of(kinds).but(unclaimed);
+        let result = appraise(shown.verify().unwrap(), &policy(all, first_use), at(shown.case.now));
+        assert_eq!(result.as_ref().map(drop).map_err(Reject::code), expect, "{kinds:?} {first_use:?}");
+    };
+    let (missing, document) = (Err("claimant-missing"), Kind::AwsIdentityDocument);
+    check(&[Kind::Gcp], FirstUse::Binds, missing);
+    check(&[Kind::Gcp], FirstUse::MeansNothing, Ok(()));
+    check(&[document], FirstUse::Binds, missing);
+    // A copy is bound whatever the pool says.
+    check(&[document], FirstUse::MeansNothing, missing);
+    for first_use in [FirstUse::Binds, FirstUse::MeansNothing] {
+        check(&[Kind::Tpm, Kind::Gcp], first_use, Ok(()));
+        check(&[Kind::Tpm, document], first_use, Ok(()));
+    }
+    // A policy in a record of before there was a choice.
+    let mut older = serde_json::to_value(policy(all, FirstUse::Binds)).unwrap();
+    older.as_object_mut().unwrap().remove("first_use").unwrap();
+    let older: AppraisalPolicy = serde_json::from_value(older).unwrap();
+    let shown = Shown::of(&[Kind::Gcp]).but(unclaimed);
+    appraise(shown.verify().unwrap(), &older, at(shown.case.now)).unwrap();
 }
 
 #[test]

@@ -43,7 +43,7 @@ trait Kept {
 keeps!(Reject,
     tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm ChallengeExpired
         CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLog
-        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
+        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
         Azure,
     keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection);
 keeps!(GcpError,

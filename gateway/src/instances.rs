@@ -1,8 +1,8 @@
 //! Instances of clouds, and to whom each belongs.
 //!
-//! What a cloud says of an instance can be heard by every process on it, and what AWS's identity document says, by whoever has a copy.
-//! So an instance belongs to who first shows that it is his: to the TPM that attests beside it, or, where an identity document stands
-//! alone, to who made up the secret that came with it. Anybody else is refused until an administrator says otherwise.
+//! What a cloud says of an instance can be heard by every process on it, at any time, and what AWS's identity document says, by whoever has a
+//! copy. So an instance belongs to who first shows that it is his: to the TPM that attests beside it, or, where there is none, to who made up
+//! the secret that came with it. Anybody else is refused until an administrator says otherwise.
 
 use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::store::{Entry, Kind, Store, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstanceRecord {
-    /// To whom it belongs: `tpm:<EkDigest>`, or `claimant:<SHA-256>`.
+    /// To whom it belongs: `tpm:<EkDigest>`, `nitro-tpm` (its own), or `claimant:<SHA-256>`.
     pub holder: String,
     /// Since when, seconds since 1970.
     pub at: u64,
@@ -56,58 +56,107 @@ impl InstanceError {
     }
 }
 
-/// Who shows the identity of an instance.
-enum Claimant {
-    /// Somebody that can be known again.
-    Known(String),
-    /// The instance itself, for this very challenge.
-    Itself,
+/// Evidence about an instance, by which somebody wants to be taken for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// What was proven.
+    pub claims: &'a Claims,
+    /// Whether the first to show such evidence has the instance from then on.
+    pub first_use_binds: bool,
+    /// When, seconds since 1970.
+    pub at: u64,
+    /// The address that it came from.
+    pub peer: &'a str,
 }
 
-fn claimant(claims: &Claims) -> Claimant {
-    match (claims.tpm(), claims.replayable_claimant()) {
-        (Some(tpm), _) => Claimant::Known(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
-        (None, Some(claimant)) => Claimant::Known(format!("claimant:{claimant}")),
-        (None, None) => Claimant::Itself,
-    }
+/// Who shows the identity of an instance, by what can be known again.
+#[derive(Debug, PartialEq, Eq)]
+enum Holder {
+    /// A TPM.
+    Tpm(String),
+    /// The instance's NitroTPM, which names the instance and no key.
+    NitroTpm,
+    /// Whoever knows a secret.
+    Claimant(String),
+    /// Nobody in particular.
+    Anybody,
 }
 
-/// Checks that the instance, if these claims are about one, belongs to who shows them; the first to do so gets it.
-///
-/// # Errors
-/// [`InstanceError`].
-pub async fn claim(store: &dyn Store, claims: &Claims, at: u64, peer: &str) -> Result<(), InstanceError> {
-    let Some(instance) = claims.instance() else { return Ok(()) };
-    let (first, claimant) = match claimant(claims) {
-        Claimant::Known(holder) => {
-            let record = InstanceRecord {
-                holder: holder.clone(),
-                at,
-                peer: peer.to_owned(),
-            };
-            let entry = Entry {
-                id: instance.to_string(),
-                value: serde_json::to_string(&record).map_err(|source| unreadable(instance.as_str(), source))?,
-            };
-            (store.insert(Kind::Instance, entry).await?, holder)
+impl Holder {
+    const NITRO_TPM: &str = "nitro-tpm";
+    const CLAIMANT: &str = "claimant:";
+
+    fn of(claim: &Claim<'_>) -> Self {
+        let claims = claim.claims;
+        match (claims.tpm(), claims.aws_nitro_tpm(), claims.claimant_sha256()) {
+            (Some(tpm), _, _) => Self::Tpm(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
+            (None, Some(_), _) => Self::NitroTpm,
+            (None, None, Some(claimant)) if claim.first_use_binds => Self::Claimant(format!("{}{claimant}", Self::CLAIMANT)),
+            (None, None, _) => Self::Anybody,
         }
-        Claimant::Itself => (
-            store.get(Kind::Instance, instance.as_str()).await?,
-            "the instance without a TPM".to_owned(),
-        ),
-    };
-    let Some(first) = first else { return Ok(()) };
-    let first = read(first)?;
-    // Evidence that is bound to the challenge is more than what a claimant had to show, and less than a TPM.
-    let weaker = claims.replayable_claimant().is_none() && claims.tpm().is_none() && first.holder.starts_with("claimant:");
-    if weaker || first.holder == claimant {
-        return Ok(());
     }
-    Err(InstanceError::Claimed {
-        instance: instance.to_string(),
-        first,
-        claimant,
-    })
+
+    /// As the store, the log and `node list` have it; `None` for what is not kept.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Tpm(text) | Self::Claimant(text) => Some(text),
+            Self::NitroTpm => Some(Self::NITRO_TPM),
+            Self::Anybody => None,
+        }
+    }
+}
+
+impl Claim<'_> {
+    /// Checks that the instance, if the claims are about one, belongs to who shows them; the first to do so gets it. Gives what the
+    /// administrator should look into although it is not refused.
+    ///
+    /// # Errors
+    /// [`InstanceError`].
+    pub async fn make(self, store: &dyn Store) -> Result<Option<String>, InstanceError> {
+        let Some(instance) = self.claims.instance() else { return Ok(None) };
+        let holder = Holder::of(&self);
+        let first = match holder.text() {
+            Some(text) => store.insert(Kind::Instance, self.entry(instance, text)?).await?,
+            None => store.get(Kind::Instance, instance.as_str()).await?,
+        };
+        let Some(first) = first.map(read).transpose()? else {
+            return Ok(None);
+        };
+        let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
+        if holder.text() == Some(&first.holder) || (holder == Holder::Anybody && claimed_by_secret) {
+            return Ok(None);
+        }
+        // It belongs to its NitroTPM, which attests here too.
+        if first.holder == Holder::NITRO_TPM && self.claims.aws_nitro_tpm().is_some() {
+            return Ok(None);
+        }
+        // Whoever made up a secret can have been anybody; a TPM that is the instance's own cannot.
+        if claimed_by_secret && self.claims.is_of_the_instances_own_tpm() {
+            return Ok(Some(format!(
+                "{instance} attests by its own TPM, and was claimed at {} from {} without it, by {}: if that was not this machine, somebody has its configuration",
+                rfc3339(first.at),
+                first.peer,
+                first.holder
+            )));
+        }
+        Err(InstanceError::Claimed {
+            instance: instance.to_string(),
+            first,
+            claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
+        })
+    }
+
+    fn entry(&self, instance: &NodeIdentity, holder: &str) -> Result<Entry, StoreError> {
+        let record = InstanceRecord {
+            holder: holder.to_owned(),
+            at: self.at,
+            peer: self.peer.to_owned(),
+        };
+        Ok(Entry {
+            id: instance.to_string(),
+            value: serde_json::to_string(&record).map_err(|source| unreadable(instance.as_str(), source))?,
+        })
+    }
 }
 
 /// All instances that belong to somebody.

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use attest::protocol::CLAIMANT_BYTES;
 use aws_lc_rs::rand;
 use zeroize::Zeroizing;
 
@@ -14,8 +15,6 @@ use crate::failure::Failure;
 pub const FOLDER: &str = "/run/attest-node";
 /// The claimant's file.
 const CLAIMANT: &str = "claimant";
-/// Length of a claimant.
-const CLAIMANT_BYTES: usize = 32;
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -45,8 +44,8 @@ impl State {
         }
     }
 
-    /// 32 random bytes, the same until the next boot: a gateway that has seen this node claim an instance's identity document knows by
-    /// them that it is this node again, and not somebody with a copy. If they cannot be kept, they are good for this run.
+    /// 32 random bytes, the same until the next boot: a gateway that has seen this node claim an instance of a cloud knows by them that it
+    /// is this node again, and not another process that has asked the metadata server. If they cannot be kept, they are good for this run.
     ///
     /// # Errors
     /// There is no randomness.

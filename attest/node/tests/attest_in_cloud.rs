@@ -267,11 +267,12 @@ fn an_instance_of_amazon_attests_by_all_that_it_is_asked_for() {
     let evidence = gateway.evidence().evidence;
     let document = evidence.aws_identity_document.unwrap();
     assert_eq!(document.pkcs7.0, "MIAGCSqG\nSIb3\n");
-    let claimant = ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, document.claimant.as_ref());
-    let claimed = offer.aws_identity_document.unwrap().claimant_sha256;
+    assert!(offer.aws_identity_document.unwrap().claimant_sha256.is_none() && document.claimant.is_none());
+    let claimant = evidence.claimant.unwrap();
+    let claimed = ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, claimant.as_ref());
     assert_eq!(
-        (document.claimant.as_ref().len(), claimed.to_string()),
-        (32, HEXLOWER.encode(claimant.as_ref()))
+        (claimant.as_ref().len(), offer.claimant_sha256.unwrap().to_string()),
+        (32, HEXLOWER.encode(claimed.as_ref()))
     );
     let request = evidence.aws_sts.unwrap().request;
     let server_id = request
@@ -304,13 +305,13 @@ fn an_instance_of_amazon_attests_by_its_nitro_tpm() {
 }
 
 #[test]
-fn an_instance_of_amazon_is_the_same_claimant_until_it_boots_again() {
+fn an_instance_is_the_same_claimant_until_it_boots_again() {
     let folder = tempfile::tempdir().unwrap();
     let claimant = || {
         let gateway = Gateway::start(&json!(["aws-identity-document"]), &json!({"aws_identity_document": {}}));
         let metadata = amazon(gateway.pointer());
         run(folder.path(), Some("aws"), &[], &metadata.base, &[]).attested("by aws-identity-document");
-        gateway.evidence().evidence.aws_identity_document.unwrap().claimant
+        gateway.evidence().evidence.claimant.unwrap()
     };
     let first = claimant();
     assert_eq!(claimant(), first);
@@ -337,7 +338,10 @@ fn a_virtual_machine_of_azure_attests() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), None, AZURE_DMI, &metadata.base, &[]).attested("as azure:a-1/b-1 by azure to");
     let nonce = ImdsNonce::derive(&qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &gateway.server_key));
-    let signature = gateway.evidence().evidence.azure.unwrap().signature.0;
+    let (offer, evidence) = (gateway.offer().attester, gateway.evidence().evidence);
+    assert_eq!(offer.claimant_sha256, evidence.claimant_sha256());
+    assert!(offer.claimant_sha256.is_some());
+    let signature = evidence.azure.unwrap().signature.0;
     let document = String::from_utf8(BASE64.decode(signature.as_bytes()).unwrap()).unwrap();
     assert!(document.contains(nonce.as_str()), "{document}");
 }

@@ -18,9 +18,10 @@ use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::audit::{Basis, Blobs, Decision, Record, Shown, Verdict};
 use crate::challenges::Opened;
+use crate::instances::Claim;
 use crate::policy::Grant;
 use crate::pools::Pool;
-use crate::{enrolment, instances, tickets};
+use crate::{enrolment, tickets};
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(
@@ -155,9 +156,17 @@ async fn decide(
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
     // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
     anchors.examine_token(gateway, asked).await?;
-    instances::claim(&*gateway.store, result.claims(), now.as_secs(), &asked.peer.to_string())
+    let claim = Claim {
+        claims: result.claims(),
+        first_use_binds: pool.policy.first_use_binds(result.claims().kinds()),
+        at: now.as_secs(),
+        peer: &asked.peer.to_string(),
+    };
+    let alert = claim
+        .make(&*gateway.store)
         .await
         .inspect_err(|error| record.alerts.extend(error.alert()))?;
+    record.alerts.extend(alert);
     let (name, identity) = (result.claims().name(), result.claims().identity());
     record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity).await?;
     // Last, when nothing else can be wrong with the node.
@@ -261,6 +270,9 @@ fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, V
     if let Some(token) = &mut evidence.token {
         token.token = SecretText::default();
     }
+    // Whoever hears what the cloud says of the instance would be the node with it.
+    basis.cloud.claimant_sha256 = evidence.claimant_sha256();
+    evidence.forget_claimant();
     if let Some(sts) = &mut evidence.aws_sts {
         sts.request = sts.request.redacted();
     }

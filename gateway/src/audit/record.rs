@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest::azure::AzureCloud;
-use attest::protocol::{ChallengeRequest, Evidence};
+use attest::protocol::{ChallengeRequest, Evidence, HexDigest};
 use attest::{AppraisalPolicy, Challenge, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
@@ -248,6 +248,10 @@ pub struct CloudBasis {
     /// The name of the provisioning token that was shown beside the evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// SHA-256 of the claimant that was shown beside the evidence. The claimant itself is never kept: whoever has it, and hears what the
+    /// cloud says of the instance, is the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimant_sha256: Option<HexDigest>,
 }
 
 impl CloudBasis {

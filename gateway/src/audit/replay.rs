@@ -158,6 +158,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     let submission = Submission {
         sts,
         token: basis.cloud.token.as_deref(),
+        claimant_sha256: basis.cloud.claimant_sha256.as_ref(),
         ..Submission::new(&challenge, &evidence, &basis.server_keys)
     };
     let claims = attest::verify(&submission, &endorsements, now)?;

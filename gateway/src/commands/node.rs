@@ -16,7 +16,7 @@ use super::{table, with_store};
 pub enum Command {
     /// List the names of nodes, the machines they belong to, and who is revoked; and instances of clouds, with who has claimed each.
     #[command(
-        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to a TPM (tpm:...), or, where an identity document of AWS stood alone, to who made up the secret that came\nwith it (claimant:...)."
+        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
     )]
     List,
     /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
@@ -29,7 +29,7 @@ pub enum Command {
     },
     /// Let an instance of a cloud be claimed anew: by the node after it was provisioned again, or with another TPM.
     #[command(
-        after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to who first shows that it is his. Anybody else is refused with `instance-claimed`: look into that first,\nsomebody may show a copy of the instance's identity document. The instance's name, if it has one, stays: `attest-gateway node forget`."
+        after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to who first shows that it is his. Anybody else is refused with `instance-claimed`: look into that first,\nsome other process may have reached the instance's metadata server. The instance's name, if it has one, stays: `attest-gateway node forget`."
     )]
     Release {
         /// The instance, as the log and `node list` have it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use attest::appraisal::Rules;
+use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::IdentityDocumentRules;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
@@ -44,6 +44,7 @@ struct File {
 struct Attestation {
     accepts: Vec<Combination>,
     hold_seconds: u64,
+    first_use: FirstUse,
 }
 
 impl Default for Attestation {
@@ -51,6 +52,7 @@ impl Default for Attestation {
         Self {
             accepts: vec![Kind::Tpm.into()],
             hold_seconds: HOLD_DEFAULT_SECONDS,
+            first_use: FirstUse::default(),
         }
     }
 }
@@ -159,12 +161,13 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         aws_nitro_tpm: file.aws_nitro_tpm,
         aws_sts: file.aws_sts,
         azure: file.azure,
+        first_use: file.attestation.first_use,
     };
     let wrong = |problem: String| PoolError::Attestation {
         path: path.to_owned(),
         problem,
     };
-    let Attestation { accepts, hold_seconds } = file.attestation;
+    let Attestation { accepts, hold_seconds, .. } = file.attestation;
     if hold_seconds > HOLD_LIMIT_SECONDS {
         return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
     }

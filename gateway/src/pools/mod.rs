@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use attest::appraisal::FirstUse;
 use attest::{AppraisalPolicy, Kind as EvidenceKind, ReferenceValues};
 pub use difference::{Change, Difference};
 use folder::{Folder, Reader};
@@ -532,6 +533,16 @@ impl Pool {
         if any_boot && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} accepts any measured boot: an attestation proves which machine it is, not what it runs",
+                self.name
+            ));
+        }
+        let by_cloud = self.policy.accepts().iter().any(|kinds| {
+            let kinds = kinds.kinds();
+            kinds.iter().any(|kind| kind.is_of_a_cloud()) && !kinds.iter().any(|kind| kind.is_of_a_tpm())
+        });
+        if by_cloud && self.policy.first_use() == FirstUse::MeansNothing && self.grants.attested != Earns::Refuse {
+            warnings.push(format!(
+                "pool {}: any process that reaches an instance's metadata server gets what an attestation earns, at any time and as often as it likes: take attestation.first_use out of pool.toml, unless that is meant",
                 self.name
             ));
         }

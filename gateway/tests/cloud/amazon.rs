@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use attest::protocol::Evidence;
+use attest::protocol::{Blob, Evidence};
 use attest::{Kind, SpkiSha256};
 use ciborium::Value as Cbor;
 use cloud_fixtures::aws::{NitroAuthority, NitroDocument, RegionAuthority, WeakAuthority};
@@ -189,7 +189,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
     // An answer that was lost on its way, and every later one.
     site::trusted(&gateway, &node.attest(&gateway, &[KIND]).await, identity, &[KIND]);
 
-    let thief = Machine::new();
+    let thief = Machine::another();
     let answer = thief.attest(&gateway, &[KIND]).await;
     let record = site::refused(&gateway, &answer, "instance-claimed");
     let alert = record["alerts"][0].as_str().unwrap();
@@ -209,10 +209,10 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
     // Who knows the claimant's digest, which is in the log, does not know the claimant.
     let asked = thief.ask(&gateway, &[KIND]).await;
     let mut other = thief.evidence(&asked);
-    other.aws_identity_document.as_mut().unwrap().claimant.0 = node.claimant.to_vec();
+    other.claimant = Some(Blob(node.claimant.to_vec()));
     site::refused(&gateway, &asked.show(&gateway, other).await, "claimant-mismatch");
     for claimant in [vec![], thief.claimant.to_vec(), [node.claimant, node.claimant].concat()] {
-        let alter = |evidence: &mut Evidence, _: &Asked| evidence.aws_identity_document.as_mut().unwrap().claimant.0 = claimant;
+        let alter = |evidence: &mut Evidence, _: &Asked| evidence.claimant = Some(Blob(claimant));
         let answer = node.attest_altered(&gateway, &[KIND], alter).await;
         site::refused(&gateway, &answer, "claimant-mismatch");
     }
@@ -230,7 +230,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
     let gateway = documents();
     let mut claiming = Vec::new();
     for _ in 0..12 {
-        let machine = Machine::new();
+        let machine = Machine::another();
         let asked = machine.ask(&gateway, &[KIND]).await;
         let body = asked.body(machine.evidence(&asked));
         claiming.push(tokio::spawn(Answer::of(
@@ -253,7 +253,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_13_a_document_that_is_not_accepted_claims_nothing() {
     let gateway = documents();
-    let thief = Machine::new();
+    let thief = Machine::another();
     let mut altered = document(&thief);
     altered["imageId"] = json!("ami-00000000000000000");
     let refused = show(&gateway, &thief, REGION.sign(&altered)).await;

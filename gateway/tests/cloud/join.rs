@@ -37,7 +37,7 @@ async fn attack_13_an_instance_that_has_shown_a_tpm_belongs_to_it() {
     let weaker = Machine::new().attest(&gateway, &[Kind::Gcp]).await;
     let record = site::refused(&gateway, &weaker, "instance-claimed");
     let alert = record["alerts"][0].as_str().unwrap();
-    assert!(alert.contains("without a TPM") && alert.contains(&identity), "{alert}");
+    assert!(alert.contains("claimed by claimant:") && alert.contains(&identity), "{alert}");
     let other = with_tpm(&gateway);
     site::refused(&gateway, &other.attest(&gateway, &both).await, "instance-claimed");
     let list = gateway.command(&["node", "list"]);
@@ -92,9 +92,9 @@ async fn attack_13_a_document_beside_that_of_another_instance_is_refused() {
     let account = |machine: &mut Machine| machine.aws.account = "210987654321".to_owned();
     let answer = Machine::new().but(account).attest(&gateway, &kinds).await;
     site::refused(&gateway, &answer, "aws-account-not-accepted");
-    // Bound to the challenge by NitroTPM, it needs no claimant: each boot is the same instance.
+    // Its NitroTPM is the claimant: each boot is the same instance.
     for _ in 0..2 {
-        site::trusted(&gateway, &Machine::new().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
+        site::trusted(&gateway, &Machine::another().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
     }
     let stale = Machine::new().but(|machine| machine.aws.pending_time -= 7200);
     site::refused(&gateway, &stale.attest(&gateway, &kinds).await, "aws-document-age");

@@ -58,7 +58,7 @@ impl Machine {
         Self {
             google: google::Instance::example(now - STARTED),
             signer: GOOGLE.clone(),
-            claimant: random(),
+            claimant: [0x33; 32],
             session: Session::of(&aws, now),
             aws,
             azure: azure::Machine::default(),
@@ -68,6 +68,11 @@ impl Machine {
             name: None,
             pool: POOL.to_owned(),
         }
+    }
+
+    /// Another process that hears what the cloud says of the same machine, or the machine after its next boot.
+    pub fn another() -> Self {
+        Self::new().but(|machine| machine.claimant = random())
     }
 
     /// The same with one thing changed.
@@ -84,25 +89,31 @@ impl Machine {
             attester.ek_certificate = self.ek_certificate.clone().map(Blob);
             attester
         });
-        let claimant_sha256 = sha256(&self.claimant);
+        let claimant_sha256 = offer.iter().any(|kind| kind.is_of_a_cloud()).then(|| sha256(&self.claimant));
         ChallengeRequest {
             pool: self.pool.clone(),
             name: self.name.clone(),
             attester: Attester {
                 tpm,
                 gcp: there(Kind::Gcp),
-                aws_identity_document: there(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester { claimant_sha256 }),
+                aws_identity_document: there(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default()),
                 aws_nitro_tpm: there(Kind::AwsNitroTpm),
                 aws_sts: there(Kind::AwsSts),
                 azure: there(Kind::Azure),
                 token: there(Kind::Token),
+                claimant_sha256,
             },
         }
     }
 
     /// Asks for a challenge.
     pub async fn ask(&self, gateway: &Gateway, offer: &[Kind]) -> Asked {
-        let answer = gateway.post("/v1/attest/challenge", &self.request(offer)).await;
+        self.ask_with(gateway, &self.request(offer)).await
+    }
+
+    /// Asks for a challenge by this request.
+    pub async fn ask_with(&self, gateway: &Gateway, request: &ChallengeRequest) -> Asked {
+        let answer = gateway.post("/v1/attest/challenge", request).await;
         assert_eq!(answer.status.as_u16(), 200, "{}", String::from_utf8_lossy(&answer.body));
         let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
         let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
@@ -139,6 +150,12 @@ impl Machine {
             token: token.map(|_| TokenEvidence {
                 token: SecretText::new(self.token.clone().into()),
             }),
+            claimant: asked
+                .task
+                .kinds()
+                .iter()
+                .any(|kind| kind.is_of_a_cloud())
+                .then(|| Blob(self.claimant.to_vec())),
         }
     }
 
@@ -161,11 +178,11 @@ impl Machine {
         self.signer.sign(&claims)
     }
 
-    /// An identity document, shown by this machine.
+    /// An identity document.
     pub fn document(&self, pkcs7: String) -> IdentityDocumentEvidence {
         IdentityDocumentEvidence {
             pkcs7: Text(pkcs7),
-            claimant: Blob(self.claimant.to_vec()),
+            claimant: None,
         }
     }
 

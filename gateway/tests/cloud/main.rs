@@ -4,6 +4,7 @@
 
 mod accepted;
 mod amazon;
+mod first_use;
 mod google;
 mod join;
 mod machine;

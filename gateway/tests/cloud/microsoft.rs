@@ -111,7 +111,7 @@ async fn attack_26_a_collection_of_documents_with_short_nonces_fits_no_challenge
         let document = machine.azure.document(Some(nonce.as_str()), clock::now());
         Evidence {
             azure: Some(azure_evidence(AZURE.sign(&document))),
-            ..Evidence::default()
+            ..machine.evidence(asked)
         }
     };
     let asked = machine.ask(&gateway, &KINDS).await;

@@ -111,7 +111,9 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
     challenge(json!({"gcp": {"token": "x"}})).await;
     challenge(json!({"gcp": true})).await;
     challenge(json!({"sgx": {}})).await;
-    challenge(json!({"aws_identity_document": {}})).await;
+    challenge(json!({"aws_identity_document": {}, "claimant_sha256": "00"})).await;
+    challenge(json!({"aws_identity_document": {"claimant_sha256": "00".repeat(32)}, "claimant_sha256": "11".repeat(32)})).await;
+    challenge(json!({"gcp": {}, "claimant_sha256": "00".repeat(48)})).await;
     challenge(json!({"aws_identity_document": {"claimant_sha256": "00"}})).await;
     challenge(json!({"aws_identity_document": {"claimant_sha256": "00".repeat(48)}})).await;
     let machine = Machine::new();

@@ -302,8 +302,28 @@ async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
     // Somebody's document, and one's own credentials.
     let thief = known(&sts).but(|machine| machine.aws.instance_id = "i-00000000000000001".to_owned());
     site::refused(&gateway, &thief.attest(&gateway, &kinds).await, "identities-differ");
-    // The live check proves the instance anew: whoever claims it is it.
     let identity = "aws:123456789012/i-0123456789abcdef0";
     site::trusted(&gateway, &known(&sts).attest(&gateway, &kinds).await, identity, &kinds);
     site::trusted(&gateway, &known(&sts).attest(&gateway, &kinds).await, identity, &kinds);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_a_caller_beside_a_document_takes_no_binding_away() {
+    let mut gateway = site::init(r#"[["aws-identity-document", "aws-sts"], ["aws-sts"]]"#, &[DOCUMENT, STS]);
+    let sts = Sts::start("eu-central-1", Vec::new());
+    site::reach_sts(&gateway, &sts);
+    gateway.run();
+    let both = [Kind::AwsIdentityDocument, Kind::AwsSts];
+    let identity = "aws:123456789012/i-0123456789abcdef0";
+    site::trusted(&gateway, &known(&sts).attest(&gateway, &both).await, identity, &both);
+    // A pod of that instance's: it gets the role's credentials from the metadata server, and the document.
+    let thief = || known(&sts).but(|machine| machine.claimant = Machine::another().claimant);
+    site::refused(&gateway, &thief().attest(&gateway, &both).await, "instance-claimed");
+    site::refused(&gateway, &thief().attest(&gateway, &[Kind::AwsSts]).await, "instance-claimed");
+    site::trusted(
+        &gateway,
+        &known(&sts).attest(&gateway, &[Kind::AwsSts]).await,
+        identity,
+        &[Kind::AwsSts],
+    );
 }

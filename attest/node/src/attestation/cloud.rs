@@ -50,8 +50,15 @@ impl Binding<'_> {
     }
 }
 
-/// What this node's cloud gives for it.
-pub enum CloudMeans<'a> {
+/// What this node's cloud gives for it, and who claims it.
+pub struct CloudMeans<'a> {
+    source: Source<'a>,
+    /// Tells this node from whatever else hears what the cloud says of the instance.
+    claimant: Zeroizing<Vec<u8>>,
+    claimant_sha256: HexDigest,
+}
+
+enum Source<'a> {
     /// Identity tokens.
     Gcp(&'a Metadata),
     /// What the metadata service, the role and the NitroTPM give.
@@ -67,9 +74,6 @@ pub struct AwsMeans<'a> {
     role: Option<String>,
     /// AWS's program that asks the NitroTPM, if there are both.
     nitro_tpm: Option<NitroTpm>,
-    /// Tells this node from others that have a copy of its identity document.
-    claimant: Zeroizing<Vec<u8>>,
-    claimant_sha256: HexDigest,
 }
 
 /// How to ask the NitroTPM.
@@ -83,10 +87,10 @@ pub struct NitroTpm {
 
 impl fmt::Debug for CloudMeans<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gcp(_) => "Gcp",
-            Self::Aws(_) => "Aws",
-            Self::Azure(_) => "Azure",
+        f.write_str(match self.source {
+            Source::Gcp(_) => "Gcp",
+            Source::Aws(_) => "Aws",
+            Source::Azure(_) => "Azure",
         })
     }
 }
@@ -103,7 +107,49 @@ impl<'a> CloudMeans<'a> {
         state: &State,
         deadline: Deadline,
     ) -> Result<Option<Self>, Failure> {
-        let (metadata, deadline) = (&instance.metadata, deadline.at_most(FIND_LIMIT));
+        let Some(source) = Source::find(instance, takes, nitro_tpm, deadline.at_most(FIND_LIMIT))? else {
+            return Ok(None);
+        };
+        let claimant = state.claimant()?;
+        Ok(Some(Self {
+            source,
+            claimant_sha256: sha256(&claimant)?,
+            claimant,
+        }))
+    }
+
+    /// Adds what there is to an offer.
+    pub(super) fn offer(&self, takes: &BTreeSet<Kind>, offer: &mut Attester) {
+        self.source.offer(takes, offer);
+        if offer.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
+            offer.claimant_sha256 = Some(self.claimant_sha256.clone());
+        }
+    }
+
+    /// Answers the cloud's members of a task, which were offered. Says who the instance is, if it can be seen.
+    pub(super) fn answer(
+        &self,
+        task: &Task,
+        binding: &Binding<'_>,
+        evidence: &mut Evidence,
+        deadline: Deadline,
+    ) -> Result<Option<String>, Failure> {
+        // Told to nobody who has not asked for the instance.
+        if task.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
+            evidence.claimant = Some(self.claimant.to_vec().into());
+        }
+        self.source.answer(task, binding, evidence, deadline)
+    }
+}
+
+impl<'a> Source<'a> {
+    fn find(
+        instance: &'a Instance,
+        takes: &BTreeSet<Kind>,
+        nitro_tpm: Option<NitroTpm>,
+        deadline: Deadline,
+    ) -> Result<Option<Self>, Failure> {
+        let metadata = &instance.metadata;
         Ok(match instance.cloud {
             Cloud::Gcp if takes.contains(&Kind::Gcp) => gcp::has_identity(metadata, deadline)?.then_some(Self::Gcp(metadata)),
             Cloud::Aws
@@ -117,44 +163,27 @@ impl<'a> CloudMeans<'a> {
                 } else {
                     None
                 };
-                let claimant = state.claimant()?;
-                Some(Self::Aws(Box::new(AwsMeans {
-                    session,
-                    role,
-                    nitro_tpm,
-                    claimant_sha256: sha256(&claimant)?,
-                    claimant,
-                })))
+                Some(Self::Aws(Box::new(AwsMeans { session, role, nitro_tpm })))
             }
             Cloud::Azure if takes.contains(&Kind::Azure) => Some(Self::Azure(metadata)),
             Cloud::Gcp | Cloud::Aws | Cloud::Azure => None,
         })
     }
 
-    /// Adds what there is to an offer.
-    pub(super) fn offer(&self, takes: &BTreeSet<Kind>, offer: &mut Attester) {
+    fn offer(&self, takes: &BTreeSet<Kind>, offer: &mut Attester) {
         let if_taken = |kind: Kind| takes.contains(&kind).then_some(Nothing {});
         match self {
             Self::Gcp(_) => offer.gcp = if_taken(Kind::Gcp),
             Self::Azure(_) => offer.azure = if_taken(Kind::Azure),
             Self::Aws(aws) => {
-                offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester {
-                    claimant_sha256: aws.claimant_sha256.clone(),
-                });
+                offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default());
                 offer.aws_nitro_tpm = aws.nitro_tpm.as_ref().and_then(|_| if_taken(Kind::AwsNitroTpm));
                 offer.aws_sts = aws.role.as_ref().and_then(|_| if_taken(Kind::AwsSts));
             }
         }
     }
 
-    /// Answers the cloud's members of a task, which were offered. Says who the instance is, if it can be seen.
-    pub(super) fn answer(
-        &self,
-        task: &Task,
-        binding: &Binding<'_>,
-        evidence: &mut Evidence,
-        deadline: Deadline,
-    ) -> Result<Option<String>, Failure> {
+    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
         match self {
             Self::Gcp(metadata) => {
                 let Some(GcpTask { gateway }) = &task.gcp else { return Ok(None) };
@@ -204,7 +233,7 @@ impl AwsMeans<'_> {
         if task.aws_identity_document.is_some() {
             evidence.aws_identity_document = Some(IdentityDocumentEvidence {
                 pkcs7: Text(self.session.identity_document(deadline)?),
-                claimant: self.claimant.to_vec().into(),
+                claimant: None,
             });
         }
         if let (Some(_), Some(NitroTpm { program, folder })) = (task.aws_nitro_tpm, &self.nitro_tpm) {

@@ -1,0 +1,166 @@
+//! To whom an instance belongs where no TPM stands for who shows its evidence: to the first.
+
+use attest::Kind;
+use attest::protocol::{Blob, Evidence, IdentityDocumentAttester};
+use serde_json::{Value, json};
+
+use crate::machine::{Asked, Machine, sha256};
+use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
+use crate::support::{Gateway, digest};
+
+const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
+const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
+const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
+/// What switches it off.
+const MEANS_NOTHING: &str = "first_use = \"any process on an instance may attest, at any time\"\n";
+
+/// A gateway for instances of Google's and Azure's.
+fn start() -> Gateway {
+    site::start(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE_RULES])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after_the_node() {
+    let gateway = start();
+    for (kind, identity) in [(Kind::Gcp, GCP_IDENTITY), (Kind::Azure, AZURE_IDENTITY)] {
+        let node = Machine::new();
+        let record = site::trusted(&gateway, &node.attest(&gateway, &[kind]).await, identity, &[kind]);
+        // The node itself may come again: its answer was lost.
+        site::trusted(&gateway, &node.attest(&gateway, &[kind]).await, identity, &[kind]);
+
+        let pod = Machine::another();
+        let answer = pod.attest(&gateway, &[kind]).await;
+        let refused = site::refused(&gateway, &answer, "instance-claimed");
+        let alert = refused["alerts"][0].as_str().unwrap();
+        let first = format!("claimant:{}", sha256(&node.claimant));
+        assert!(
+            alert.contains(identity) && alert.contains("a second time") && alert.contains(&first),
+            "{alert}"
+        );
+        gateway.line(|line| line.contains("ALERT") && line.contains(identity));
+        assert!(!String::from_utf8_lossy(&answer.body).contains(&first));
+
+        // Nobody learns from the log what would make him the node: only the digest is there.
+        let secret = serde_json::to_value(Blob(node.claimant.to_vec())).unwrap();
+        let log = std::fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+        assert!(!log.contains(secret.as_str().unwrap()));
+        assert_eq!(record["basis"]["cloud"]["claimant_sha256"], json!(sha256(&node.claimant)));
+        let replay = |change: fn(&mut Value)| {
+            let mut record = record.clone();
+            change(&mut record["basis"]);
+            site::again(&gateway, &record)
+        };
+        let other = |basis: &mut Value| basis["cloud"]["claimant_sha256"] = json!("11".repeat(32));
+        assert_eq!(replay(other), "claimant-mismatch");
+        let unclaimed = |basis: &mut Value| {
+            drop(basis["cloud"].as_object_mut().unwrap().remove("claimant_sha256"));
+            drop(basis["challenge"]["subject"].as_object_mut().unwrap().remove("claimant_sha256"));
+        };
+        assert_eq!(replay(unclaimed), "claimant-missing");
+
+        gateway.command(&["node", "release", identity]);
+        site::trusted(&gateway, &pod.attest(&gateway, &[kind]).await, identity, &[kind]);
+        site::refused(&gateway, &node.attest(&gateway, &[kind]).await, "instance-claimed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_who_names_no_claimant_or_anothers_gets_nothing() {
+    let gateway = start();
+    let node = Machine::new();
+    site::trusted(&gateway, &node.attest(&gateway, &[Kind::Gcp]).await, GCP_IDENTITY, &[Kind::Gcp]);
+    let mut request = Machine::another().request(&[Kind::Gcp]);
+    request.attester.claimant_sha256 = None;
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    site::refused(&gateway, &answer, "claimant-missing");
+    // The digest is in the log, and is not enough.
+    let knows_the_digest = Machine::new();
+    for claimant in [
+        None,
+        Some(Blob(vec![0x34; 32])),
+        Some(Blob(sha256(&node.claimant).as_bytes().to_vec())),
+    ] {
+        let alter = |evidence: &mut Evidence, _: &Asked| evidence.claimant = claimant;
+        let answer = knows_the_digest.attest_altered(&gateway, &[Kind::Gcp], alter).await;
+        site::refused(&gateway, &answer, "claimant-mismatch");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_node_with_an_identity_document_names_its_claimant_beside_it() {
+    let gateway = site::start(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
+    let kinds = [Kind::AwsIdentityDocument];
+    let older = Machine::new();
+    let mut request = older.request(&kinds);
+    request.attester.aws_identity_document = Some(IdentityDocumentAttester {
+        claimant_sha256: request.attester.claimant_sha256.take(),
+    });
+    let asked = older.ask_with(&gateway, &request).await;
+    let mut evidence = older.evidence(&asked);
+    evidence.aws_identity_document.as_mut().unwrap().claimant = evidence.claimant.take();
+    let answer = asked.show(&gateway, evidence).await;
+    site::trusted(&gateway, &answer, AWS_IDENTITY, &kinds);
+    let answer = Machine::another().attest(&gateway, &kinds).await;
+    site::refused(&gateway, &answer, "instance-claimed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
+    let gateway = site::start(
+        &format!("[[\"gcp\"], [\"aws-identity-document\"]]\n{MEANS_NOTHING}"),
+        &[GCP, DOCUMENT],
+    );
+    let warning = "pool worker: any process that reaches an instance's metadata server gets what an attestation earns";
+    gateway.line(|line| line.contains(warning));
+    assert!(String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).contains(warning));
+    for machine in [Machine::new(), Machine::another()] {
+        site::trusted(&gateway, &machine.attest(&gateway, &[Kind::Gcp]).await, GCP_IDENTITY, &[Kind::Gcp]);
+    }
+    // What can be copied is bound all the same.
+    let kinds = [Kind::AwsIdentityDocument];
+    site::trusted(&gateway, &Machine::new().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
+    site::refused(&gateway, &Machine::another().attest(&gateway, &kinds).await, "instance-claimed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_without_it() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let gateway = site::start(
+        r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-identity-document"], ["aws-nitro-tpm"]]"#,
+        &[DOCUMENT, &unchecked],
+    );
+    let (document, both) = ([Kind::AwsIdentityDocument], [Kind::AwsIdentityDocument, Kind::AwsNitroTpm]);
+    site::trusted(
+        &gateway,
+        &Machine::another().attest(&gateway, &document).await,
+        AWS_IDENTITY,
+        &document,
+    );
+    let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
+    let alert = record["alerts"][0].as_str().unwrap();
+    assert!(alert.contains(AWS_IDENTITY) && alert.contains("attests by its own TPM"), "{alert}");
+    gateway.command(&["node", "release", AWS_IDENTITY]);
+    // Once the TPM has it, nobody gets it without.
+    let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
+    assert!(record.get("alerts").is_none());
+    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
+    let list = gateway.command(&["node", "list"]);
+    assert!(
+        list.lines().any(|line| line.contains(AWS_IDENTITY) && line.contains("nitro-tpm")),
+        "{list}"
+    );
+
+    let of_google = TPM.replace("[tpm.pcrs]", "[tpm]\nendorsement = \"gcp-instance\"\n[tpm.pcrs]");
+    let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
+    let both = [Kind::Tpm, Kind::Gcp];
+    site::trusted(
+        &gateway,
+        &Machine::another().attest(&gateway, &[Kind::Gcp]).await,
+        GCP_IDENTITY,
+        &[Kind::Gcp],
+    );
+    let machine = site::with_vtpm(Machine::new());
+    let identity = format!("tpm:{}", digest(machine.tpm.as_ref().unwrap()));
+    let record = site::trusted(&gateway, &machine.attest(&gateway, &both).await, &identity, &both);
+    assert!(record["alerts"][0].as_str().unwrap().contains("attests by its own TPM"));
+}

@@ -86,6 +86,14 @@ pub enum Reject {
         /// What it is.
         found: String,
     },
+    /// The AK is in a hierarchy for which the TPM obfuscates what it signs.
+    #[error("the AK is {found}, required is a primary object of the endorsement hierarchy (qualifiedSigner is {qualified_signer})")]
+    AkHierarchy {
+        /// What it is.
+        found: String,
+        /// Its Qualified Name, as the TPM has signed it, hexadecimal.
+        qualified_signer: String,
+    },
     /// Too late.
     #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
     ChallengeExpired {
@@ -271,11 +279,12 @@ advice! {
     TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
     EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK; if it did, clear the TPM in the firmware setup.";
-    EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or add the TPM maker's root to ek-roots, then boot again.";
+    EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";
     EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not hold", "Compare the gateway's clock and ek-roots with the certificate (the gateway's log names it).";
     EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is about another key", "The certificate in the TPM's NV memory is not this TPM's: re-provision the TPM, or endorse the EK by `attest-gateway ek add`.";
     AK_ATTRIBUTES = "ak-attributes", "The AK could be used outside the TPM's rules", "Use the unmodified attest-node.";
     AK_ALGORITHM = "ak-algorithm", "The AK's algorithm is not accepted", "Use --ak ecc-p256 or --ak rsa-2048 of attest-node.";
+    AK_HIERARCHY = "ak-hierarchy", "The AK is not in the TPM's endorsement hierarchy", "Use the unmodified attest-node.";
     CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
     CREDENTIAL_MISMATCH = "credential-mismatch", "The AK is not in the TPM that was endorsed", "Boot again; if it stays, somebody may be presenting another machine's EK.";
     QUOTE_MAGIC = "quote-magic", "The quote was not made by a TPM", "Use the unmodified attest-node.";
@@ -322,6 +331,7 @@ impl Reject {
             Self::EkCertificateMismatch { .. } => EK_CERTIFICATE_MISMATCH,
             Self::AkAttributes { .. } => AK_ATTRIBUTES,
             Self::AkAlgorithm { .. } => AK_ALGORITHM,
+            Self::AkHierarchy { .. } => AK_HIERARCHY,
             Self::ChallengeExpired { .. } => CHALLENGE_EXPIRED,
             Self::CredentialMismatch => CREDENTIAL_MISMATCH,
             Self::SignatureScheme { .. } | Self::Signature => QUOTE_SIGNATURE,

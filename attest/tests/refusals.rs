@@ -41,7 +41,7 @@ trait Kept {
 }
 
 keeps!(Reject,
-    tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm ChallengeExpired
+    tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy ChallengeExpired
         CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLog
         EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
         Azure,

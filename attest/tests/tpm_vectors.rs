@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use attest::tpm::ak::AkPublic;
 use attest::tpm::wire::{Public, Quoted, Signature};
-use attest::{EkDigest, HashAlg};
+use attest::{EkDigest, HashAlg, Reject};
 use vectors::vector;
 
 /// The length-delimited and varint fields of a protobuf message, in order.
@@ -62,6 +62,15 @@ fn bytes_of<'a>(message: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
         .collect()
 }
 
+/// What the AK is, by the Qualified Name that it has signed.
+fn hierarchy(ak: &AkPublic, quoted: &Quoted) -> String {
+    match ak.check_hierarchy(&quoted.qualified_signer) {
+        Ok(()) => "endorsement".to_owned(),
+        Err(Reject::AkHierarchy { found, .. }) => found,
+        Err(other) => panic!("{other}"),
+    }
+}
+
 #[test]
 fn quotes_of_a_gce_instance_verify() {
     let Some(bytes) = vector("tpm-full/gce-cos-85-nonce9009.pb") else {
@@ -79,6 +88,7 @@ fn quotes_of_a_gce_instance_verify() {
         assert_eq!(read.to_bytes(), quoted);
         assert_eq!(Signature::parse(signature).unwrap().to_bytes(), signature);
         assert_eq!(read.extra_data, [0x90, 0x09]);
+        assert_eq!(hierarchy(&ak, &read), "endorsement");
 
         let values: BTreeMap<u64, &[u8]> = bytes_of(&pcrs, 2)
             .into_iter()
@@ -123,6 +133,8 @@ fn files_of_tpm2_tools_are_read() {
     let (quoted, signature) = (file("quote.out"), file("quotesig.out"));
     let read = Quoted::parse(ak.verify(&quoted, &signature).unwrap().bytes()).unwrap();
     assert!(read.selection[0].pcrs().eq([15, 16, 22]), "{:?}", read.selection);
+    // tpm2_createak puts its AK below the EK: such a one is refused.
+    assert_eq!(hierarchy(&ak, &read), "below another object");
 
     // An EK digest is over the SubjectPublicKeyInfo: what openssl shows of the same key.
     let pem = String::from_utf8(file("ekpub.pem")).unwrap();

@@ -12,8 +12,10 @@
 mod support;
 
 use attest::protocol::HexDigest;
-use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, SymmetricCipher};
-use attest::{HashAlg, PcrSelection, SpkiSha256};
+use attest::reference_values::Accepted;
+use attest::tpm::ak::{AkPublic, Hierarchy};
+use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, Signature, SymmetricCipher};
+use attest::{AppraisalPolicy, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256};
 use support::{Case, NOW, SERVER_KEY, SoftKey, ek_area};
 
 fn good() -> Case {
@@ -150,7 +152,7 @@ fn attack_03_an_ek_that_nobody_endorsed() {
 fn attack_04_magic_and_type_confusion() {
     let altered = |offset: usize, value: u8| {
         good().but(|case| {
-            let mut bytes = case.quoted.to_bytes();
+            let mut bytes = case.quoted().to_bytes();
             bytes[offset] = value;
             case.raw_quoted = Some(bytes);
         })
@@ -199,7 +201,7 @@ fn attack_06_weak_hashes_and_empty_nonces() {
     const SHA1: [u8; 2] = [0x00, 0x04];
     // The scheme's hash, in the AK and in the signature; the AK's nameAlg. Offsets: TPMT_PUBLIC type, nameAlg, attributes, policy, symmetric, scheme, hash.
     let weak_scheme = good().but(|case| {
-        let mut signature = case.ak.sign(&case.quoted.to_bytes());
+        let mut signature = case.ak.sign(&case.quoted().to_bytes());
         signature[2..4].copy_from_slice(&SHA1);
         case.signature = Some(signature);
     });
@@ -264,15 +266,15 @@ fn attack_10_evidence_relayed_through_another_server() {
 #[test]
 fn refuses_a_signature_that_is_not_the_aks() {
     good()
-        .but(|case| case.signature = Some(SoftKey::p256().sign(&case.quoted.to_bytes())))
+        .but(|case| case.signature = Some(SoftKey::p256().sign(&case.quoted().to_bytes())))
         .refused("quote-signature");
     good()
-        .but(|case| case.signature = Some(SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)).sign(&case.quoted.to_bytes())))
+        .but(|case| case.signature = Some(SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)).sign(&case.quoted().to_bytes())))
         .refused("quote-signature");
     good().but(|case| case.signature = Some(Vec::new())).refused("tpm-malformed");
     for offset in [4 + 2, 4 + 2 + 31, 4 + 2 + 32 + 2] {
         let flipped = good().but(|case| {
-            let mut signature = case.ak.sign(&case.quoted.to_bytes());
+            let mut signature = case.ak.sign(&case.quoted().to_bytes());
             signature[offset] ^= 0x80;
             case.signature = Some(signature);
         });
@@ -280,17 +282,145 @@ fn refuses_a_signature_that_is_not_the_aks() {
     }
     // PSS presented as PKCS#1, of the same key.
     let pss = Case::new(SoftKey::rsa(Scheme::RsaPss(HashAlg::Sha256))).but(|case| {
-        let mut signature = case.ak.sign(&case.quoted.to_bytes());
+        let mut signature = case.ak.sign(&case.quoted().to_bytes());
         signature[1] = 0x14;
         case.signature = Some(signature);
     });
     pss.refused("quote-signature");
 }
 
+/// The scheme is the AK's, not the signature's: its hash is that of the PCR digest, and a key is not to be used with two.
+#[test]
+fn refuses_a_true_signature_of_another_scheme_by_the_same_key() {
+    use HashAlg::{Sha256, Sha384};
+    use Scheme::{RsaPss, RsaSsa};
+    for (signed, said) in [
+        (RsaPss(Sha256), RsaSsa(Sha256)),
+        (RsaSsa(Sha256), RsaPss(Sha256)),
+        (RsaSsa(Sha384), RsaSsa(Sha256)),
+        (RsaPss(Sha256), RsaPss(Sha384)),
+    ] {
+        let case = Case::new(SoftKey::rsa(signed)).but(|case| case.ak_area.scheme = said);
+        let reject = case.verify().unwrap_err();
+        assert!(
+            matches!(reject, Reject::SignatureScheme { .. }),
+            "{signed:?} by an AK with {said:?}: {reject}"
+        );
+        assert_eq!(reject.code(), "quote-signature");
+    }
+}
+
+/// TPMs leave leading zeros away, and none puts more in front of a scalar than the curve has.
+#[test]
+fn refuses_scalars_longer_than_the_curves() {
+    // No structure is longer than P-384's.
+    for (ak, longer) in [
+        (SoftKey::p256 as fn() -> SoftKey, "quote-signature"),
+        (SoftKey::p384, "tpm-malformed"),
+    ] {
+        let with = |lengthen: fn(&mut Vec<u8>, &mut Vec<u8>)| {
+            Case::new(ak()).but(|case| {
+                let signature = case.ak.sign(&case.quoted().to_bytes());
+                let Ok(Signature::Ecdsa { scheme, r, s }) = Signature::parse(&signature) else {
+                    panic!("an ECDSA signature")
+                };
+                let (mut r, mut s) = (r.to_vec(), s.to_vec());
+                lengthen(&mut r, &mut s);
+                case.signature = Some(Signature::Ecdsa { scheme, r: &r, s: &s }.to_bytes());
+            })
+        };
+        with(|_, _| ()).verify().unwrap();
+        with(|r, _| r.insert(0, 0)).refused(longer);
+        with(|_, s| s.insert(0, 0)).refused(longer);
+        with(|r, s| {
+            r.insert(0, 0);
+            s.insert(0, 0);
+        })
+        .refused(longer);
+        // The same number of bytes in all, divided otherwise.
+        with(|r, s| s.insert(0, r.pop().unwrap())).refused(longer);
+        with(|r, s| r.push(s.remove(0))).refused(longer);
+        with(|r, _| r.clear()).refused("quote-signature");
+    }
+}
+
+/// For an AK elsewhere, the TPM obfuscates the counters and the firmware version that it signs.
+#[test]
+fn attack_31_an_ak_of_another_hierarchy() {
+    let signed_by = |signer: &dyn Fn(&AkPublic) -> Vec<u8>| {
+        good().but(|case| case.quoted.qualified_signer = signer(&AkPublic::parse(&case.ak_area.to_bytes()).unwrap()))
+    };
+    signed_by(&|ak| ak.qualified_name(Hierarchy::Endorsement).as_bytes().to_vec())
+        .verify()
+        .unwrap();
+    for hierarchy in [Hierarchy::Owner, Hierarchy::Platform, Hierarchy::Null] {
+        let case = signed_by(&|ak| ak.qualified_name(hierarchy).as_bytes().to_vec());
+        case.refused("ak-hierarchy");
+        let reject = case.verify().unwrap_err().to_string();
+        assert!(reject.contains(&format!("the {hierarchy} hierarchy")), "{reject}");
+    }
+    // Below a primary object of the endorsement hierarchy, such as the EK itself: H(QN of the parent, Name).
+    let child = signed_by(&|ak| {
+        let parent = ak.qualified_name(Hierarchy::Endorsement);
+        let digest = HashAlg::Sha256.digest(&[parent.as_bytes(), ak.name().as_bytes()]);
+        [&[0x00, 0x0b], digest.as_ref()].concat()
+    });
+    child.refused("ak-hierarchy");
+    signed_by(&|ak| ak.name().as_bytes().to_vec()).refused("ak-hierarchy");
+    signed_by(&|_| 0x4000_000b_u32.to_be_bytes().to_vec()).refused("ak-hierarchy");
+    signed_by(&|_| vec![0]).refused("ak-hierarchy");
+    // Another AK of the right hierarchy.
+    signed_by(&|_| {
+        let other = AkPublic::parse(&SoftKey::p256().ak_area().to_bytes()).unwrap();
+        other.qualified_name(Hierarchy::Endorsement).as_bytes().to_vec()
+    })
+    .refused("ak-hierarchy");
+    // The hash is the AK's nameAlg, whatever its scheme's.
+    let sha384 = good().but(|case| case.ak_area.name_alg = HashAlg::Sha384);
+    assert_eq!(sha384.quoted().qualified_signer.len(), 2 + 48);
+    sha384.verify().unwrap();
+}
+
+/// What a challenge asked for is not what the pool speaks of any more: the administrator has changed it meanwhile.
+#[test]
+fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
+    let policy = |bank: HashAlg, pcrs: &[u8], checked: Option<u8>| {
+        let accepted = |pcr: &u8| {
+            let digest = HexDigest::new(&vec![*pcr; bank.digest_bytes()]).unwrap();
+            let accepted = if checked == Some(*pcr) {
+                Accepted::AnyOf(vec![digest])
+            } else {
+                Accepted::NotChecked
+            };
+            (*pcr, accepted)
+        };
+        AppraisalPolicy::of_tpm(ReferenceValues::new(bank, pcrs.iter().map(accepted).collect()).unwrap())
+    };
+    let appraise = |policy: &AppraisalPolicy| {
+        let claims = good().verify().unwrap();
+        attest::appraise(claims, policy, support::at(NOW))
+            .map(|_| ())
+            .map_err(|reject| reject.code())
+    };
+    let quoted: Vec<u8> = (0..8).collect();
+    assert_eq!(appraise(&policy(HashAlg::Sha256, &quoted, Some(7))), Ok(()));
+    let changed = |bank: HashAlg, pcrs: &[u8], checked: Option<u8>| {
+        assert_eq!(appraise(&policy(bank, pcrs, checked)), Err("quote-selection"), "{bank} {pcrs:?}");
+    };
+    // One more, which nobody has quoted: that it is checked must not be forgotten.
+    changed(HashAlg::Sha256, &[0, 1, 2, 3, 4, 5, 6, 7, 14], Some(14));
+    changed(HashAlg::Sha256, &[0, 1, 2, 3, 4, 5, 6, 7, 14], None);
+    changed(HashAlg::Sha256, &[0, 1, 2, 3, 4, 5, 6], Some(6));
+    changed(HashAlg::Sha256, &[0, 1, 2, 3, 4, 5, 6, 8], None);
+    changed(HashAlg::Sha384, &quoted, None);
+    changed(HashAlg::Sha512, &quoted, Some(0));
+}
+
 #[test]
 fn refuses_every_change_to_the_signed_bytes() {
     let case = good();
-    let (quoted, signature) = (case.quoted.to_bytes(), case.ak.sign(&case.quoted.to_bytes()));
+    let quoted = case.quoted().to_bytes();
+    let signature = case.ak.sign(&quoted);
     for bit in 0..quoted.len() * 8 {
         let mut bytes = quoted.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);

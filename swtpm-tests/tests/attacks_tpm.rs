@@ -288,6 +288,24 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     bench.refuses(&asked, elsewhere, "credential-mismatch");
 }
 
+/// In these hierarchies the TPM adds a secret number to resetCount, restartCount and firmwareVersion: resets would go unseen.
+#[test]
+fn attack_31_an_ak_of_another_hierarchy() {
+    let bench = Bench::new();
+    let mut tpm = bench.tpm();
+    let ek = endorsement_key(&mut tpm);
+    for hierarchy in [Hierarchy::Owner, Hierarchy::Null, Hierarchy::Platform] {
+        for kind in [AkKind::EccP256, AkKind::Rsa2048] {
+            let mut attester = tpm.attester_of(&ek, kind, hierarchy).unwrap();
+            let request = request(&ek, attester.ak_public());
+            bench.refuses_altered(&mut attester, &request, "ak-hierarchy", |_, _, _| {});
+        }
+    }
+    let mut attester = tpm.attester(&ek, AkKind::EccP256).unwrap();
+    let request = request(&ek, attester.ak_public());
+    bench.trusts(&mut attester, &request);
+}
+
 #[test]
 fn attack_04_magic_and_type_confusion() {
     let bench = Bench::new();

@@ -26,6 +26,16 @@ impl Name {
         Self(name)
     }
 
+    /// The Qualified Name of a primary object of a hierarchy (TPM 2.0 Part 1, "Qualified Name"): the hierarchy's handle stands for the
+    /// Qualified Name of a parent, and it is hashed with the object's own nameAlg.
+    fn of_primary(&self, name_alg: HashAlg, hierarchy: Hierarchy) -> Self {
+        let handle = hierarchy.handle().to_be_bytes();
+        let digest: Digest = name_alg.digest(&[&handle, &self.0]);
+        let mut name = name_alg.id().to_be_bytes().to_vec();
+        name.extend_from_slice(digest.as_ref());
+        Self(name)
+    }
+
     /// The Name's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -45,11 +55,49 @@ impl fmt::Debug for Name {
     }
 }
 
+/// A hierarchy of a TPM (TPM 2.0 Part 2, "TPM_RH").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// Of the endorsement seed, which the maker has put in.
+    Endorsement,
+    /// Of the owner, who can clear it.
+    Owner,
+    /// Of the firmware.
+    Platform,
+    /// Of nobody: gone at the next reset.
+    Null,
+}
+
+impl Hierarchy {
+    const ALL: [Self; 4] = [Self::Endorsement, Self::Owner, Self::Platform, Self::Null];
+
+    const fn handle(self) -> u32 {
+        match self {
+            Self::Owner => 0x4000_0001,
+            Self::Null => 0x4000_0007,
+            Self::Endorsement => 0x4000_000b,
+            Self::Platform => 0x4000_000c,
+        }
+    }
+}
+
+impl fmt::Display for Hierarchy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Endorsement => "endorsement",
+            Self::Owner => "owner",
+            Self::Platform => "platform",
+            Self::Null => "null",
+        })
+    }
+}
+
 /// An AK whose attributes and algorithm were checked. That it lives in an endorsed TPM is proven by
 /// [credential activation](super::credential) alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AkPublic {
     name: Name,
+    name_alg: HashAlg,
     scheme: Scheme,
     key: KeyParameters,
 }
@@ -81,6 +129,7 @@ impl AkPublic {
         check_algorithm(&area)?;
         Ok(Self {
             name: Name::of(area.name_alg, bytes),
+            name_alg: area.name_alg,
             scheme: area.scheme,
             key: area.key,
         })
@@ -90,6 +139,32 @@ impl AkPublic {
     #[must_use]
     pub const fn name(&self) -> &Name {
         &self.name
+    }
+
+    /// The Qualified Name that the AK has as a primary object of a hierarchy.
+    #[must_use]
+    pub fn qualified_name(&self, hierarchy: Hierarchy) -> Name {
+        self.name.of_primary(self.name_alg, hierarchy)
+    }
+
+    /// Checks that the AK, which has signed this Qualified Name, is a primary object of the endorsement hierarchy. For any other AK the TPM
+    /// obfuscates resetCount, restartCount and firmwareVersion in what it signs (TPM 2.0 Part 1, "Attestation Data"): a reset could be
+    /// hidden, or be made to look as if it had not been.
+    ///
+    /// # Errors
+    /// [`Reject::AkHierarchy`].
+    pub fn check_hierarchy(&self, qualified_signer: &[u8]) -> Result<(), Reject> {
+        let is = |hierarchy: &Hierarchy| self.qualified_name(*hierarchy).as_bytes() == qualified_signer;
+        match Hierarchy::ALL.into_iter().find(is) {
+            Some(Hierarchy::Endorsement) => Ok(()),
+            found => Err(Reject::AkHierarchy {
+                found: found.map_or_else(
+                    || "below another object".to_owned(),
+                    |hierarchy| format!("a primary object of the {hierarchy} hierarchy"),
+                ),
+                qualified_signer: data_encoding::HEXLOWER.encode(qualified_signer),
+            }),
+        }
     }
 
     /// The hash of the AK's scheme: also the hash of a quote's pcrDigest (TPM 2.0 Part 3, TPM2_Quote).

@@ -60,6 +60,7 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
             signed: hex(&quoted.pcr_digest),
         });
     }
+    ak.check_hierarchy(&quoted.qualified_signer)?;
     Ok(Quote {
         clock: quoted.clock,
         firmware_version: quoted.firmware_version,

@@ -17,6 +17,7 @@ use std::time::Duration;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Attester, Blob, Evidence, HexDigest, TpmAttester, TpmEvidence};
 use attest::reference_values::Accepted;
+use attest::tpm::ak::{AkPublic, Hierarchy};
 use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
 use attest::{
     AppraisalPolicy, Challenge, Claims, EkDigest, EkRoots, Endorsements, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256,
@@ -179,7 +180,8 @@ impl Case {
         let selection = PcrSelection::new(bank, values.keys().copied()).unwrap();
         let pcrs: BTreeMap<u8, HexDigest> = values.iter().map(|(pcr, value)| (*pcr, HexDigest::new(value).unwrap())).collect();
         let quoted = Quoted {
-            qualified_signer: vec![0x00, 0x0b, 1, 2, 3],
+            // Put in when it is signed: what a TPM says of a primary object of the endorsement hierarchy.
+            qualified_signer: Vec::new(),
             extra_data: qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY).to_vec(),
             clock: ClockInfo {
                 clock_ms: 123_456,
@@ -251,8 +253,17 @@ impl Case {
         }
     }
 
+    /// What the TPM signs.
+    pub fn quoted(&self) -> Quoted {
+        let mut quoted = self.quoted.clone();
+        if let (true, Ok(ak)) = (quoted.qualified_signer.is_empty(), AkPublic::parse(&self.ak_area.to_bytes())) {
+            quoted.qualified_signer = ak.qualified_name(Hierarchy::Endorsement).as_bytes().to_vec();
+        }
+        quoted
+    }
+
     pub fn evidence(&self) -> Evidence {
-        let quoted = self.raw_quoted.clone().unwrap_or_else(|| self.quoted.to_bytes());
+        let quoted = self.raw_quoted.clone().unwrap_or_else(|| self.quoted().to_bytes());
         let signature = self.signature.clone().unwrap_or_else(|| self.ak.sign(&quoted));
         Evidence::from(TpmEvidence {
             secret_sha256: HexDigest::from(self.secret_sha256),

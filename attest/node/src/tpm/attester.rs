@@ -9,6 +9,7 @@ use tss_esapi::handles::{AuthHandle, KeyHandle, SessionHandle};
 use tss_esapi::interface_types::algorithm::{HashingAlgorithm, PublicAlgorithm};
 use tss_esapi::interface_types::ecc::EccCurve;
 use tss_esapi::interface_types::key_bits::RsaKeyBits;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
     EccPoint, EccScheme, EncryptedSecret, HashScheme, IdObject, KeyDerivationFunctionScheme, Public, PublicBuilder,
@@ -136,8 +137,16 @@ impl Tpm {
     /// # Errors
     /// [`TpmError::Command`], also for a TPM that cannot make such an AK.
     pub fn attester(&mut self, ek: &EndorsementKey, ak: AkKind) -> Result<Attester<'_>, TpmError> {
+        self.attester_of(ek, ak, Hierarchy::Endorsement)
+    }
+
+    /// The same with an AK of any hierarchy. A gateway takes one of the endorsement hierarchy and no other: for tests of that.
+    ///
+    /// # Errors
+    /// As for [`Tpm::attester`].
+    pub fn attester_of(&mut self, ek: &EndorsementKey, ak: AkKind, hierarchy: Hierarchy) -> Result<Attester<'_>, TpmError> {
         let (ek_handle, _) = self.load_ek(ek.origin)?;
-        match self.make_ak(ak) {
+        match self.make_ak(ak, hierarchy) {
             Ok((ak_handle, ak_public)) => Ok(Attester {
                 tpm: self,
                 origin: ek.origin,
@@ -166,9 +175,9 @@ impl Tpm {
             .is_ok()
     }
 
-    fn make_ak(&mut self, kind: AkKind) -> Result<(KeyHandle, Vec<u8>), TpmError> {
+    fn make_ak(&mut self, kind: AkKind, hierarchy: Hierarchy) -> Result<(KeyHandle, Vec<u8>), TpmError> {
         let handle = self
-            .create_primary(kind.template().doing("writing the template of an attestation key")?)
+            .create_primary(hierarchy, kind.template().doing("writing the template of an attestation key")?)
             .doing("making the attestation key")?;
         let public = self
             .context

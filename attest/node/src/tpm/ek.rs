@@ -260,7 +260,10 @@ impl Tpm {
                         self.flush(handle.into());
                     }
                     let handle = self
-                        .create_primary(template.public().doing("writing the template of an endorsement key")?)
+                        .create_primary(
+                            Hierarchy::Endorsement,
+                            template.public().doing("writing the template of an endorsement key")?,
+                        )
                         .doing("making the endorsement key")?;
                     self.created_ek = Some((template, handle));
                     handle
@@ -289,9 +292,9 @@ impl Tpm {
         self.open_handle(handle, DOING).map(|object: ObjectHandle| object.into())
     }
 
-    /// A primary object in the endorsement hierarchy, whose password is empty unless an owner took it.
-    pub(super) fn create_primary(&mut self, template: Public) -> Result<KeyHandle, tss_esapi::Error> {
-        self.with_password(|context| context.create_primary(Hierarchy::Endorsement, template, None, None, None, None))
+    /// A primary object in a hierarchy, whose password is empty unless an owner took it.
+    pub(super) fn create_primary(&mut self, hierarchy: Hierarchy, template: Public) -> Result<KeyHandle, tss_esapi::Error> {
+        self.with_password(|context| context.create_primary(hierarchy, template, None, None, None, None))
             .map(|created| created.key_handle)
     }
 }

@@ -58,6 +58,9 @@ impl Answer {
     }
 }
 
+/// How a pool says that it takes any TPM of a maker in `ek-roots`.
+pub const ANY_TPM: &str = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+
 impl Gateway {
     /// A new folder as `init` makes it: own CA, sample pool; reachable from this machine and from VMs. Everything is as by default.
     pub fn init(folder: &Path) -> Result<Self> {
@@ -124,8 +127,9 @@ impl Gateway {
         self.folder.join("tls/mcs-ca.crt")
     }
 
-    /// Endorses the TPMs of `authority`; read at the next start.
+    /// Endorses the TPMs of `authority`, whoever has them, in the sample pool; read at the next start.
     pub fn trust(&self, authority: &EkAuthority) -> Result<()> {
+        self.edit_pool("endorsement = \"allowlist\"", ANY_TPM)?;
         for certificate in authority.certificates() {
             let name = certificate.file_name().context("a certificate's name")?;
             let target = self.folder.join("ek-roots").join(name);

@@ -10,9 +10,10 @@
 
 mod bench;
 
-use attest::protocol::ChallengeRequest;
+use attest::protocol::{ChallengeRequest, HexDigest};
 use attest_node::tpm::{AkKind, Attester, Tpm};
-use bench::{Bench, endorsement_key, named, request};
+use bench::{Bench, endorsement_key, extend, named, request, sha256};
+use swtpm_tests::ANY_TPM;
 
 #[test]
 fn attack_08_another_tpm_takes_over_a_nodes_name() {
@@ -95,7 +96,7 @@ fn attack_21_a_node_asks_for_a_pool_that_it_may_not_join() {
 
 #[test]
 fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist() {
-    let bench = Bench::with(|gateway| gateway.edit_pool("endorsement = \"any\"", "endorsement = \"allowlist\"").unwrap());
+    let bench = Bench::with(|gateway| gateway.edit_pool(ANY_TPM, "endorsement = \"allowlist\"").unwrap());
     let mut tpm = bench.tpm();
     let ek = endorsement_key(&mut tpm);
     let mut attester = tpm.attester(&ek, AkKind::EccP256).unwrap();
@@ -103,4 +104,36 @@ fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist(
     bench.refuses_request(&request, "ek-not-endorsed");
     bench.gateway.command(&["ek", "add", &ek.digest.to_string()]).unwrap();
     bench.trusts(&mut attester, &request);
+}
+
+/// A TPM on a header has nothing in its PCRs, and takes whatever its owner extends them with: here the digests of a good boot.
+#[test]
+fn attack_32_a_bought_tpm_with_the_pcrs_of_a_good_boot() {
+    let digests = [[0x61; 32], [0x62; 32]];
+    let good = digests.iter().fold([0; 32], |pcr, digest| sha256(&[pcr, *digest].concat()));
+    let checked = format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", HexDigest::from(good));
+    for (allowlist, warned) in [(true, 0), (false, 1)] {
+        let bench = Bench::with(|gateway| {
+            gateway.edit_pool("\"0-7\" = \"not checked\"", &checked).unwrap();
+            if allowlist {
+                gateway.edit_pool(ANY_TPM, "endorsement = \"allowlist\"").unwrap();
+            }
+        });
+        let report = bench.gateway.command(&["check"]).unwrap();
+        assert_eq!(report.matches("whoever buys a TPM of a maker").count(), warned, "{report}");
+        let mut tpm = bench.tpm();
+        let ek = endorsement_key(&mut tpm);
+        for digest in digests {
+            extend(&mut tpm, 7, digest);
+        }
+        let mut bought = tpm.attester(&ek, AkKind::EccP256).unwrap();
+        let request = request(&ek, bought.ak_public());
+        if allowlist {
+            bench.refuses_request(&request, "ek-not-endorsed");
+        } else {
+            // The pool has said so.
+            let earned = bench.trusts(&mut bought, &request);
+            bench.gives("full", Some(&earned.ticket));
+        }
+    }
 }

@@ -109,7 +109,7 @@ impl Gateway {
         let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
         let by = match pool.endorsement {
             _ if elsewhere => RootsTaken::None,
-            Endorsement::Any => RootsTaken::OfMakers,
+            Endorsement::AnyTpmOfATrustedMaker => RootsTaken::OfMakers,
             Endorsement::Allowlist => RootsTaken::None,
             Endorsement::GcpInstance => RootsTaken::OfGoogle,
         };

@@ -197,7 +197,7 @@ impl From<Reject> for Refusal {
         };
         let command = match &reject {
             Reject::EkNotEndorsed { ek_digest, .. } | Reject::EkUnknown { ek_digest } => Some(format!(
-                "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or add the TPM maker's root to ek-roots; then boot again."
+                "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
             )),
             _ => None,
         };

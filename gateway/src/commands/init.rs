@@ -22,7 +22,8 @@ const SAMPLE_CONFIGS: [(&str, &str); 2] = [
 ];
 /// What the folder of EK roots is for.
 const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, *.der) go here: a TPM whose EK certificate chains to a self-signed one\n\
-    of them is endorsed. Intermediates may lie here too. Single TPMs: `attest-gateway ek add`.\n";
+    of them is endorsed in pools that say tpm.endorsement = \"any-tpm-of-a-trusted-maker\". Intermediates may lie here too. Single TPMs:\n\
+    `attest-gateway ek add`.\n";
 
 #[derive(Debug, clap::Args)]
 #[command(

@@ -89,7 +89,8 @@ struct PreApproved {
 #[derive(Debug)]
 pub(super) struct PoolFile {
     pub grants: Grants,
-    pub endorsement: Endorsement,
+    /// Whose endorsement of a TPM is taken, if it says so.
+    pub endorsement: Option<Endorsement>,
     pub policy: AppraisalPolicy,
     /// How long a node of the pool waits when it is told to come again.
     pub hold_seconds: u64,
@@ -131,8 +132,7 @@ impl Default for GrantsFile {
 struct Tpm {
     #[serde(default = "sha256")]
     bank: HashAlg,
-    #[serde(default)]
-    endorsement: Endorsement,
+    endorsement: Option<Endorsement>,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -146,7 +146,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let endorsement = file.tpm.as_ref().map(|tpm| tpm.endorsement).unwrap_or_default();
+    let endorsement = file.tpm.as_ref().and_then(|tpm| tpm.endorsement);
     let rules = Rules {
         tpm: file
             .tpm
@@ -171,7 +171,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     if hold_seconds > HOLD_LIMIT_SECONDS {
         return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
     }
-    let policy = policy(accepts, rules, endorsement).map_err(wrong)?;
+    let policy = policy(accepts, rules, endorsement.unwrap_or_default()).map_err(wrong)?;
     let GrantsFile {
         attested,
         token,

@@ -35,16 +35,34 @@ use crate::policy::{ConfigSet, Earns, Grant, Grants};
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
 /// Whose endorsement of a TPM a pool takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Endorsement {
-    /// A maker's, by the EK certificate, or the administrator's, by the allowlist.
-    #[default]
-    Any,
     /// The administrator's only: whoever buys a TPM of a trusted maker is not thereby a node.
+    #[default]
     Allowlist,
+    /// A maker's too, by the EK certificate: any TPM of that maker, in whatever it is and whoever bought it.
+    AnyTpmOfATrustedMaker,
     /// Google's only, by the certificate of the vTPM of an instance that the pool's rules accept.
     GcpInstance,
 }
+
+impl TryFrom<String> for Endorsement {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        match word.as_str() {
+            "allowlist" => Ok(Self::Allowlist),
+            ANY_TPM => Ok(Self::AnyTpmOfATrustedMaker),
+            "gcp-instance" => Ok(Self::GcpInstance),
+            _ => Err(format!(
+                "tpm.endorsement cannot be {word:?}: say \"allowlist\" (`ek add` for each machine), \"gcp-instance\", or, if whoever buys a TPM of a maker in ek-roots may be a node, \"{ANY_TPM}\" (earlier releases: \"any\")"
+            )),
+        }
+    }
+}
+
+/// The words for [`Endorsement::AnyTpmOfATrustedMaker`], so long because of what they give away.
+const ANY_TPM: &str = "any-tpm-of-a-trusted-maker";
 
 /// One pool.
 #[derive(Debug)]
@@ -64,6 +82,8 @@ pub struct Pool {
     full: Versions,
     /// Acknowledged secrets that are not there.
     needless: BTreeSet<String>,
+    /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
+    endorsement_unsaid: bool,
     /// Whether its other server could be this very gateway, and nobody would notice.
     unpinned: bool,
 }
@@ -428,7 +448,8 @@ impl Pool {
         Ok(Self {
             name: name.to_owned(),
             grants: file.grants,
-            endorsement: file.endorsement,
+            endorsement: file.endorsement.unwrap_or_default(),
+            endorsement_unsaid: file.endorsement.is_none(),
             policy: file.policy,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
@@ -523,10 +544,16 @@ impl Pool {
         }
         let tpm_alone = self.policy.accepts().contains(&EvidenceKind::Tpm.into());
         let any_boot = tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing);
-        let any_machine = roots && self.endorsement == Endorsement::Any && any_boot;
-        if any_machine && self.grants.attested == Earns::Full {
+        // A pool that takes any TPM is not better for the PCRs that it checks: in a machine of one's own, a TPM takes any values.
+        if roots && tpm_alone && self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.grants.attested == Earns::Full {
             warnings.push(format!(
-                "pool {} gives its full config to every machine with a TPM of a maker in the EK roots: check PCRs, or set tpm.endorsement = \"allowlist\"",
+                "pool {} gives its full config to whoever buys a TPM of a maker in the EK roots, as its tpm.endorsement says; checking PCRs does not change that, tpm.endorsement = \"allowlist\" does",
+                self.name
+            ));
+        }
+        if roots && self.policy.accepts_kind(EvidenceKind::Tpm) && self.endorsement_unsaid {
+            warnings.push(format!(
+                "pool {} does not say tpm.endorsement, so it takes TPMs of the allowlist only, and none for its maker in the EK roots: say \"allowlist\", or \"{ANY_TPM}\"",
                 self.name
             ));
         }

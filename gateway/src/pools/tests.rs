@@ -80,13 +80,59 @@ fn the_sample_is_a_pool() {
         }
     );
     assert!(pool.policy.selection().unwrap().pcrs().iter().copied().eq(0..8));
-    assert_eq!(pool.endorsement, Endorsement::Any);
+    assert_eq!(pool.endorsement, Endorsement::Allowlist);
     assert_eq!(
         (pool.warnings(false, true).len(), pool.warnings(true, true).len()),
-        (2, 3),
+        (2, 2),
         "{:?}",
         pool.warnings(true, true)
     );
+}
+
+/// In a machine of one's own, a TPM takes any PCR values: what is named in `pool.toml` changes nothing about who can have it.
+#[test]
+fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
+    let allowlist = "endorsement = \"allowlist\"";
+    let checked = [(
+        "\"0-7\" = \"not checked\"",
+        format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", "ab".repeat(32)),
+    )];
+    let loaded = |word: &str, edits: &[(&str, String)]| {
+        load_with(|pool| {
+            let file = pool.join("pool.toml");
+            let mut text = fs::read_to_string(&file).unwrap().replace(allowlist, word);
+            for (from, to) in edits {
+                assert!(text.contains(from), "{text}");
+                text = text.replace(from, to);
+            }
+            fs::write(&file, text).unwrap();
+        })
+    };
+    let says = |word: &str, edits: &[(&str, String)], part: &str| {
+        let warnings = loaded(word, edits).unwrap().warnings(true, true);
+        warnings.iter().filter(|warning| warning.contains(part)).count()
+    };
+    let (word, bought) = ("endorsement = \"any-tpm-of-a-trusted-maker\"", "whoever buys a TPM of a maker");
+    assert_eq!(says(word, &[], bought), 1);
+    assert_eq!(says(word, &checked, bought), 1, "naming a PCR does not end the warning");
+    assert_eq!(says(allowlist, &checked, bought), 0);
+    assert!(
+        !loaded(word, &[])
+            .unwrap()
+            .warnings(false, true)
+            .iter()
+            .any(|warning| warning.contains(bought)),
+        "no maker, no TPM"
+    );
+    // Who says nothing takes no maker's word, and hears so.
+    assert_eq!(loaded("", &[]).unwrap().endorsement, Endorsement::Allowlist);
+    assert_eq!(says("", &[], "does not say tpm.endorsement"), 1);
+    assert_eq!(says(allowlist, &[], "does not say tpm.endorsement"), 0);
+    // The word of earlier releases is no word any more.
+    let told = loaded("endorsement = \"any\"", &[]).unwrap_err();
+    for word in ["\"allowlist\"", "\"gcp-instance\"", "\"any-tpm-of-a-trusted-maker\""] {
+        assert!(told.contains(word), "{told}");
+    }
 }
 
 #[test]

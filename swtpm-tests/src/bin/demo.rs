@@ -57,7 +57,7 @@ fn demo(keep: bool) -> Result<bool> {
     Programs::build()?;
     story.step("the image: Debian's kernel and Ignition, attest-node appended (1-2 minutes the first time)");
     Images::fast()?;
-    story.step("attest-gateway init: an MCS CA, a serving certificate, the pool \"worker\"; a TPM manufacturer's CA goes to ek-roots/");
+    story.step("attest-gateway init: an MCS CA, a serving certificate, the pool \"worker\"; a TPM manufacturer's CA goes to ek-roots/, and the pool takes its TPMs");
     let mut site = Site::with_defaults(folder.path())?;
     if TcpListener::bind(("0.0.0.0", DEFAULT_PORT)).is_err() {
         let port = free_port()?;

@@ -41,6 +41,7 @@ pub mod metrics;
 pub mod pki;
 pub mod policy;
 pub mod pools;
+pub mod probe;
 pub mod seal;
 pub mod secret_manifest;
 pub mod server;

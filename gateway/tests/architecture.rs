@@ -266,3 +266,19 @@ fn every_attack_of_the_threat_model_is_carried_out() {
         assert!(threats.contains(&format!("\n| {row} |")), "docs/threat-model.md has no row {row}");
     }
 }
+
+#[test]
+fn one_place_takes_any_certificate_and_it_shows_nothing() {
+    let takes_any: Vec<PathBuf> = [rust_files("gateway/src"), rust_files("attest/node/src")]
+        .concat()
+        .into_iter()
+        .filter(|path| code(path).contains("ServerCertVerified::assertion()"))
+        .collect();
+    assert_eq!(takes_any, [root().join("gateway/src/probe/tls.rs")]);
+    for path in rust_files("gateway/src/probe") {
+        let code = code(&path).to_lowercase();
+        for credential in ["authorization", "bearer", "token", "ticket", "with_client_auth", "cookie"] {
+            assert!(!code.contains(credential), "{credential} in {}", path.display());
+        }
+    }
+}

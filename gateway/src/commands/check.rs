@@ -11,15 +11,23 @@ use attest_gateway::settings::Settings;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed."
+    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed."
 )]
 pub struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.
     #[arg(long)]
     strict: bool,
+    /// Ask these addresses for configs as a stranger would, instead: exit code 1 if one gives more than the pre-approved config. Each is an
+    /// IP address or a host's name, asked at 22623 (TLS) and 22624 (plain), where a cluster's own Machine Config Server answers; or with
+    /// :PORT, asked at that one both ways.
+    #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
+    probe: Vec<String>,
 }
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if !arguments.probe.is_empty() {
+        return super::probe::run(config, &arguments.probe);
+    }
     let settings = Settings::load(config)?;
     println!("ok       {} is read; listening on {}", config.display(), settings.listen);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

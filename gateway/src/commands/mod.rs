@@ -10,6 +10,7 @@ pub mod ek;
 pub mod init;
 pub mod node;
 pub mod pointer;
+pub mod probe;
 pub mod render;
 pub mod serve;
 pub mod store;

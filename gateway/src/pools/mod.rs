@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use attest::appraisal::FirstUse;
 use attest::{AppraisalPolicy, Kind as EvidenceKind, ReferenceValues};
+pub(crate) use difference::differences;
 pub use difference::{Change, Difference};
 use folder::{Folder, Reader};
 use serde::Deserialize;

@@ -1,0 +1,141 @@
+//! Whether what a stranger was given is more than the pre-approved config.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::ignition::{Config, SpecVersion};
+use crate::policy::ConfigSet;
+use crate::pools::{Change, Difference, Pool, differences};
+
+/// How many of the entries beyond are named.
+const NAMED_LIMIT: usize = 3;
+
+/// The pre-approved configs of this gateway's pools.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// In each version that they can be said in. One version says what another has by default.
+    pre_approved: BTreeMap<String, Vec<Config>>,
+}
+
+/// What was given.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Given {
+    /// Something that the pre-approved config has not.
+    Beyond(String),
+    /// The pre-approved config, or a part of it.
+    PreApproved,
+    /// No config at all.
+    NoConfig,
+}
+
+impl Known {
+    /// Adds a pool of this gateway's.
+    pub fn add(&mut self, pool: &Pool) {
+        let set = pool.for_administrator(ConfigSet::PreApproved);
+        let configs = SpecVersion::ALL
+            .into_iter()
+            .filter_map(|version| Config::parse(&set.get(version).ok()?.bytes).ok());
+        self.pre_approved.insert(pool.name().to_owned(), configs.collect());
+    }
+
+    /// Compares an answer with the pool's pre-approved config. Of a pool that this gateway has not, everything is too much.
+    #[must_use]
+    pub fn judge(&self, pool: &str, answer: &[u8]) -> Given {
+        // The Machine Config Server, a load balancer's page: what is not even meant as a config gives nothing away that we know of.
+        let meant = serde_json::from_slice::<Value>(answer).is_ok_and(|value| value.get("ignition").is_some());
+        let bytes = answer.len();
+        match Config::parse(answer) {
+            Err(_) if !meant => Given::NoConfig,
+            Err(error) => Given::Beyond(format!("{bytes} bytes that cannot be compared: {error}")),
+            Ok(answer) => {
+                let known = self.pre_approved.get(pool).map(Vec::as_slice).unwrap_or_default();
+                let nothing = [Config::empty()];
+                let least = known.iter().chain(&nothing).map(|ours| beyond(ours, &answer)).min_by_key(Vec::len);
+                match least {
+                    Some(beyond) if !beyond.is_empty() => Given::Beyond(describe(&beyond, bytes)),
+                    _ => Given::PreApproved,
+                }
+            }
+        }
+    }
+}
+
+/// What the answer has that ours has not, or differently.
+fn beyond(ours: &Config, answer: &Config) -> Vec<Difference> {
+    let mut differences = differences(ours, answer);
+    differences.retain(|difference| difference.change != Change::Missing);
+    differences
+}
+
+fn describe(beyond: &[Difference], bytes: usize) -> String {
+    let named: Vec<String> = beyond
+        .iter()
+        .take(NAMED_LIMIT)
+        .map(|difference| format!("{} {}", difference.kind, clean(&difference.name)))
+        .collect();
+    let more = if beyond.len() > NAMED_LIMIT { ", …" } else { "" };
+    format!(
+        "{bytes} bytes, with {} entries beyond the pre-approved config: {}{more}",
+        beyond.len(),
+        named.join(", ")
+    )
+}
+
+/// A foreign name, on one line of a terminal.
+fn clean(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRE_APPROVED: &str = r#"{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/a","contents":{"source":"data:,a"}},{"path":"/b","contents":{"source":"data:,b"}}]}}"#;
+
+    #[track_caller]
+    fn check(answer: &str, expect: Result<Given, &str>) {
+        let ours = vec![Config::parse(PRE_APPROVED.as_bytes()).unwrap()];
+        let known = Known {
+            pre_approved: BTreeMap::from([("worker".to_owned(), ours)]),
+        };
+        match (known.judge("worker", answer.as_bytes()), expect) {
+            (Given::Beyond(what), Err(part)) => assert!(what.contains(part), "{part:?} is not in {what:?}"),
+            (given, expect) => assert_eq!(Ok(given), expect, "{answer}"),
+        }
+    }
+
+    #[test]
+    fn whatever_goes_beyond_the_pre_approved_config_is_too_much() {
+        check(PRE_APPROVED, Ok(Given::PreApproved));
+        check(r#"{"ignition":{"version":"3.6.0"}}"#, Ok(Given::PreApproved));
+        let part = r#"{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/b","contents":{"source":"data:,b"}}]}}"#;
+        check(part, Ok(Given::PreApproved));
+        check(&part.replace("/b", "/c"), Err("1 entries beyond the pre-approved config: file /c"));
+        // The same path with other contents is as good as another file.
+        check(&part.replace("data:,b", "data:,SECRET"), Err("file /b"));
+        let unit = r#"{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"x.service","enabled":true}]}}"#;
+        check(unit, Err("unit x.service"));
+        let merge = r#"{"ignition":{"version":"3.4.0","config":{"merge":[{"source":"https://a/full"}]}}}"#;
+        check(merge, Err("ignition config"));
+        let spec2 =
+            r#"{"ignition":{"version":"2.2.0"},"storage":{"files":[{"filesystem":"root","path":"/c","contents":{"source":"data:,c"}}]}}"#;
+        check(spec2, Err("file /c"));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_too_much_and_what_is_no_config_is_not() {
+        check(r#"{"ignition":{"version":"9.0.0"},"storage":{}}"#, Err("cannot be compared"));
+        check(r#"{"ignition":{"version":"3.2.0"},"later":{}}"#, Err("cannot be compared"));
+        for other in ["", "<html>", "[]", "{}", r#"{"storage":{}}"#] {
+            check(other, Ok(Given::NoConfig));
+        }
+    }
+
+    #[test]
+    fn of_a_pool_that_is_not_ours_everything_is_too_much() {
+        let known = Known::default();
+        assert!(matches!(known.judge("master", PRE_APPROVED.as_bytes()), Given::Beyond(_)));
+        assert_eq!(known.judge("master", br#"{"ignition":{"version":"3.2.0"}}"#), Given::PreApproved);
+    }
+}

@@ -1,0 +1,231 @@
+//! What a stranger gets: asks servers for configs as Ignition does, shows nothing, trusts anything, and looks at what comes.
+//!
+//! The gateway is worth nothing while another server gives its full config to anybody: each control-plane host of OpenShift runs a
+//! Machine Config Server that does, with TLS on 22623 and without on 22624. This is how an administrator sees whether they are closed.
+
+mod judge;
+mod target;
+mod tls;
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, USER_AGENT};
+use reqwest::{Client, Response, StatusCode, redirect};
+
+pub use self::judge::{Given, Known};
+pub use self::target::{BadTarget, Port, Target};
+use crate::causes::with_causes;
+use crate::ignition::SpecVersion;
+
+/// Without this, some server might treat the question as another one. The gateway itself does not look at it.
+const IGNITION: HeaderValue = HeaderValue::from_static("Ignition/2.26.0");
+/// What is asked for, newest first: a server may have one and not another. A Machine Config Server has never given 3.0.0; who says no
+/// version gets 2.2.0 from it.
+const VERSIONS: [Option<SpecVersion>; 8] = [
+    Some(SpecVersion::V3_6),
+    Some(SpecVersion::V3_5),
+    Some(SpecVersion::V3_4),
+    Some(SpecVersion::V3_3),
+    Some(SpecVersion::V3_2),
+    Some(SpecVersion::V3_1),
+    Some(SpecVersion::V2_2),
+    None,
+];
+/// Ignition follows any number. More than a few lead nowhere.
+const REDIRECTS_LIMIT: usize = 5;
+const LIMITS: Limits = Limits {
+    connect: Duration::from_secs(5),
+    request: Duration::from_secs(30),
+    body_bytes: 8 * 1024 * 1024,
+};
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// For TCP and TLS. What a firewall drops takes this long.
+    connect: Duration,
+    /// For a whole request. A Machine Config Server under load takes seconds.
+    request: Duration,
+    /// For a body. etcd, from which full configs come, takes objects of 1.5 MiB; the files in them are encoded once more.
+    body_bytes: usize,
+}
+
+/// What came of asking one port for one pool.
+#[derive(Debug)]
+pub enum Finding {
+    /// A stranger gets more than the pre-approved config.
+    Open(String),
+    /// A stranger gets the pre-approved config at the most.
+    PreApproved(String),
+    /// A stranger gets nothing.
+    Closed(String),
+}
+
+impl Finding {
+    /// Whether strangers get what they must not.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+}
+
+/// A stranger.
+#[derive(Debug, Clone)]
+pub struct Stranger {
+    client: Client,
+    limits: Limits,
+}
+
+/// The HTTP client cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("the HTTP client cannot be set up: {0}")]
+pub struct NoClient(String);
+
+impl Stranger {
+    /// Without any credential.
+    ///
+    /// # Errors
+    /// [`NoClient`].
+    pub fn new() -> Result<Self, NoClient> {
+        Self::with_limits(LIMITS)
+    }
+
+    fn with_limits(limits: Limits) -> Result<Self, NoClient> {
+        let tls = tls::trusting_anybody().map_err(|error| NoClient(error.to_string()))?;
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .http1_only()
+            // The environment has no say in who is asked.
+            .no_proxy()
+            .redirect(redirect::Policy::limited(REDIRECTS_LIMIT))
+            .referer(false)
+            .connect_timeout(limits.connect)
+            .timeout(limits.request)
+            .build()
+            .map_err(|error| NoClient(with_causes(&error)))?;
+        Ok(Self { client, limits })
+    }
+
+    /// Whether anything listens at a port: says why not, if not.
+    pub async fn connects(&self, target: &Target, port: Port) -> Result<(), String> {
+        let request = self.client.head(target.url(port, "/healthz"));
+        match request.send().await {
+            Err(error) if error.is_connect() || error.is_timeout() => Err(said(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks a port for a pool's config in each version, until one gives more than it should.
+    pub async fn ask(&self, target: &Target, port: Port, pool: &str, known: &Known) -> Finding {
+        let mut best = None;
+        for version in VERSIONS {
+            match self.ask_once(target, port, pool, version, known).await {
+                open @ Finding::Open(_) => return open,
+                finding @ Finding::PreApproved(_) => best = Some(finding),
+                finding @ Finding::Closed(_) => best = best.or(Some(finding)),
+            }
+        }
+        best.unwrap_or_else(|| Finding::Closed("was not asked".to_owned()))
+    }
+
+    async fn ask_once(&self, target: &Target, port: Port, pool: &str, version: Option<SpecVersion>, known: &Known) -> Finding {
+        let url = target.url(port, &format!("/config/{pool}"));
+        let mut request = self
+            .client
+            .get(url)
+            .header(USER_AGENT, IGNITION)
+            .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(version) = version {
+            request = request.header(ACCEPT, format!("application/vnd.coreos.ignition+json;version={version}, */*;q=0.1"));
+        }
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return Finding::Closed(said(&error)),
+        };
+        let status = response.status();
+        if status != StatusCode::OK {
+            return Finding::Closed(format!("answers {}", status.as_u16()));
+        }
+        match self.body(response).await {
+            Err(problem) => Finding::Open(format!("answers 200 with {problem}")),
+            Ok(body) => match known.judge(pool, &body) {
+                Given::Beyond(what) => Finding::Open(format!("gives {what}")),
+                Given::PreApproved => Finding::PreApproved(format!("gives nothing beyond the pre-approved config of pool {pool}")),
+                Given::NoConfig => Finding::Closed(format!("answers 200 with {} bytes that are no Ignition config", body.len())),
+            },
+        }
+    }
+
+    /// What cannot be read to its end cannot be called harmless.
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, String> {
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(None) => return Ok(body),
+                Ok(Some(chunk)) if body.len() + chunk.len() > self.limits.body_bytes => {
+                    return Err(format!("more than {} bytes", self.limits.body_bytes));
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Err(error) => return Err(format!("{} bytes, and then {}", body.len(), said(&error))),
+            }
+        }
+    }
+}
+
+/// What happened, without the URL, and without what would move the cursor.
+fn said(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    let text = if error.is_timeout() {
+        "no answer in time".to_owned()
+    } else {
+        innermost.to_string()
+    };
+    text.chars().filter(|letter| !letter.is_control()).take(200).collect()
+}
+
+/// For who asks all of a gateway's pools.
+#[must_use]
+pub fn pools_to_ask<'p>(own: impl Iterator<Item = &'p String>) -> Vec<String> {
+    // Every cluster has these two, whatever this gateway serves.
+    let mut pools = vec!["master".to_owned(), "worker".to_owned()];
+    pools.extend(own.cloned());
+    pools.sort();
+    pools.dedup();
+    pools
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = Target::parse(&format!("127.0.0.1:{port}")).unwrap();
+        let limits = Limits {
+            request: Duration::from_millis(100),
+            ..LIMITS
+        };
+        let stranger = Stranger::with_limits(limits).unwrap();
+        for port in target.ports() {
+            let answer = stranger.connects(&target, port).await;
+            assert_eq!(answer, Err("no answer in time".to_owned()));
+            let finding = stranger.ask_once(&target, port, "worker", None, &Known::default()).await;
+            assert!(
+                matches!(&finding, Finding::Closed(why) if why == "no answer in time"),
+                "{finding:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_cluster_has_workers_and_masters() {
+        let own = ["infra".to_owned(), "worker".to_owned()];
+        assert_eq!(pools_to_ask(own.iter()), ["infra", "master", "worker"]);
+    }
+}

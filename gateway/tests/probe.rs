@@ -1,0 +1,223 @@
+//! `check --probe`: what a stranger gets from a Machine Config Server that nobody has closed, and from this gateway.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use cloud_fixtures::server::{Answer, Fault, Request, Server, loopback};
+use rcgen::{CertificateParams, KeyPair};
+use rustls_pki_types::PrivateKeyDer;
+use support::{Gateway, POOL};
+
+/// TLS by a certificate of nobody's, for nobody's name.
+fn tls() -> Arc<rustls::ServerConfig> {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(["elsewhere.example".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    Arc::new(
+        builder
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap(),
+    )
+}
+
+/// As a Machine Config Server answers (machine-config-operator, pkg/server/api.go): this config in spec 3.4 to whoever asks for a later
+/// version, in `old` to who asks for none, and 500 for a pool that it has not.
+fn machine_config_server(with_tls: bool, pool: &'static str, newest: Vec<u8>, old: Option<Vec<u8>>) -> Server {
+    Server::start(loopback(), with_tls.then(tls), move |request: &Request| {
+        let json = |body: &[u8]| Answer::new(200, "application/json", body);
+        match request.path() {
+            "/healthz" => Answer::new(200, "text/plain", ""),
+            path if path.strip_prefix("/config/") != Some(pool) => Answer::new(500, "text/plain", ""),
+            _ if request.header("accept").is_some_and(|accept| accept.contains("version=3.")) => json(&newest),
+            _ => old.as_ref().map_or_else(|| Answer::new(400, "text/plain", ""), |old| json(old)),
+        }
+    })
+}
+
+/// Runs the probe; gives whether it was content, and what it said.
+fn probe(gateway: &Gateway, addresses: &[&str]) -> (bool, String) {
+    let output = gateway.try_command(&[["check", "--probe"].as_slice(), addresses].concat());
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert!(!said.contains("SECRET"), "{said}");
+    (output.status.success(), said)
+}
+
+#[track_caller]
+fn check(gateway: &Gateway, server: &Server, good: bool, lines: &[&[&str]]) {
+    let (success, said) = probe(gateway, &[&server.address().to_string()]);
+    assert_eq!(success, good, "{said}");
+    for parts in lines {
+        assert!(
+            said.lines().any(|line| parts.iter().all(|part| line.contains(part))),
+            "{parts:?} are not on one line of\n{said}"
+        );
+    }
+}
+
+fn spec2(path: &str) -> Vec<u8> {
+    format!(r#"{{"ignition":{{"version":"2.2.0"}},"storage":{{"files":[{{"filesystem":"root","path":"{path}","contents":{{"source":"data:,SECRET"}}}}]}}}}"#)
+        .into_bytes()
+}
+
+#[test]
+fn a_machine_config_server_that_answers_strangers_is_found() {
+    let gateway = Gateway::init();
+    let full = gateway.rendered(POOL, "full");
+    for (with_tls, port) in [(true, "TLS"), (false, "plain")] {
+        let server = machine_config_server(with_tls, "worker", full.clone(), None);
+        check(
+            &gateway,
+            &server,
+            false,
+            &[
+                &[port, "worker", "OPEN", "beyond the pre-approved config: "],
+                &[port, "master", "closed", "answers 500"],
+                &["a stranger gets a full config 1 times", "old-machine-config-server.md"],
+            ],
+        );
+        // It shows nothing, and asks as Ignition does.
+        for request in server.requests().iter().filter(|request| request.path() == "/config/worker") {
+            assert!(
+                request.header("authorization").is_none() && !request.target.contains('?'),
+                "{request:?}"
+            );
+            assert!(request.header("user-agent").unwrap().starts_with("Ignition/"));
+        }
+    }
+    // What this gateway does not serve is asked for all the same.
+    let masters = machine_config_server(true, "master", full.clone(), None);
+    check(
+        &gateway,
+        &masters,
+        false,
+        &[&["TLS", "master", "OPEN"], &["TLS", "worker", "closed"]],
+    );
+    // A server may be careful with new nodes only.
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    let old = machine_config_server(true, "worker", pre_approved.clone(), Some(spec2("/etc/kubernetes/kubeconfig")));
+    check(
+        &gateway,
+        &old,
+        false,
+        &[&["TLS", "worker", "OPEN", "file /etc/kubernetes/kubeconfig"]],
+    );
+    let careful = machine_config_server(true, "worker", pre_approved, None);
+    check(
+        &gateway,
+        &careful,
+        true,
+        &[&["TLS", "worker", "pre-approved"], &["a stranger gets no more"]],
+    );
+    // One open port among others is enough.
+    let server = machine_config_server(false, "worker", full, None);
+    let (success, said) = probe(&gateway, &[&careful.address().to_string(), &server.address().to_string()]);
+    assert!(!success && said.contains("OPEN") && said.contains("pre-approved "), "{said}");
+}
+
+#[test]
+fn who_gives_nothing_away_is_closed() {
+    let gateway = Gateway::init();
+    let server = machine_config_server(false, "worker", gateway.rendered(POOL, "full"), None);
+    let address = server.address().to_string();
+    server.fail(Fault::Status(403));
+    check(
+        &gateway,
+        &server,
+        true,
+        &[&["plain", "worker", "closed", "answers 403"], &["TLS", "*", "closed"]],
+    );
+    server.fail(Fault::Garbage);
+    check(&gateway, &server, true, &[&["plain", "worker", "closed", "are no Ignition config"]]);
+    // What does not end might be anything.
+    server.fail(Fault::Huge);
+    check(&gateway, &server, false, &[&["plain", "worker", "OPEN"]]);
+    // A stranger goes where he is sent.
+    let elsewhere = machine_config_server(false, "worker", gateway.rendered(POOL, "full"), None);
+    server.fail(Fault::Redirect(format!("{}/config/worker", elsewhere.url())));
+    check(
+        &gateway,
+        &server,
+        false,
+        &[&["plain", "worker", "OPEN", "beyond the pre-approved config"]],
+    );
+    server.fail(Fault::Down);
+    let (success, said) = probe(&gateway, &[&address]);
+    assert!(success && said.contains("refused"), "{said}");
+}
+
+#[test]
+fn this_gateway_gives_strangers_the_pre_approved_config_and_no_more() {
+    let gateway = Gateway::start();
+    let address = gateway.address().to_string();
+    let (success, said) = probe(&gateway, &[&address]);
+    assert!(
+        success && said.contains("gives nothing beyond the pre-approved config of pool worker"),
+        "{said}"
+    );
+    assert!(
+        said.lines().any(|line| line.contains("master") && line.contains("answers 404")),
+        "{said}"
+    );
+    // Unless its administrator wants it so.
+    gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"full\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    let (success, said) = probe(&gateway, &[&address]);
+    assert!(!success && said.contains("OPEN"), "{said}");
+}
+
+#[test]
+fn an_address_must_be_one() {
+    let gateway = Gateway::init();
+    let (success, said) = probe(&gateway, &["https://a"]);
+    assert!(!success && said.contains("is not an address"), "{said}");
+}
+
+/// The blocks of a document that are in this language.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    let rest = document.split(&fence).skip(1);
+    rest.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_documented_machine_config_holds_the_documented_table() {
+    let document = include_str!("../../docs/old-machine-config-server.md");
+    let table = blocks(document, "nft").pop().unwrap();
+    let apply = blocks(document, "sh").into_iter().find(|block| block.contains("oc apply")).unwrap();
+    let (_, manifest) = apply.split_once("<<EOF\n").unwrap();
+    let (manifest, _) = manifest.split_once("\nEOF\n").unwrap();
+    let encode = "$(base64 -w0 old-machine-config-server.nft)";
+    assert!(manifest.contains(encode));
+    // What the shell makes of it, in a pool of its own: rendered, and then as a node would get it.
+    let manifest = manifest.replace(encode, &data_encoding::BASE64.encode(table.as_bytes()));
+    let object: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
+    let config = attest_gateway::ignition::Config::from_value(object["spec"]["config"].clone()).unwrap();
+    let [file] = config.list(["storage", "files"]) else {
+        panic!("one file")
+    };
+    let source = file["contents"]["source"].as_str().unwrap();
+    assert_eq!(attest_gateway::ignition::data_url::decode(source).unwrap(), table.as_bytes());
+    let path = file["path"].as_str().unwrap();
+    let [unit] = config.list(["systemd", "units"]) else {
+        panic!("one unit")
+    };
+    assert!(unit["contents"].as_str().unwrap().contains(&format!("nft -f {path}")), "{unit}");
+    for part in [
+        "22623, 22624",
+        "iifname \"lo\" accept",
+        "delete table inet old-machine-config-server\n",
+    ] {
+        assert!(table.contains(part), "{part:?} is not in {table}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Challenges on their way out and back: sealed, good for a short time, and for one answer.
 
 use attest::{Challenge, UnixTime};
+use serde::{Deserialize, Serialize};
 
 use crate::seal::{NotSealed, Seal, SealError, Sealed};
 use crate::store::{Kind, Spend, Spendable, Store, StoreError};
@@ -14,9 +15,22 @@ pub fn seal(seal: &Seal, challenge: &Challenge) -> Result<String, SealError> {
     seal.seal(Sealed::Challenge, &content)
 }
 
-/// A challenge that this gateway sealed. Not yet spent.
+/// A challenge that this gateway sealed. Not yet spent: whoever reads what is in it can answer it, so no record takes it.
 #[derive(Debug)]
 pub struct Opened(Challenge);
+
+/// A challenge that nobody can answer any more. Only [`Opened::spend`] makes one; read back, it is a record's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Spent(Challenge);
+
+impl Spent {
+    /// The challenge.
+    #[must_use]
+    pub const fn challenge(&self) -> &Challenge {
+        &self.0
+    }
+}
 
 /// Why a challenge is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -61,16 +75,10 @@ impl Opened {
         Ok(Self(challenge))
     }
 
-    /// The challenge, for records of its refusal.
+    /// The challenge, to see whose it is. Nothing of it may be said before it is spent.
     #[must_use]
     pub const fn peek(&self) -> &Challenge {
         &self.0
-    }
-
-    /// The challenge, for the record of what was decided about it.
-    #[must_use]
-    pub fn into_inner(self) -> Challenge {
-        self.0
     }
 
     /// Spends the challenge. It is spent before the evidence is looked at: one challenge is one attempt, whatever comes of it, and a
@@ -78,7 +86,7 @@ impl Opened {
     ///
     /// # Errors
     /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
-    pub async fn spend(&self, store: &dyn Store) -> Result<&Challenge, ChallengeError> {
+    pub async fn spend(self, store: &dyn Store) -> Result<Spent, ChallengeError> {
         let thing = Spendable {
             kind: Kind::Challenge,
             id: self.0.id.to_string(),
@@ -86,7 +94,7 @@ impl Opened {
             remember_until: self.0.expires,
         };
         match store.spend(thing).await? {
-            Spend::Granted { .. } => Ok(&self.0),
+            Spend::Granted { .. } => Ok(Spent(self.0)),
             Spend::Exhausted => Err(ChallengeError::Spent),
         }
     }

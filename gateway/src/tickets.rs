@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
-use crate::store::{Kind, Spend, Spendable, Store, StoreError};
+use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
 
 /// What every ticket begins with; no provisioning token can.
 pub const PREFIX: &str = "ticket.";
@@ -66,39 +66,22 @@ pub fn issue(
     })
 }
 
-/// A ticket that was good for this fetch. Only [`redeem`] makes one.
+/// A ticket of this gateway's, for this pool, in time. Not yet used: it may be spent.
+#[derive(Debug)]
+pub struct Presented(Content);
+
+/// A ticket that was good for this fetch. Only [`Presented::redeem`] makes one.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
-    identity: NodeIdentity,
-    name: Option<String>,
     pool: String,
-    decision: String,
     use_number: u32,
 }
 
 impl Redeemed {
-    /// The node it was issued to.
-    #[must_use]
-    pub const fn identity(&self) -> &NodeIdentity {
-        &self.identity
-    }
-
-    /// The node's name, if it has one.
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
     /// The pool it is for.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
-    }
-
-    /// Id of the decision that earned it.
-    #[must_use]
-    pub fn decision(&self) -> &str {
-        &self.decision
     }
 
     /// Which use this was; the first is 1.
@@ -141,11 +124,11 @@ pub enum TicketError {
     Store(#[from] StoreError),
 }
 
-/// Uses a ticket once, for the config of `pool`.
+/// Looks at a ticket for the config of `pool`, and uses nothing up.
 ///
 /// # Errors
-/// [`TicketError`].
-pub async fn redeem(seal: &Seal, store: &dyn Store, text: &str, pool: &str, now: UnixTime) -> Result<Redeemed, TicketError> {
+/// [`TicketError`], all but [`TicketError::Spent`] and [`TicketError::Store`].
+pub fn open(seal: &Seal, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
     let sealed = text.strip_prefix(PREFIX).ok_or(TicketError::Invalid)?;
     let bytes = seal.unseal(Sealed::Ticket, sealed).map_err(|_| TicketError::Invalid)?;
     let content: Content = serde_json::from_slice(&bytes).map_err(|_| TicketError::Invalid)?;
@@ -161,20 +144,46 @@ pub async fn redeem(seal: &Seal, store: &dyn Store, text: &str, pool: &str, now:
             asked: pool.to_owned(),
         });
     }
-    let thing = Spendable {
-        kind: Kind::Ticket,
-        id: content.id,
-        limit: content.uses,
-        remember_until: content.expires,
-    };
-    match store.spend(thing).await? {
-        Spend::Granted { use_number } => Ok(Redeemed {
-            identity: content.identity,
-            name: content.name,
-            pool: content.pool,
-            decision: content.decision,
-            use_number,
-        }),
-        Spend::Exhausted => Err(TicketError::Spent { uses: content.uses }),
+    Ok(Presented(content))
+}
+
+impl Presented {
+    /// The node it was issued to.
+    #[must_use]
+    pub const fn identity(&self) -> &NodeIdentity {
+        &self.0.identity
+    }
+
+    /// The node's name, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_deref()
+    }
+
+    /// Id of the decision that earned it.
+    #[must_use]
+    pub fn decision(&self) -> &str {
+        &self.0.decision
+    }
+
+    /// Uses the ticket once, for the decision that is `pending`: the last that can be wrong with it.
+    ///
+    /// # Errors
+    /// [`TicketError::Spent`] and [`TicketError::Store`].
+    pub async fn redeem(self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
+        let Self(content) = self;
+        let thing = Spendable {
+            kind: Kind::Ticket,
+            id: content.id,
+            limit: content.uses,
+            remember_until: content.expires,
+        };
+        match store.spend_for(thing, pending).await? {
+            Spend::Granted { use_number } => Ok(Redeemed {
+                pool: content.pool,
+                use_number,
+            }),
+            Spend::Exhausted => Err(TicketError::Spent { uses: content.uses }),
+        }
     }
 }

@@ -139,7 +139,11 @@ async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
     );
     gateway.line(|line| line.contains("code=pcr-mismatch") && line.contains(&format!("the pool accepts {}", "ab".repeat(32))));
     let challenge = gateway.challenge(&case, None);
-    let mut forged = gateway.answer(case, &challenge);
+    let mut forged = gateway.answer(next_boot(&case).but(|next| next.ak_area = case.ak_area.clone()), &challenge);
+    gateway.post("/v1/attest/evidence", &forged).await.refused(403, "quote-signature");
+    // Who does not know the secret is not the TPM that was asked, and has proven nothing.
+    let challenge = gateway.challenge(&case, None);
+    forged = gateway.answer(case, &challenge);
     let evidence = forged.evidence.tpm.as_mut().unwrap();
     evidence.secret_sha256 = HexDigest::from([0; 32]);
     gateway
@@ -150,14 +154,20 @@ async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
     let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
     let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
     let mut codes = Vec::new();
-    for (line, record) in log.lines().zip(gateway.records()) {
+    for (line, record) in log.lines().zip(gateway.records()).take(2) {
         let Err(ReplayError::Reject(reject)) = replay(line, &blobs) else {
             panic!("accepted: {line}")
         };
         assert_eq!(record["code"], Reject::code(&reject));
         codes.push(reject.code());
     }
-    assert_eq!(codes, ["pcr-mismatch", "credential-mismatch"]);
+    assert_eq!(codes, ["pcr-mismatch", "quote-signature"]);
+    let record = &gateway.records()[2];
+    assert_eq!(
+        (&record["code"], record["basis"].get("evidence")),
+        (&json!("credential-mismatch"), None)
+    );
+    assert_eq!(record["basis"]["digests"]["tpm.quoted"]["sha256"].as_str().unwrap().len(), 64);
 }
 
 #[tokio::test(flavor = "multi_thread")]

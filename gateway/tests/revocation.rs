@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::store::{Embedded, Entry, Kind, Spend, Spendable, Store, StoreError};
+use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError};
 use reqwest::StatusCode;
 use support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
 use support::{POOL, bearer, tpm};
@@ -60,6 +60,22 @@ impl Store for Failing {
 
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
         self.store.spend(thing).await
+    }
+
+    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
+        self.store.spend_for(thing, pending).await
+    }
+
+    fn settle(&self, decision: &str) {
+        self.store.settle(decision);
+    }
+
+    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
+        self.store.give_back(decision).await
+    }
+
+    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
+        self.store.pending().await
     }
 
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {

@@ -134,7 +134,7 @@ impl Attempt {
     }
 
     /// Uses up what is left: never more than was granted, before and after the kill together.
-    fn exhaust(&mut self, client: &Client) {
+    fn exhaust(&mut self, gateway: &Gateway, client: &Client) {
         let again = client.evidence(&self.evidence).unwrap();
         if self.earned.is_none() && again.status == 200 {
             // It was killed before it had spent the challenge.
@@ -153,6 +153,9 @@ impl Attempt {
             self.served += 1;
         }
         assert!(self.served <= TICKET_USES, "{:?}: {} uses", self.moment, self.served);
+        // No more was given than was granted, and no less: what a kill used up for nothing was given back.
+        let records = gateway.records().unwrap();
+        assert_eq!(self.records(&records).1.len(), TICKET_USES, "{:?}", self.moment);
     }
 }
 
@@ -276,7 +279,7 @@ fn killed_at_any_moment_it_forgets_nothing() {
     // All of them were killed many more times since then.
     for attempt in &mut attempts {
         attempt.holds(&bench.gateway, &bench.client);
-        attempt.exhaust(&bench.client);
+        attempt.exhaust(&bench.gateway, &bench.client);
         attempt.holds(&bench.gateway, &bench.client);
     }
     // What was killed, where: if all kills had come too early or too late, this test would prove nothing.

@@ -36,7 +36,7 @@ impl Anchors {
     /// `cloud-unavailable`.
     pub(super) async fn gather(&mut self, gateway: &Gateway, asked: &Asked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
         let (clouds, kept) = (&gateway.clouds, &gateway.cloud_blobs);
-        for kind in asked.opened.peek().subject.kinds() {
+        for kind in asked.challenge.subject.kinds() {
             match kind {
                 Kind::Gcp => self.use_google_keys(clouds.google_keys(asked.now).await?, &mut basis.cloud),
                 // An empty folder is no trust at all, here as in the record.
@@ -96,7 +96,7 @@ impl Anchors {
         endorsements: &Endorsements,
         basis: &mut Basis,
     ) -> Result<Claims, Refusal> {
-        let challenge = asked.opened.peek();
+        let challenge = asked.challenge;
         basis.cloud.sts_answer = ask_sts(gateway, asked, &basis.server_keys).await?;
         basis.cloud.token = token_name(gateway, asked).await?;
         let mut retries = 0;
@@ -115,6 +115,11 @@ impl Anchors {
             };
             let reject = match attest::verify(&submission, &endorsements.clone().with_clouds(self.clouds.clone()), asked.now) {
                 Ok(claims) => return Ok(claims),
+                // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
+                Err(Reject::TokenMissing) => {
+                    gateway.guesses.wrong(asked.peer, asked.now);
+                    return Err(TokenError::Invalid.into());
+                }
                 Err(reject) => reject,
             };
             retries += 1;
@@ -142,25 +147,16 @@ impl Anchors {
         }
     }
 
-    /// Whether the provisioning token beside the evidence would be taken.
+    /// The provisioning token beside the evidence, if there is one: it would be taken, and nothing is used up yet.
     ///
     /// # Errors
     /// The codes that begin with `token-`.
-    pub(super) async fn examine_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<(), Refusal> {
-        let Some(evidence) = &asked.evidence.token else { return Ok(()) };
-        let (text, pool) = (evidence.token.reveal(), asked.pool.name());
-        Ok(tokens::examine(&*gateway.store, text, pool, asked.peer, asked.now).await?)
-    }
-
-    /// Uses the provisioning token beside the evidence up; gives what the administrator should know.
-    ///
-    /// # Errors
-    /// The codes that begin with `token-`.
-    pub(super) async fn redeem_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
+    pub(super) async fn examine_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<tokens::Presented>, Refusal> {
         let Some(evidence) = &asked.evidence.token else { return Ok(None) };
         let (text, pool) = (evidence.token.reveal(), asked.pool.name());
-        let redeemed = tokens::redeem(&*gateway.store, text, pool, asked.peer, asked.now).await?;
-        Ok(redeemed.stale().map(str::to_owned))
+        let token = tokens::open(&*gateway.store, text, pool, asked.peer, asked.now).await?;
+        token.examine(&*gateway.store).await?;
+        Ok(Some(token))
     }
 
     /// What the record names, to be kept beside it.
@@ -180,7 +176,7 @@ async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::Sp
     else {
         return Ok(None);
     };
-    let expected = sts_expected(asked.opened.peek(), server_keys);
+    let expected = sts_expected(asked.challenge, server_keys);
     let request = sts::check(&evidence.request, rules, &expected, asked.now).map_err(Reject::from)?;
     let answer = gateway.clouds.ask_sts(&request).await?;
     Ok(Some(RecordedAnswer {
@@ -190,16 +186,10 @@ async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::Sp
     }))
 }
 
-/// The name of the provisioning token beside the evidence. It is looked at only: it is used up when everything else holds.
+/// The name of the provisioning token beside the evidence, if it is one. It is looked at only: it is used up when everything else holds.
 async fn token_name(gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
     let Some(evidence) = &asked.evidence.token else { return Ok(None) };
     listen_to(gateway, asked.peer, asked.now)?;
     let found = tokens::look_up(&*gateway.store, evidence.token.reveal()).await;
-    match found.map_err(|error| Refusal::because(&error))? {
-        Some((record, _)) => Ok(Some(record.name)),
-        None => {
-            gateway.guesses.wrong(asked.peer, asked.now);
-            Err(TokenError::Invalid.into())
-        }
-    }
+    Ok(found.map_err(|error| Refusal::because(&error))?.map(|(record, _)| record.name))
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use attest::challenge::NAME_LIMIT_BYTES;
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, UnixTime};
 use axum::Extension;
@@ -14,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Refusal;
 use super::{Gateway, Peer};
-use crate::audit::{Basis, Decision, Record, Shown};
+use crate::audit::{Basis, Decision, Digests, Record, Shown};
 use crate::challenges;
 use crate::pools::Pool;
 
@@ -34,8 +35,7 @@ pub(super) async fn post(
         Err(refusal) => return refusal.into_response(),
     };
     let now = gateway.clock.now();
-    let mut basis = gateway.basis(&pool);
-    let refusal = match issue(&gateway, &request, &pool, now, &mut basis).await {
+    let refusal = match issue(&gateway, &request, &pool, now).await {
         Ok(response) => return Json(response).into_response(),
         Err(refusal) if refusal.is_unavailable() => return refusal.into_response(),
         Err(refusal) => refusal,
@@ -48,24 +48,22 @@ pub(super) async fn post(
     record.shown = if request.attester.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
     let ek = request.attester.tpm.as_ref().and_then(|tpm| tpm.ek_digest().ok());
     record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
-    record.name.clone_from(&request.name);
+    // Names are looked at late; what cannot be one may be as long as the request.
+    let name = request.name.as_deref();
+    record.name = name.map(|name| name.chars().take(NAME_LIMIT_BYTES).collect());
     record.user_agent = super::user_agent(&headers);
     super::refuse(&mut record, &refusal);
-    basis.request = Some(request);
-    record.basis = Some(basis);
-    super::answer(gateway.journal.record(&record, Vec::new(), refusal).await)
+    // A key and a certificate are public: whoever shows them has proven nothing.
+    record.basis = Some(Basis {
+        digests: Some(Digests::of_request(&request)),
+        ..Basis::default()
+    });
+    super::answer(gateway.record(&record, Vec::new(), refusal).await)
 }
 
-async fn issue(
-    gateway: &Gateway,
-    request: &ChallengeRequest,
-    pool: &Pool,
-    now: UnixTime,
-    basis: &mut Basis,
-) -> Result<ChallengeResponse, Refusal> {
+async fn issue(gateway: &Gateway, request: &ChallengeRequest, pool: &Pool, now: UnixTime) -> Result<ChallengeResponse, Refusal> {
     let ek = request.attester.tpm.as_ref().map(|tpm| tpm.ek_digest()).transpose()?;
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
-    vouched.note(gateway, basis);
     let lifetime = gateway.settings.challenge_lifetime;
     let issued = Challenge::issue(
         request,

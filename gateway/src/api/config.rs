@@ -18,8 +18,9 @@ use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
 use crate::enrolment;
 use crate::guesses::Standing;
+use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
-use crate::policy::{ConfigSet, Grant};
+use crate::policy::{ConfigSet, Earns, Grant};
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, RenderedConfig};
 use crate::tickets::{self, TicketError};
@@ -59,6 +60,7 @@ pub(super) async fn get(
     let outcome = match decided {
         Ok(config) => {
             record.verdict = Verdict::Served;
+            record.grants = Some(pool.grants);
             record.config_sha256 = Some(config.sha256.clone());
             record.spec_version = Some(config.version);
             record.reason = match (record.shown, record.use_number) {
@@ -69,13 +71,16 @@ pub(super) async fn get(
             };
             serve(config, &headers)
         }
-        Err(refusal) if refusal.is_unavailable() => return problem::empty_503(),
         Err(refusal) => {
+            gateway.give_back(&mut record).await;
+            if refusal.is_unavailable() {
+                return problem::empty_503();
+            }
             super::refuse(&mut record, &refusal);
             refusal.into_response()
         }
     };
-    match gateway.journal.record(&record, kept, outcome).await {
+    match gateway.record(&record, kept, outcome).await {
         Ok(recorded) => recorded.into_inner(),
         Err(_) => problem::empty_503(),
     }
@@ -116,30 +121,29 @@ async fn decide<'p>(
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
             listen_to(gateway, peer, now)?;
-            let ticket = tickets::redeem(&gateway.seal, &*gateway.store, &text, pool.name(), now)
-                .await
-                .inspect_err(|error| {
-                    if matches!(error, TicketError::Invalid) {
-                        gateway.guesses.wrong(peer, now);
-                    }
-                })?;
+            let ticket = tickets::open(&gateway.seal, &text, pool.name(), now).inspect_err(|error| {
+                if matches!(error, TicketError::Invalid) {
+                    gateway.guesses.wrong(peer, now);
+                }
+            })?;
             record.identity = Some(ticket.identity().to_string());
             record.name = ticket.name().map(str::to_owned);
             record.earned_by = Some(ticket.decision().to_owned());
-            record.use_number = Some(ticket.use_number());
             enrolment::refuse_revoked(&*gateway.store, ticket.name(), Some(ticket.identity())).await?;
-            pool.grants
-                .for_ticket(&ticket)
-                .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?
+            let refused = || Refusal::attested_not_accepted(pool.name());
+            servable(pool, pool.grants.attested, version, refused)?;
+            let ticket = ticket.redeem(&*gateway.store, record.pending()).await?;
+            record.use_number = Some(ticket.use_number());
+            pool.grants.for_ticket(&ticket).ok_or_else(refused)?
         }
         Credential::Token(text) => {
             record.shown = Shown::Token;
             listen_to(gateway, peer, now)?;
-            // A pool that accepts no tokens must not use one up.
-            if pool.grants.token == crate::policy::Earns::Refuse {
+            // A pool that accepts no tokens does not look at one.
+            if pool.grants.token == Earns::Refuse {
                 return Err(Refusal::token_not_accepted(pool.name()));
             }
-            let token = tokens::redeem(&*gateway.store, &text, pool.name(), peer, now)
+            let token = tokens::open(&*gateway.store, &text, pool.name(), peer, now)
                 .await
                 .inspect_err(|error| {
                     if matches!(error, TokenError::Invalid) {
@@ -147,11 +151,12 @@ async fn decide<'p>(
                     }
                 })?;
             record.name = Some(token.name().to_owned());
+            let refused = || Refusal::token_not_accepted(pool.name());
+            servable(pool, pool.grants.token, version, refused)?;
+            let token = token.redeem(&*gateway.store, record.pending()).await?;
             record.use_number = Some(token.use_number());
             record.alerts.extend(token.stale().map(str::to_owned));
-            pool.grants
-                .for_token(&token)
-                .ok_or_else(|| Refusal::token_not_accepted(pool.name()))?
+            pool.grants.for_token(&token).ok_or_else(refused)?
         }
         Credential::Certificate(presented) => {
             record.shown = Shown::Kubelet;
@@ -168,6 +173,13 @@ async fn decide<'p>(
     record.grant = Some(grant.set());
     let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
     versions.get(version).map_err(Refusal::from)
+}
+
+/// Refuses what would not be served, because the pool gives nothing for it or cannot say it in the node's spec version, before anything
+/// is used up for it.
+fn servable(pool: &Pool, earns: Earns, version: SpecVersion, refused: impl Fn() -> Refusal) -> Result<(), Refusal> {
+    let set = earns.set().ok_or_else(refused)?;
+    pool.can_say(set, version).map_err(Refusal::from)
 }
 
 /// Refuses to look at credentials of a source that has shown too many wrong ones. It is told to come again, so that a good node behind the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::net::IpAddr;
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
-use attest::{AttestationResult, Claims, EndorsedBy, NodeIdentity, Reject, TpmClaims, UnixTime};
+use attest::{AttestationResult, Challenge, NodeIdentity, Reject, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -16,9 +16,9 @@ use axum::{Extension, Json};
 use super::anchors::Anchors;
 use super::problem::Refusal;
 use super::{Gateway, Peer};
-use crate::audit::{Basis, Blobs, Decision, Record, Shown, Verdict};
+use crate::audit::{Basis, Blobs, Decision, Digests, Record, Shown, TicketTerms, Verdict, trusted_by};
 use crate::challenges::Opened;
-use crate::instances::Claim;
+use crate::instances::{Claim, InstanceError};
 use crate::policy::Grant;
 use crate::pools::Pool;
 use crate::{enrolment, tickets};
@@ -34,10 +34,6 @@ pub(super) async fn post(
         Ok(request) => request,
         Err(refusal) => return refusal.into_response(),
     };
-    // What is refused later is recorded whole.
-    if let Some(kind) = request.evidence.too_large() {
-        return Refusal::malformed(format!("the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes")).into_response();
-    }
     let now = gateway.clock.now();
     let Some(id) = super::decision_id() else {
         return Refusal::unavailable().into_response();
@@ -51,7 +47,7 @@ pub(super) async fn post(
             record.shown = Shown::Unreadable;
             record.user_agent = super::user_agent(&headers);
             super::refuse(&mut record, &refusal);
-            return super::answer(gateway.journal.record(&record, Vec::new(), refusal).await);
+            return super::answer(gateway.record(&record, Vec::new(), refusal).await);
         }
     };
     let pool = match gateway.pool(&opened.peek().pool) {
@@ -68,31 +64,78 @@ pub(super) async fn post(
     record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
     record.name.clone_from(&opened.peek().name);
 
-    let mut basis = gateway.basis(&pool);
-    let mut anchors = Anchors::default();
+    // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
+    // any more.
+    let spent = match opened.spend(&*gateway.store).await {
+        Ok(spent) => spent,
+        Err(error) => {
+            let refusal = Refusal::from(error);
+            if refusal.is_unavailable() {
+                return refusal.into_response();
+            }
+            super::refuse(&mut record, &refusal);
+            record.basis = Some(by_digest(&request.evidence));
+            return super::answer(gateway.record(&record, Vec::new(), refusal).await);
+        }
+    };
+    let mut made = Made {
+        anchors: Anchors::default(),
+        basis: gateway.basis(&pool),
+        claimed: false,
+    };
     let asked = Asked {
         pool: &pool,
-        opened: &opened,
+        challenge: spent.challenge(),
         evidence: &request.evidence,
         peer: peer.ip(),
         now,
     };
-    let outcome = match decide(&gateway, &asked, &mut anchors, &mut record, &mut basis).await {
-        Ok(earned) => match earned.ticket(&gateway, &record, now) {
-            Ok(response) => response,
-            Err(refusal) => return refusal.into_response(),
-        },
-        Err(refusal) if refusal.is_unavailable() => return refusal.into_response(),
+    let decided = decide(&gateway, &asked, &mut record, &mut made).await;
+    let outcome = match decided.and_then(|earned| earned.ticket(&gateway, &mut record, now)) {
+        Ok(response) => response,
         Err(refusal) => {
+            gateway.give_back(&mut record).await;
+            if refusal.is_unavailable() {
+                return refusal.into_response();
+            }
             super::refuse(&mut record, &refusal);
             refusal.into_response()
         }
     };
-    basis.challenge = Some(opened.into_inner());
-    let mut blobs = anchors.into_blobs();
-    blobs.extend(keep_evidence(request.evidence, &mut basis));
+    let Made {
+        anchors,
+        mut basis,
+        claimed,
+    } = made;
+    let mut blobs = Vec::new();
+    let proven = record.claims.is_some() || is_activated(spent.challenge(), &request.evidence);
+    // Whoever reads the document of an instance that belongs to nobody could claim it.
+    let exposes = request.evidence.aws_identity_document.is_some() && !claimed;
+    if proven && !exposes && request.evidence.too_large().is_none() {
+        basis.challenge = Some(spent);
+        blobs = anchors.into_blobs();
+        blobs.extend(keep_evidence(request.evidence, &mut basis));
+    } else {
+        basis = by_digest(&request.evidence);
+    }
     record.basis = Some(basis);
-    super::answer(gateway.journal.record(&record, blobs, outcome).await)
+    super::answer(gateway.record(&record, blobs, outcome).await)
+}
+
+/// Whether the evidence comes from the TPM that was asked: what is wrong with a machine that somebody vouches for is worth a whole record.
+fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
+    match (&challenge.subject.tpm, &evidence.tpm) {
+        (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256,
+        _ => false,
+    }
+}
+
+/// The basis of a refusal of what has proven nothing, or would help whoever reads it.
+fn by_digest(evidence: &Evidence) -> Basis {
+    Basis {
+        digests: Some(Digests::of_evidence(evidence)),
+        ..Basis::default()
+    }
 }
 
 /// What evidence has earned.
@@ -104,29 +147,35 @@ struct Earned {
 /// What a decision is about.
 pub(super) struct Asked<'r> {
     pub(super) pool: &'r Pool,
-    pub(super) opened: &'r Opened,
+    pub(super) challenge: &'r Challenge,
     pub(super) evidence: &'r Evidence,
     pub(super) peer: IpAddr,
     pub(super) now: UnixTime,
 }
 
+/// What a decision was made from, beside what was sent.
+struct Made {
+    anchors: Anchors,
+    basis: Basis,
+    /// The instance belongs to somebody.
+    claimed: bool,
+}
+
 /// The decision. What it was made from is in its arguments and in the store; what comes of it, in the record.
-async fn decide(
-    gateway: &Gateway,
-    asked: &Asked<'_>,
-    anchors: &mut Anchors,
-    record: &mut Record,
-    basis: &mut Basis,
-) -> Result<Earned, Refusal> {
-    let Asked { pool, opened, now, .. } = *asked;
+async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made: &mut Made) -> Result<Earned, Refusal> {
+    let Made { anchors, basis, claimed } = made;
+    let Asked { pool, challenge, now, .. } = *asked;
+    if let Some(kind) = asked.evidence.too_large() {
+        return Err(Refusal::malformed(format!(
+            "the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes"
+        )));
+    }
     // Nobody is asked about evidence that was not asked for.
-    let (subject, shown) = (opened.peek().subject.kinds(), asked.evidence.kinds());
+    let (subject, shown) = (challenge.subject.kinds(), asked.evidence.kinds());
     if subject != shown {
         return Err(Reject::KindsShown { asked: subject, shown }.into());
     }
-    // First, so that what cannot be verified at all spends nothing.
     anchors.gather(gateway, asked, basis).await?;
-    let challenge = opened.spend(&*gateway.store).await?;
     let ek = challenge.subject.tpm.as_ref().map(|tpm| tpm.attester.ek_digest()).transpose()?;
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     vouched.note(gateway, basis);
@@ -137,9 +186,9 @@ async fn decide(
         .filter(|instance| *instance != claims.identity())
         .map(ToString::to_string);
     record.claims = Some(claims.clone());
-    if let Some(claimed) = claims.aws_identity_document() {
+    if let Some(document) = claims.aws_identity_document() {
         // The other regions' certificates had no part in it.
-        let region = claimed.document().replayable().region().to_owned();
+        let region = document.document().replayable().region().to_owned();
         basis.cloud.region_certificates.retain(|name, _| *name == region);
     }
 
@@ -155,94 +204,36 @@ async fn decide(
         .for_attested(&result)
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
     // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
-    anchors.examine_token(gateway, asked).await?;
+    let token = anchors.examine_token(gateway, asked).await?;
     let claim = Claim {
         claims: result.claims(),
         first_use_binds: pool.policy.first_use_binds(result.claims().kinds()),
         at: now.as_secs(),
         peer: &asked.peer.to_string(),
     };
-    let alert = claim
-        .make(&*gateway.store)
-        .await
-        .inspect_err(|error| record.alerts.extend(error.alert()))?;
+    let alert = claim.make(&*gateway.store).await.inspect_err(|error| {
+        *claimed = matches!(error, InstanceError::Claimed { .. });
+        record.alerts.extend(error.alert());
+    })?;
+    *claimed = true;
     record.alerts.extend(alert);
     let (name, identity) = (result.claims().name(), result.claims().identity());
     record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity).await?;
     // Last, when nothing else can be wrong with the node.
-    let alert = anchors.redeem_token(gateway, asked).await?;
-    record.alerts.extend(alert);
+    if let Some(token) = token {
+        let redeemed = token.redeem(&*gateway.store, record.pending()).await?;
+        record.use_number = Some(redeemed.use_number());
+        record.alerts.extend(redeemed.stale().map(str::to_owned));
+    }
     record.verdict = Verdict::Trusted;
     record.grant = Some(grant.set());
-    record.reason = reason(result.claims());
+    record.grants = Some(pool.grants);
+    record.reason = trusted_by(result.claims());
     Ok(Earned { result, grant })
 }
 
-/// By what a node was trusted, for a person.
-fn reason(claims: &Claims) -> String {
-    let mut reasons = Vec::new();
-    reasons.extend(claims.tpm().map(tpm_reason));
-    if let Some(identity) = claims.gcp() {
-        let (instance, account) = (identity.instance(), identity.service_account());
-        reasons.push(format!(
-            "identity token of Google: instance {} in {}, service account {}",
-            instance.instance_name(),
-            instance.zone(),
-            account.email
-        ));
-    }
-    if let Some(claimed) = claims.aws_identity_document() {
-        let document = claimed.document().replayable();
-        reasons.push(format!(
-            "identity document of AWS: image {} in {}",
-            document.image_id(),
-            document.region()
-        ));
-    }
-    if let Some(document) = claims.aws_nitro_tpm() {
-        let document = document.document();
-        reasons.push(format!(
-            "NitroTPM document of AWS: {} PCRs accepted, in {}",
-            document.pcrs().len(),
-            document.region()
-        ));
-    }
-    if let Some(caller) = claims.aws_sts() {
-        reasons.push(format!("AWS STS in {}: role {}", caller.region(), caller.role()));
-    }
-    if let Some(document) = claims.azure() {
-        let place = document.location().unwrap_or("an unnamed region");
-        reasons.push(format!("attested document of Azure, signed in {place}"));
-    }
-    if let Some(name) = claims.token() {
-        reasons.push(format!("provisioning token {name:?}"));
-    }
-    reasons.join("; ")
-}
-
-fn tpm_reason(tpm: &TpmClaims) -> String {
-    let by = match &tpm.endorsed_by {
-        EndorsedBy::Allowlist => "the allowlist".to_owned(),
-        EndorsedBy::Root { root_subject, .. } => format!("{root_subject:?}"),
-        EndorsedBy::GcpInstance(instance) => format!("Google as the vTPM of {}", instance.identity()),
-    };
-    let log = match &tpm.event_log {
-        None => "no event log".to_owned(),
-        Some(log) => format!(
-            "an event log of {} events explains {} of them",
-            log.events,
-            log.explained_pcrs.len()
-        ),
-    };
-    format!(
-        "EK endorsed by {by}; AK in the same TPM; {} PCRs of {} quoted and accepted, {log}",
-        tpm.pcrs.len(),
-        tpm.pcr_bank
-    )
-}
-
 impl Earned {
-    fn ticket(&self, gateway: &Gateway, record: &Record, now: UnixTime) -> Result<Response, Refusal> {
+    fn ticket(&self, gateway: &Gateway, record: &mut Record, now: UnixTime) -> Result<Response, Refusal> {
         let claims = self.result.claims();
         let pool = self.grant.pool();
         let ticket = tickets::issue(
@@ -255,6 +246,10 @@ impl Earned {
             now,
         )
         .map_err(|error| Refusal::because(&error))?;
+        record.ticket = Some(TicketTerms {
+            expires: ticket.expires,
+            uses: gateway.settings.ticket.uses,
+        });
         let body = EvidenceResponse {
             ticket: ticket.text,
             expires: ticket.expires,

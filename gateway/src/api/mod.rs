@@ -25,7 +25,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
-pub use problem::{CODES, Refusal};
+pub use problem::{CODES, Refusal, decided_by};
 use tokio::sync::Semaphore;
 
 use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict};
@@ -146,6 +146,34 @@ impl Gateway {
         said
     }
 
+    /// Makes a decision durable: the one way into the log. What it used up is settled then; if it cannot be recorded, nobody gets anything
+    /// for it, and it is given back.
+    async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
+        let recorded = self.journal.record(record, blobs, outcome).await;
+        if record.use_number.is_some() && record.verdict != Verdict::Refused {
+            match &recorded {
+                Ok(_) => self.store.settle(&record.id),
+                Err(_) => self.give_back_use(record).await,
+            }
+        }
+        recorded
+    }
+
+    /// Gives back what a decision used up that has come to a refusal after all.
+    async fn give_back(&self, record: &mut Record) {
+        if record.use_number.is_some() {
+            self.give_back_use(record).await;
+            record.use_number = None;
+        }
+    }
+
+    async fn give_back_use(&self, record: &Record) {
+        if let Err(error) = self.store.give_back(&record.id).await {
+            // The next start finds it among what is pending.
+            tracing::error!(%error, decision = record.id, "cannot give back what was used up for nothing");
+        }
+    }
+
     /// What every record of a decision about a pool says about the gateway itself.
     fn basis(&self, pool: &Pool) -> Basis {
         Basis {
@@ -184,6 +212,7 @@ impl Vouched {
     /// Puts into the record what the endorsement stood on.
     fn note(&self, gateway: &Gateway, basis: &mut Basis) {
         basis.allowlisted = self.allowlisted.is_some();
+        basis.allowlisted_name = self.allowlisted.as_ref().and_then(|record| record.name.clone());
         match self.by {
             RootsTaken::OfMakers => basis.ek_roots.clone_from(&gateway.ek_root_blobs),
             RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&gateway.cloud_blobs.vtpm_roots),
@@ -254,7 +283,9 @@ fn user_agent(headers: &HeaderMap) -> Option<String> {
 fn refuse(record: &mut Record, refusal: &Refusal) {
     record.verdict = Verdict::Refused;
     record.code = Some(refusal.code().to_owned());
-    record.reason = format!("{}; next: {}", refusal.detail(), refusal.next_step());
+    record.decided_by = refusal.decided_by();
+    record.reason = refusal.reason();
+    record.grant = None;
 }
 
 /// The answer to a recorded decision; 503 if it could not be recorded.

@@ -6,6 +6,7 @@ use attest::reject::{ADVICE, Advice};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::audit::DecidedBy;
 use crate::challenges::ChallengeError;
 use crate::cloud::CloudUnavailable;
 use crate::enrolment::EnrolmentError;
@@ -56,6 +57,55 @@ codes! {
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
     CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
+}
+
+/// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
+const REASON_LIMIT_CHARACTERS: usize = 4096;
+
+/// Codes of what the store knows.
+const BY_STORE: &[&str] = &[
+    "challenge-spent",
+    "node-name-taken",
+    "instance-claimed",
+    "node-revoked",
+    "ticket-spent",
+    "token-invalid",
+    "token-expired",
+    "token-spent",
+    "token-wrong-pool",
+    "token-wrong-network",
+];
+/// Codes of what the pool gives, and can say.
+const BY_POLICY: &[&str] = &[
+    "kubelet-not-accepted",
+    "token-not-accepted",
+    "attested-not-accepted",
+    "evidence-required",
+    "spec-version-too-old",
+];
+/// Codes of requests in which nothing was looked at that could be held against anything.
+const BY_REQUEST: &[&str] = &[
+    "challenge-invalid",
+    "challenge-expired",
+    "malformed-request",
+    "ticket-invalid",
+    "ticket-expired",
+    "ticket-wrong-pool",
+    "credential-malformed",
+    "credential-ambiguous",
+    "spec-version-unknown",
+];
+
+/// What a refusal with this code comes from; also for records of before they said it.
+#[must_use]
+pub fn decided_by(code: &str) -> DecidedBy {
+    let table = [
+        (BY_STORE, DecidedBy::Store),
+        (BY_POLICY, DecidedBy::Policy),
+        (BY_REQUEST, DecidedBy::Request),
+    ];
+    let found = table.into_iter().find(|(codes, _)| codes.contains(&code));
+    found.map_or(DecidedBy::Evidence, |(_, by)| by)
 }
 
 /// A refusal: what the node is told, and the reason that the log and the record get.
@@ -119,6 +169,22 @@ impl Refusal {
     #[must_use]
     pub fn next_step(&self) -> &str {
         self.command.as_deref().unwrap_or(self.advice.next_step)
+    }
+
+    /// Both, for the record. Some details are as long as what the node sent.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let reason = format!("{}; next: {}", self.detail(), self.next_step());
+        match reason.char_indices().nth(REASON_LIMIT_CHARACTERS) {
+            Some((end, _)) => format!("{}…", reason.get(..end).unwrap_or_default()),
+            None => reason,
+        }
+    }
+
+    /// What the refusal came from: what `audit` can expect of the evidence.
+    #[must_use]
+    pub fn decided_by(&self) -> DecidedBy {
+        decided_by(self.advice.code)
     }
 
     /// Whether this is the gateway's own trouble, and no verdict on the node.

@@ -3,11 +3,17 @@
 
 mod anchors;
 mod blobs;
+mod digests;
 mod journal;
+mod pending;
+mod reason;
 mod record;
 mod replay;
 
 pub use blobs::{BlobError, Blobs};
+pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
-pub use record::{Basis, CloudBasis, Decision, Record, RecordedAnswer, Shown, Verdict};
+pub use pending::{Resolved, resolve_pending};
+pub use reason::trusted_by;
+pub use record::{Basis, CloudBasis, DecidedBy, Decision, Record, RecordedAnswer, Shown, TicketTerms, Verdict};
 pub use replay::{ReplayError, replay, replay_kubelet};

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::azure::AzureCloud;
 use attest::protocol::{ChallengeRequest, Evidence, HexDigest};
-use attest::{AppraisalPolicy, Challenge, Claims, Kind, ReferenceValues, SpkiSha256};
+use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
+use super::digests::Digests;
+use crate::challenges::Spent;
 use crate::ignition::SpecVersion;
-use crate::policy::ConfigSet;
-use crate::store::StoreMark;
+use crate::policy::{ConfigSet, Grants};
+use crate::store::{Pending, StoreMark};
 
 /// The schema's version.
 const VERSION: u32 = 1;
@@ -36,6 +38,20 @@ pub enum Verdict {
     Served,
     /// Nothing was given.
     Refused,
+}
+
+/// What a decision came from: how far it can be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidedBy {
+    /// What was shown, held against what the record names: it comes out the same again.
+    Evidence,
+    /// What the store knows: what was used up, to whom a name or an instance belongs, who is revoked. What was shown held.
+    Store,
+    /// What the pool gives for that kind of proof. What was shown held.
+    Policy,
+    /// The request itself: what was shown was not looked at.
+    Request,
 }
 
 /// What the node showed.
@@ -94,6 +110,8 @@ pub struct Record {
     /// The stable code of a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What it came from.
+    pub decided_by: DecidedBy,
     /// Why, for a person.
     pub reason: String,
     /// What it earned.
@@ -105,6 +123,12 @@ pub struct Record {
     /// The spec version it was served in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_version: Option<SpecVersion>,
+    /// What the pool gave for each kind of proof at that time; not there where nothing was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grants: Option<Grants>,
+    /// What the ticket is good for that was earned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<TicketTerms>,
     /// For a ticket's use: the decision that earned it, and the use's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earned_by: Option<String>,
@@ -130,6 +154,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// What the store remembers while something is used up for this decision and it is not recorded.
+    #[must_use]
+    pub fn pending(&self) -> Pending {
+        Pending {
+            decision: self.id.clone(),
+            at: self.at,
+        }
+    }
+
     /// A refusal of nobody for nothing; the rest is filled in by whoever decides.
     #[must_use]
     pub fn new(id: String, decision: Decision, at: u64, peer: String, pool: String) -> Self {
@@ -148,10 +181,13 @@ impl Record {
             instance: None,
             name: None,
             code: None,
+            decided_by: DecidedBy::Evidence,
             reason: String::new(),
             grant: None,
             config_sha256: None,
             spec_version: None,
+            grants: None,
+            ticket: None,
             earned_by: None,
             use_number: None,
             user_agent: None,
@@ -173,15 +209,28 @@ pub(super) struct Line<'r> {
     pub(super) store: Option<StoreMark>,
 }
 
+/// How often and how long a ticket can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TicketTerms {
+    /// The last second at which it is good, since 1970.
+    pub expires: u64,
+    /// How often.
+    pub uses: u32,
+}
+
 /// What a decision was made from: enough to make it again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Basis {
-    /// What the node asked, where it got no further.
+    /// In records of before there were digests: what the node asked, where it got no further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<ChallengeRequest>,
-    /// The challenge that was answered.
+    /// What the node sent, where it was refused before anything was proven: then there is nothing else here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub challenge: Option<Challenge>,
+    pub digests: Option<Digests>,
+    /// The challenge that was answered, and that nobody can answer any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge: Option<Spent>,
     /// The answer, without its event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
@@ -194,6 +243,9 @@ pub struct Basis {
     /// Whether the EK was on the allowlist.
     #[serde(default)]
     pub allowlisted: bool,
+    /// The name that the administrator gave it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowlisted_name: Option<String>,
     /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_roots: Vec<String>,

@@ -122,6 +122,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
+    let challenge = challenge.challenge();
     let policy = basis
         .policy
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
@@ -152,14 +153,14 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     // A request that must not be sent has no answer.
     if let (Some(_), Some(shown), Some(rules), None) = (challenge.subject.aws_sts, &evidence.aws_sts, policy.aws_sts(), sts) {
-        let expected = sts_expected(&challenge, &basis.server_keys);
+        let expected = sts_expected(challenge, &basis.server_keys);
         aws::sts::check(&shown.request, rules, &expected, now).map_err(Reject::from)?;
     }
     let submission = Submission {
         sts,
         token: basis.cloud.token.as_deref(),
         claimant_sha256: basis.cloud.claimant_sha256.as_ref(),
-        ..Submission::new(&challenge, &evidence, &basis.server_keys)
+        ..Submission::new(challenge, &evidence, &basis.server_keys)
     };
     let claims = attest::verify(&submission, &endorsements, now)?;
     Ok(attest::appraise(claims, &policy, now)?)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Blobs, ReplayError, replay, replay_kubelet};
+use attest_gateway::audit::{Blobs, Digests, ReplayError, replay, replay_kubelet};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
 
@@ -47,6 +47,8 @@ struct Line {
 struct BasisParts {
     #[serde(default)]
     client_chain: Vec<String>,
+    #[serde(default)]
+    digests: Option<Digests>,
 }
 
 /// Refusals that the evidence alone cannot show again: they were made from the store, from the policy, or from what there was to serve.
@@ -73,6 +75,11 @@ impl Line {
         }
     }
 
+    /// Whether what was refused had proven nothing, so that there are digests of it and nothing to judge.
+    fn is_by_digest(&self) -> bool {
+        self.verdict == "refused" && self.code.is_some() && self.basis.as_ref().is_some_and(|basis| basis.digests.is_some())
+    }
+
     /// Whether a config was asked for by a client certificate. Other configs were decided by what the store or the policy said.
     fn is_kubelet(&self) -> bool {
         self.decision == "config" && self.shown == "kubelet"
@@ -82,6 +89,9 @@ impl Line {
     fn again(&self, text: &str, blobs: &Blobs) -> String {
         if self.is_unread() {
             return "unread".to_owned();
+        }
+        if self.is_by_digest() {
+            return "by digest".to_owned();
         }
         let decided = if self.is_kubelet() {
             replay_kubelet(text, blobs).map(|_| "served")
@@ -120,8 +130,10 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
             (verdict, Some(code)) => format!("{verdict} {code}"),
         };
         let again = line.again(&text, &blobs);
-        let same =
-            line.is_unread() || again == recorded || (NOT_FROM_EVIDENCE.contains(&recorded.as_str()) && !again.starts_with("cannot"));
+        let same = line.is_unread()
+            || line.is_by_digest()
+            || again == recorded
+            || (NOT_FROM_EVIDENCE.contains(&recorded.as_str()) && !again.starts_with("cannot"));
         differ |= !same;
         let identity = line.identity.as_deref().map(shortened).unwrap_or_default();
         rows.push([

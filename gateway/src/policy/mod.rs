@@ -78,6 +78,18 @@ impl Grant {
     }
 }
 
+impl Earns {
+    /// Which config it is.
+    #[must_use]
+    pub const fn set(self) -> Option<ConfigSet> {
+        match self {
+            Self::Full => Some(ConfigSet::Full),
+            Self::PreApproved => Some(ConfigSet::PreApproved),
+            Self::Refuse => None,
+        }
+    }
+}
+
 impl Grants {
     /// Whether any kind of proof earns this.
     #[must_use]
@@ -117,13 +129,8 @@ impl Grants {
 }
 
 fn grant(earns: Earns, pool: &str) -> Option<Grant> {
-    let set = match earns {
-        Earns::Full => ConfigSet::Full,
-        Earns::PreApproved => ConfigSet::PreApproved,
-        Earns::Refuse => return None,
-    };
     Some(Grant {
         pool: pool.to_owned(),
-        set,
+        set: earns.set()?,
     })
 }

@@ -475,6 +475,14 @@ impl Pool {
         (grant.pool() == self.name).then(|| self.for_administrator(grant.set()))
     }
 
+    /// Whether one of its configs can be said in a spec version. It is rendered for that, and not given.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), &Inexpressible> {
+        self.for_administrator(set).get(version).map(|_| ())
+    }
+
     /// One of its configs, for the administrator: `render`, `diff`, `check`.
     #[must_use]
     pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {

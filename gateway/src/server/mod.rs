@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::{self, Gateway, Peer};
-use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError};
+use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::Clock;
 use crate::cloud;
 use crate::guesses::Guesses;
@@ -170,6 +170,14 @@ impl Server {
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
+        }
+        let resolved = resolve_pending(&*store, &settings.attestation_log()).await?;
+        if resolved != Resolved::default() {
+            tracing::warn!(
+                "uses of tickets and tokens whose answers were never recorded: {} given back, {} not, because the attestation log begins after them",
+                resolved.given_back,
+                resolved.kept
+            );
         }
         store.forget_expired(forgettable(clock)).await?;
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;

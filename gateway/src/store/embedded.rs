@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
-use super::{Entry, Kind, Spend, Spendable, Store, StoreError, StoreMark, schema};
+use super::uses::{self, whole};
+use super::{Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, schema};
 use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
@@ -41,8 +42,12 @@ struct Open {
     jobs: Mutex<Option<mpsc::SyncSender<Job>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     standing: Arc<Mutex<StoreMark>>,
+    settled: Settled,
     file: PathBuf,
 }
+
+/// Decisions that are recorded: taken off the pending ones with whatever is written next.
+type Settled = Arc<Mutex<Vec<String>>>;
 
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,7 +84,9 @@ impl Embedded {
             file: file.to_owned(),
             inode,
             standing: Arc::clone(&standing),
+            settled: Settled::default(),
         };
+        let settled = Arc::clone(&writer.settled);
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let thread = thread::Builder::new()
             .name("store".to_owned())
@@ -93,6 +100,7 @@ impl Embedded {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
                 standing,
+                settled,
                 file: file.to_owned(),
             }),
         })
@@ -237,31 +245,49 @@ struct Writer {
     file: PathBuf,
     inode: Inode,
     standing: Arc<Mutex<StoreMark>>,
+    settled: Settled,
 }
 
 impl Writer {
     fn run(self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
-            let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1)).collect();
-            let begun = self.begin();
-            if let Err(error) = begun {
-                tracing::error!(%error, "the store cannot be used");
-                for job in batch {
-                    job(Err(Self::again(&error)))(Ok(()));
-                }
-                continue;
-            }
-            let before = self.connection.total_changes();
-            let answers: Vec<Answer> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
-            let committed = self.commit(self.connection.total_changes() != before);
-            if let Err(error) = &committed {
-                tracing::error!(%error, "the store cannot commit");
-                drop(self.connection.execute_batch("ROLLBACK"));
-            }
-            for answer in answers {
-                answer(committed.as_ref().copied());
-            }
+            let batch = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1));
+            self.work(batch.collect());
         }
+        if !self.settled().is_empty() {
+            self.work(Vec::new());
+        }
+    }
+
+    /// One transaction.
+    fn work(&self, batch: Vec<Job>) {
+        let begun = self.begin();
+        if let Err(error) = begun {
+            tracing::error!(%error, "the store cannot be used");
+            for job in batch {
+                job(Err(Self::again(&error)))(Ok(()));
+            }
+            return;
+        }
+        let before = self.connection.total_changes();
+        let settled = std::mem::take(&mut *self.settled());
+        if let Err(error) = uses::forget_pending(&self.connection, &settled) {
+            tracing::error!(%error, "the store cannot settle what was recorded");
+        }
+        let answers: Vec<Answer> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
+        let committed = self.commit(self.connection.total_changes() != before);
+        if let Err(error) = &committed {
+            tracing::error!(%error, "the store cannot commit");
+            drop(self.connection.execute_batch("ROLLBACK"));
+            self.settled().extend(settled);
+        }
+        for answer in answers {
+            answer(committed.as_ref().copied());
+        }
+    }
+
+    fn settled(&self) -> MutexGuard<'_, Vec<String>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a transaction on the store that was opened, and not on one that has lost its name or was set back.
@@ -306,14 +332,6 @@ impl Writer {
     }
 }
 
-fn uses(connection: &Connection, kind: Kind, id: &str) -> Result<u32, rusqlite::Error> {
-    let used: Option<u32> = connection
-        .prepare_cached("SELECT uses FROM uses WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind.as_str(), id], |row| row.get(0))
-        .optional()?;
-    Ok(used.unwrap_or(0))
-}
-
 fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 AND id = ?2")?
@@ -336,33 +354,33 @@ fn put(connection: &Connection, kind: Kind, entry: &Entry) -> Result<(), rusqlit
 #[async_trait]
 impl Store for Embedded {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        self.transact(move |connection| {
-            let Spendable {
-                kind,
-                id,
-                limit,
-                remember_until,
-            } = thing;
-            let use_number = uses(connection, kind, &id)?.saturating_add(1);
-            if use_number > limit {
-                return Ok(Spend::Exhausted);
-            }
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO uses (kind, id, uses, remember_until) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![
-                    kind.as_str(),
-                    id,
-                    use_number,
-                    i64::try_from(remember_until).unwrap_or(i64::MAX)
-                ])?;
-            Ok(Spend::Granted { use_number })
-        })
-        .await
+        self.transact(move |connection| whole(connection, || uses::spend(connection, &thing)))
+            .await
+    }
+
+    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
+        self.transact(move |connection| whole(connection, || uses::spend_for(connection, &thing, &pending)))
+            .await
+    }
+
+    fn settle(&self, decision: &str) {
+        let mut settled = self.open.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.push(decision.to_owned());
+    }
+
+    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
+        let decision = decision.to_owned();
+        self.transact(move |connection| whole(connection, || uses::give_back(connection, &decision)))
+            .await
+    }
+
+    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
+        self.transact(uses::pending).await
     }
 
     async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
         let id = id.to_owned();
-        self.transact(move |connection| uses(connection, kind, &id)).await
+        self.transact(move |connection| uses::uses(connection, kind, &id)).await
     }
 
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
@@ -405,13 +423,7 @@ impl Store for Embedded {
                     return Ok(false);
                 }
             }
-            // All or none: others' work is in the same transaction.
-            connection.execute_batch("SAVEPOINT change")?;
-            if let Err(error) = write.iter().try_for_each(|entry| put(connection, kind, entry)) {
-                connection.execute_batch("ROLLBACK TO change; RELEASE change")?;
-                return Err(error);
-            }
-            connection.execute_batch("RELEASE change")?;
+            whole(connection, || write.iter().try_for_each(|entry| put(connection, kind, entry)))?;
             Ok(true)
         })
         .await
@@ -444,12 +456,6 @@ impl Store for Embedded {
     }
 
     async fn forget_expired(&self, now: u64) -> Result<(), StoreError> {
-        self.transact(move |connection| {
-            connection
-                .prepare_cached("DELETE FROM uses WHERE remember_until < ?1")?
-                .execute([i64::try_from(now).unwrap_or(i64::MAX)])
-                .map(|_| ())
-        })
-        .await
+        self.transact(move |connection| uses::forget_expired(connection, now)).await
     }
 }

@@ -9,6 +9,7 @@ mod known;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod uses;
 
 use std::path::PathBuf;
 
@@ -88,6 +89,16 @@ pub enum Spend {
     },
     /// The limit was reached before.
     Exhausted,
+}
+
+/// A decision that has used something up and is not recorded yet. If it never is, because the gateway was killed, nobody got anything for
+/// the use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// Id of the decision: the record's.
+    pub decision: String,
+    /// When, seconds since 1970.
+    pub at: u64,
 }
 
 /// An entry of the store.
@@ -231,6 +242,20 @@ pub enum StoreError {
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Uses something once more, atomically: of two that race for the last use, one gets it.
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError>;
+
+    /// As [`Store::spend`], and remembers, in the same transaction, which decision it was for: until that is settled or given back.
+    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError>;
+
+    /// Says that a decision is recorded: what it used up stays used. Not durable by itself; what a crash makes of it is found out from
+    /// the log.
+    fn settle(&self, decision: &str);
+
+    /// Gives back what a decision used up for which nobody got anything: its use, with its number, is free again. Says whether there was
+    /// anything; a second time there is not.
+    async fn give_back(&self, decision: &str) -> Result<bool, StoreError>;
+
+    /// The decisions that are neither settled nor given back.
+    async fn pending(&self) -> Result<Vec<Pending>, StoreError>;
 
     /// How often something was used; 0 also when its uses are forgotten.
     async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError>;

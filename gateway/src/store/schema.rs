@@ -17,6 +17,8 @@ const ID_BYTES: usize = 16;
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS uses_by_expiry ON uses (remember_until);
+    CREATE TABLE IF NOT EXISTS freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 ";

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use std::fs;
 use std::path::Path;
@@ -68,6 +68,91 @@ async fn attack_18_of_many_that_race_for_few_uses_just_so_many_win() {
     }
     granted.sort_unstable();
     assert_eq!(granted, [1, 2, 3]);
+}
+
+fn pending(decision: &str) -> Pending {
+    Pending {
+        decision: decision.to_owned(),
+        at: 5,
+    }
+}
+
+#[tokio::test]
+async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number() {
+    let (folder, store) = open();
+    let spend = async |store: &Embedded, decision: &str| store.spend_for(thing("a", 2, 10), pending(decision)).await.unwrap();
+    assert_eq!(spend(&store, "d1").await, Spend::Granted { use_number: 1 });
+    assert_eq!(spend(&store, "d2").await, Spend::Granted { use_number: 2 });
+    assert_eq!(spend(&store, "d3").await, Spend::Exhausted);
+    store.settle("d2");
+    assert!(store.give_back("d1").await.unwrap());
+    assert!(!store.give_back("d1").await.unwrap(), "once");
+    assert!(!store.give_back("d2").await.unwrap(), "it is recorded");
+    assert!(!store.give_back("d3").await.unwrap(), "it used nothing up");
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    assert_eq!(spend(&store, "d4").await, Spend::Granted { use_number: 1 });
+    assert_eq!(spend(&store, "d5").await, Spend::Exhausted);
+    assert_eq!(store.pending().await.unwrap(), [pending("d4")]);
+    store.settle("d4");
+    drop(store);
+    let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    assert_eq!(store.pending().await.unwrap(), [], "settled at the latest at the end");
+    assert_eq!(spend(&store, "d6").await, Spend::Exhausted);
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_not_given_back() {
+    let (_folder, store) = open();
+    store.spend_for(thing("a", 1, 10), pending("d1")).await.unwrap();
+    store.spend_for(thing("b", 1, 10), pending("d2")).await.unwrap();
+    store.give_back("d2").await.unwrap();
+    store.forget_expired(11).await.unwrap();
+    assert!(store.give_back("d1").await.unwrap());
+    for id in ["a", "b"] {
+        assert_eq!(store.uses(Kind::Ticket, id).await.unwrap(), 0);
+        assert_eq!(store.spend(thing(id, 1, 20)).await.unwrap(), Spend::Granted { use_number: 1 });
+        assert_eq!(store.spend(thing(id, 1, 20)).await.unwrap(), Spend::Exhausted, "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_giving_back_makes_nothing_good_twice() {
+    let (folder, store) = open();
+    let stores = [
+        Arc::new(store),
+        Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap()),
+    ];
+    // Each tries, and every second that gets a use gives it back, from both processes at once.
+    let racing: Vec<_> = (0..60)
+        .flat_map(|_| stores.clone())
+        .enumerate()
+        .map(|(index, store)| {
+            let (other, decision) = (stores[(index + 1) % 2].clone(), format!("d{index}"));
+            tokio::spawn(async move {
+                let Spend::Granted { use_number } = store.spend_for(thing("a", 3, 10), pending(&decision)).await.unwrap() else {
+                    return None;
+                };
+                if index % 2 == 0 {
+                    store.settle(&decision);
+                    return Some(use_number);
+                }
+                let (one, two) = tokio::join!(store.give_back(&decision), other.give_back(&decision));
+                assert!(one.unwrap() != two.unwrap(), "given back once");
+                None
+            })
+        })
+        .collect();
+    let mut kept = Vec::new();
+    for spend in racing {
+        kept.extend(spend.await.unwrap());
+    }
+    // Whatever is left: all together there are three.
+    while let Spend::Granted { use_number } = stores[0].spend(thing("a", 3, 10)).await.unwrap() {
+        kept.push(use_number);
+    }
+    kept.sort_unstable();
+    assert_eq!(kept, [1, 2, 3]);
 }
 
 #[tokio::test]

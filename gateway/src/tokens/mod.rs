@@ -20,7 +20,7 @@ mod secret;
 pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, list, revoke};
 pub use publication::{PublishError, Secret, auth_secret};
 pub use record::{NetworkError, Rotation, State, Superseded, TokenRecord, network};
-pub use redeem::{Redeemed, TokenError, examine, look_up, redeem};
+pub use redeem::{Presented, Redeemed, TokenError, look_up, open};
 pub use rotate::{RotateOptions, Rotated, rotate};
 pub use schedule::{Done, tick};
 

@@ -7,9 +7,17 @@ use attest::UnixTime;
 use super::record::TokenRecord;
 use super::secret;
 use crate::clock::rfc3339;
-use crate::store::{Kind, Spend, Spendable, Store, StoreError};
+use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
 
-/// A token that was good for this fetch. Only [`redeem`] makes one.
+/// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
+#[derive(Debug)]
+pub struct Presented {
+    id: String,
+    record: TokenRecord,
+    pool: String,
+}
+
+/// A token that was good for this fetch. Only [`Presented::redeem`] makes one.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
     name: String,
@@ -119,56 +127,78 @@ async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenReco
     }
 }
 
-/// Whether [`redeem`] would take a token at the moment: for those who have more to do before they use it up.
+/// Looks at a token for the config of `pool`, from `peer`, and uses nothing up.
 ///
 /// # Errors
-/// [`TokenError`].
-pub async fn examine(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<(), TokenError> {
+/// [`TokenError`], all but [`TokenError::Spent`].
+pub async fn open(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Presented, TokenError> {
     let (id, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
     check(&record, pool, peer, now)?;
-    match record.uses {
-        Some(uses) if store.uses(Kind::TokenUse, &id).await? >= uses => Err(TokenError::Spent { name: record.name, uses }),
-        _ => Ok(()),
-    }
+    Ok(Presented {
+        id,
+        record,
+        pool: pool.to_owned(),
+    })
 }
 
-/// Uses a token once, for the config of `pool`, from `peer`. A token that is refused is not used up by that.
-///
-/// # Errors
-/// [`TokenError`].
-pub async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
-    let (id, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
-    check(&record, pool, peer, now)?;
-    let TokenRecord {
-        name,
-        expires,
-        uses,
-        superseded,
-        ..
-    } = record;
-    let limit = uses.unwrap_or(u32::MAX);
-    let thing = Spendable {
-        kind: Kind::TokenUse,
-        id,
-        limit,
-        remember_until: expires,
-    };
-    let Spend::Granted { use_number } = store.spend(thing).await? else {
-        return Err(TokenError::Spent { name, uses: limit });
-    };
-    let stale = superseded.map(|superseded| {
-        format!(
-            "stale pointer: token {name:?} was rotated at {}; the one shown is good until {} still",
-            rfc3339(superseded.at),
-            rfc3339(expires)
-        )
-    });
-    Ok(Redeemed {
-        name,
-        pool: pool.to_owned(),
-        use_number,
-        stale,
-    })
+impl Presented {
+    /// What the administrator calls the token.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// Whether [`Presented::redeem`] would take it at the moment: for those who have more to do before they use it up.
+    ///
+    /// # Errors
+    /// [`TokenError::Spent`] and [`TokenError::Store`].
+    pub async fn examine(&self, store: &dyn Store) -> Result<(), TokenError> {
+        match self.record.uses {
+            Some(uses) if store.uses(Kind::TokenUse, &self.id).await? >= uses => Err(TokenError::Spent {
+                name: self.record.name.clone(),
+                uses,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Uses the token once, for the decision that is `pending`: the last that can be wrong with it.
+    ///
+    /// # Errors
+    /// [`TokenError::Spent`] and [`TokenError::Store`].
+    pub async fn redeem(self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TokenError> {
+        let Self { id, record, pool } = self;
+        let TokenRecord {
+            name,
+            expires,
+            uses,
+            superseded,
+            ..
+        } = record;
+        let limit = uses.unwrap_or(u32::MAX);
+        let thing = Spendable {
+            kind: Kind::TokenUse,
+            id,
+            limit,
+            remember_until: expires,
+        };
+        let Spend::Granted { use_number } = store.spend_for(thing, pending).await? else {
+            return Err(TokenError::Spent { name, uses: limit });
+        };
+        let stale = superseded.map(|superseded| {
+            format!(
+                "stale pointer: token {name:?} was rotated at {}; the one shown is good until {} still",
+                rfc3339(superseded.at),
+                rfc3339(expires)
+            )
+        });
+        Ok(Redeemed {
+            name,
+            pool,
+            use_number,
+            stale,
+        })
+    }
 }
 
 /// Everything but the number of uses.

@@ -404,3 +404,34 @@ async fn attack_10_a_nitro_tpm_document_for_another_gateway_challenge_or_pool_is
     other(|asked| asked.purpose = "other".to_owned(), "nitro-tpm-user-data").await;
     other(|asked| asked.nonce = vec![1; 32], "nitro-tpm-nonce").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_25_the_log_holds_no_claimant_and_no_document_of_an_instance_that_is_nobodys() {
+    let gateway = documents();
+    let log = || std::fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    let holds = |text: &str| log().contains(text);
+    let node = Machine::new();
+    let pkcs7 = |evidence: &Evidence| serde_json::to_string(&evidence.aws_identity_document.as_ref().unwrap().pkcs7).unwrap();
+    let claimant = data_encoding::BASE64.encode(&node.claimant);
+    // Refused by the pool's rules, so that it is nobody's: who reads it must not be able to claim it.
+    let other = Machine::new().but(|other| {
+        other.claimant = node.claimant;
+        other.aws.image_id = "ami-00000000000000000".to_owned();
+    });
+    let asked = node.ask(&gateway, &[KIND]).await;
+    let evidence = other.evidence(&asked);
+    let document = pkcs7(&evidence);
+    let answer = asked.show(&gateway, evidence).await;
+    site::refused(&gateway, &answer, "aws-image-not-accepted");
+    assert!(!holds(&document) && !holds(&claimant));
+    // Accepted: it is verified again without the claimant.
+    let asked = node.ask(&gateway, &[KIND]).await;
+    let evidence = node.evidence(&asked);
+    let document = pkcs7(&evidence);
+    let answer = asked.show(&gateway, evidence).await;
+    let record = site::trusted(&gateway, &answer, "aws:123456789012/i-0123456789abcdef0", &[KIND]);
+    assert!(holds(&document) && !holds(&claimant));
+    let mut altered = record;
+    altered["basis"]["cloud"]["claimant_sha256"] = "ab".repeat(32).into();
+    assert_eq!(site::again(&gateway, &altered), "claimant-mismatch");
+}

@@ -117,7 +117,7 @@ impl Machine {
         assert_eq!(answer.status.as_u16(), 200, "{}", String::from_utf8_lossy(&answer.body));
         let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
         let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
-        let challenge = Opened::open(&seal, &response.challenge, UnixTime::now()).unwrap().into_inner();
+        let challenge = Opened::open(&seal, &response.challenge, UnixTime::now()).unwrap().peek().clone();
         Asked {
             challenge: response.challenge,
             task: response.task,

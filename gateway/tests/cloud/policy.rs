@@ -130,7 +130,9 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
         body["evidence"] = evidence;
         gateway.post("/v1/attest/evidence", &body).await.refused(400, "malformed-request");
     }
-    // What would be recorded whole has a limit of its own, below that of the body.
+    // None of that has spent the challenge, or asked anybody.
+    drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
+    // Documents have a limit of their own, below that of the body. Those can be read, so the challenge is spent.
     for (evidence, kind) in [
         (json!({"gcp": {"token": "a".repeat(65 << 10)}}), "gcp"),
         (json!({"azure": {"signature": "A".repeat(65 << 10)}}), "azure"),
@@ -145,15 +147,17 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
         ),
         (json!({"token": {"token": "A".repeat(65 << 10)}}), "token"),
     ] {
+        let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
         let mut body = good.clone();
+        body["challenge"] = json!(asked.body(machine.evidence(&asked)).challenge);
         body["evidence"] = evidence;
         let answer = gateway.post("/v1/attest/evidence", &body).await;
         let detail = answer.problem().detail.unwrap_or_default();
         assert!(detail.contains(&format!("kind {kind} ")), "{kind}: {detail}");
         answer.refused(400, "malformed-request");
+        let again = asked.show(&gateway, machine.evidence(&asked)).await;
+        again.refused(403, "challenge-spent");
     }
-    // None of that has spent the challenge, or asked anybody.
-    drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
     let large = gcp_evidence("a".repeat(3 << 20));
     let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
     let mut evidence = machine.evidence(&asked);

@@ -203,6 +203,11 @@ pub fn refused(gateway: &Gateway, answer: &Answer, code: &str) -> Value {
         assert_eq!(told, fact, "{code}");
     }
     assert_eq!((&record["verdict"], &record["code"]), (&"refused".into(), &code.into()));
+    // Of what proved nothing, or would help a reader, there are digests.
+    if record["basis"].get("digests").is_some() {
+        assert_eq!((record["basis"].get("evidence"), record["basis"].get("challenge")), (None, None));
+        return record;
+    }
     // What the store said is no part of the record.
     if record["decision"] == "evidence" && reject::advices().any(|advice| advice.code == code) {
         assert_eq!(again(gateway, &record), code);

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use attest::UnixTime;
@@ -12,7 +13,7 @@ use attest::UnixTime;
 use super::*;
 use crate::pki::{Names, create as create_ca};
 use crate::settings::Settings;
-use crate::store::{Embedded, Entry, Kind, Store};
+use crate::store::{Embedded, Entry, Kind, Pending, Store};
 
 mod folder;
 
@@ -57,6 +58,16 @@ fn draft(name: &str) -> Draft {
         networks: Vec::new(),
         rotation: None,
     }
+}
+
+/// Uses a token, each time for another decision.
+async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
+    static DECISIONS: AtomicU32 = AtomicU32::new(0);
+    let pending = Pending {
+        decision: DECISIONS.fetch_add(1, Ordering::Relaxed).to_string(),
+        at: now.as_secs(),
+    };
+    open(store, text, pool, peer, now).await?.redeem(store, pending).await
 }
 
 impl Place {

@@ -1,0 +1,140 @@
+//! What is not served is not used up: by a refusal, by a log that cannot be written, by a crash.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use attest_gateway::store::{Embedded, Kind, Pending, Spend, Spendable, Store};
+use support::{Answer, Gateway, POOL, accept, bearer, now, tpm};
+
+/// Asks for the pool's config as a node whose Ignition is too old for it.
+async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
+    let request = gateway.client.get(gateway.url("/config/worker"));
+    Answer::of(
+        request
+            .header("accept", accept("3.3.0"))
+            .header("authorization", bearer(credential)),
+    )
+    .await
+}
+
+/// A gateway that takes tokens.
+fn init() -> Gateway {
+    let gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway
+}
+
+/// A gateway whose full config cannot be said in specs before 3.4.
+fn too_new() -> Gateway {
+    let mut gateway = init();
+    let luks = r#"{"ignition":{"version":"3.4.0"},"storage":{"luks":[{"name":"data","device":"/dev/sdb","discard":true}]}}"#;
+    fs::write(gateway.path("pools/worker/full/config.ign"), luks).unwrap();
+    gateway.run();
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_config_that_cannot_be_said_uses_nothing_up() {
+    let gateway = too_new();
+    let token = gateway.token(&["--name", "once", "--uses", "1"]);
+    let ticket = gateway.ticket().await;
+    for credential in [&token, &ticket] {
+        for _ in 0..5 {
+            ask_as_an_old_node(&gateway, credential).await.refused(406, "spec-version-too-old");
+        }
+    }
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    for _ in 0..4 {
+        gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+    }
+    gateway
+        .config("/config/worker", &[&bearer(&token)])
+        .await
+        .refused(403, "token-spent");
+    gateway
+        .config("/config/worker", &[&bearer(&ticket)])
+        .await
+        .refused(403, "ticket-spent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_node_that_is_revoked_for_a_while_keeps_its_ticket() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-0"]);
+    let ticket = bearer(&gateway.attest(case, Some("worker-0")).await.ticket());
+    gateway.command(&["node", "revoke", "worker-0"]);
+    for _ in 0..5 {
+        gateway.config("/config/worker", &[&ticket]).await.refused(403, "node-revoked");
+    }
+    gateway.command(&["node", "restore", "worker-0"]);
+    let full = gateway.rendered(POOL, "full");
+    for _ in 0..4 {
+        gateway.config("/config/worker", &[&ticket]).await.is_config(&full);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_cannot_be_recorded_is_given_back() {
+    const LIMIT_BLOCKS: usize = 400;
+    let mut gateway = init();
+    let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
+    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
+    fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
+    let mut shell = Command::new("bash");
+    shell
+        .arg("-c")
+        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
+        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
+        .arg(gateway.path("gateway.toml"));
+    gateway.run_as(shell);
+    // Not even the second time: it was not spent by the first.
+    gateway.config("/config/worker", &[&token]).await.try_again();
+    gateway.config("/config/worker", &[&token]).await.try_again();
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    assert_eq!(store.pending().await.unwrap(), []);
+    drop(store);
+    gateway.kill();
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&token]).await.is_config(&full);
+    gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
+    assert_eq!(gateway.records()[1]["use_number"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_served_is_not() {
+    let mut gateway = init();
+    gateway.run();
+    let tokens = [("a", 1), ("b", 2)].map(|(name, uses)| bearer(&gateway.token(&["--name", name, "--uses", &uses.to_string()])));
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
+    gateway.kill();
+    // As if it had been killed between the two: the use is there, the record is not.
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    for entry in store.list(Kind::Token).await.unwrap() {
+        let thing = Spendable {
+            kind: Kind::TokenUse,
+            id: entry.id.clone(),
+            limit: 2,
+            remember_until: now() + 10_000,
+        };
+        let pending = Pending {
+            decision: entry.id[..32].to_owned(),
+            at: now() + 1,
+        };
+        assert!(matches!(store.spend_for(thing, pending).await.unwrap(), Spend::Granted { .. }));
+    }
+    drop(store);
+    gateway.run();
+    gateway.line(|line| line.contains("2 given back"));
+    gateway.config("/config/worker", &[&tokens[0]]).await.is_config(&full);
+    gateway.config("/config/worker", &[&tokens[0]]).await.refused(403, "token-spent");
+    gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
+    gateway.config("/config/worker", &[&tokens[1]]).await.refused(403, "token-spent");
+}

@@ -27,16 +27,23 @@ use attest::protocol::HexDigest;
 use attest::tpm::ak::AkPublic;
 use attest::tpm::credential;
 use attest::tpm::ek::EkPublic;
+use attest::tpm::ek_certificate;
 use attest::tpm::event_log::EventLog;
 use attest::tpm::wire::{KeyParameters, Quoted, Scheme};
-use attest::{HashAlg, Submission};
+use attest::{EkRoots, HashAlg, Submission};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use interleaved::{Interleaved, Limit};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls_pki_types::CertificateDer;
 use support::{Case, SoftKey, ek_area};
 
 /// The whole verification of an RSA-2048 quote with a 34 kB event log, in RSA-2048 verifications.
 const WHOLE_LIMIT_RATIO: f64 = 3.0;
 
+/// A refused challenge with eight certificates of one name, in RSA-2048 verifications: reading them, and no signature.
+const MAZE_LIMIT_RATIO: f64 = 20.0;
+
+const MAZE: &str = "refused: eight intermediates of one name";
 const FLOOR: &str = "RSA-2048 verify, aws-lc-rs alone";
 const WHOLE: &str = "whole verify, RSA-2048 AK, event log";
 
@@ -57,6 +64,7 @@ fn main() {
     let ak = AkPublic::parse(&rsa.ak_area.to_bytes()).unwrap();
     let quoted_pcrs: BTreeMap<u8, HexDigest> = rsa.pcrs.clone();
 
+    let (leaf, maze, roots) = maze();
     let mut steps = Interleaved::default();
     steps.step(FLOOR, || {
         let key = RsaPublicKeyComponents {
@@ -99,11 +107,43 @@ fn main() {
         let (ek, ak) = (EkPublic::parse(&ek_area(&key).to_bytes()).unwrap(), &ak);
         steps.step(name, move || drop(black_box(credential::make(&ek, ak.name(), &[7; 32]).unwrap())));
     }
-    steps.run(&[Limit {
-        whole: WHOLE,
-        floor: FLOOR,
-        ratio: WHOLE_LIMIT_RATIO,
-    }]);
+    steps.step(MAZE, || {
+        let sent: Vec<&[u8]> = maze.iter().map(AsRef::as_ref).collect();
+        drop(black_box(
+            ek_certificate::verify(&leaf, &sent, &roots, support::at(support::NOW)).unwrap_err(),
+        ));
+    });
+    steps.run(&[
+        Limit {
+            whole: WHOLE,
+            floor: FLOOR,
+            ratio: WHOLE_LIMIT_RATIO,
+        },
+        Limit {
+            whole: MAZE,
+            floor: FLOOR,
+            ratio: MAZE_LIMIT_RATIO,
+        },
+    ]);
+}
+
+/// An EK certificate, and as many CAs as are read, each of which might have issued every other; none of them leads to the root.
+fn maze() -> (CertificateDer<'static>, Vec<CertificateDer<'static>>, EkRoots) {
+    let key = || KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    let ca = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.remove(DnType::CommonName);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params
+    };
+    let sent = (0..ek_certificate::INTERMEDIATES_LIMIT).map(|_| ca("Maze").self_signed(&key()).unwrap().into());
+    let leaf = CertificateParams::default()
+        .signed_by(&key(), &Issuer::from_params(&ca("Maze"), &key()))
+        .unwrap();
+    let root: CertificateDer<'static> = ca("Root").self_signed(&key()).unwrap().into();
+    (leaf.into(), sent.collect(), EkRoots::new(vec![root], Vec::new()).unwrap())
 }
 
 /// A real machine's log where the vectors are at hand, else a generated one of like size.

@@ -29,6 +29,7 @@ pub mod reference_values;
 pub mod reject;
 pub mod tpm;
 pub mod withheld;
+pub mod x509;
 
 pub use appraisal::{AppraisalPolicy, AttestationResult, appraise};
 pub use challenge::{Challenge, Issued, Subject};

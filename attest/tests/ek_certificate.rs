@@ -368,7 +368,10 @@ fn attack_03_an_ek_that_issues_another() {
     let leaf = ek_params().signed_by(&p256(), &Issuer::from_params(&params, &*EK)).unwrap();
     assert_eq!(
         ek_certificate::verify(leaf.der(), &[&middle], &roots(), NOW),
-        Err(EkCertificateError::IssuerNotCa)
+        Err(EkCertificateError::SentIssuerNotCa {
+            subject: "CN=An EK".to_owned(),
+            lacks: "basicConstraints with CA:TRUE",
+        })
     );
 }
 
@@ -508,7 +511,97 @@ fn attack_19_a_maze_of_intermediates() {
     let leaf = ek_params()
         .signed_by(&*EK, &Issuer::from_params(&ca_params("Test TPM Root"), &p256()))
         .unwrap();
+    // A root of this name decides, and nothing that is sent beside it.
     let error = ek_certificate::verify(leaf.der(), &sent, &roots(), NOW).unwrap_err();
+    assert_eq!(error, EkCertificateError::Signature);
+}
+
+/// Eight CAs of one name, none of them the root's, each of which might have issued every other: no signature is verified for them.
+#[test]
+fn attack_36_a_maze_beside_the_roots() {
+    let maze: Vec<CertificateDer<'static>> = (0..INTERMEDIATES_LIMIT)
+        .map(|_| ca_params("Maze").self_signed(&p256()).unwrap().into())
+        .collect();
+    let sent: Vec<&[u8]> = maze.iter().map(AsRef::as_ref).collect();
+    let leaf = ek_params()
+        .signed_by(&*EK, &Issuer::from_params(&ca_params("Maze"), &p256()))
+        .unwrap();
+    let error = ek_certificate::verify(leaf.der(), &sent, &roots(), NOW).unwrap_err();
+    assert_eq!(error, EkCertificateError::ChainTooLong);
+    // Where no root is configured, nothing could come of it.
+    let error = ek_certificate::verify(leaf.der(), &sent, &EkRoots::default(), NOW).unwrap_err();
+    assert_eq!(
+        error,
+        EkCertificateError::NoRoots {
+            issuer: "CN=Maze".to_owned()
+        }
+    );
+    assert!(error.is_unknown_issuer());
+}
+
+/// A certificate that is no CA's has issued another, and is sent in a CA's place.
+#[test]
+fn attack_36_an_intermediate_that_is_no_ca() {
+    let lacking = |alter: fn(&mut CertificateParams)| {
+        let (certificates, leaf) = chain(2, |position, params| {
+            if position == 1 {
+                alter(params);
+            }
+        });
+        let sent: Vec<&[u8]> = certificates.iter().map(AsRef::as_ref).collect();
+        match ek_certificate::verify(&leaf, &sent, &roots(), NOW) {
+            Ok(_) => "nothing",
+            Err(EkCertificateError::SentIssuerNotCa { subject, lacks }) => {
+                assert_eq!(subject, "CN=Intermediate 1");
+                lacks
+            }
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(lacking(|_| ()), "nothing");
+    assert_eq!(
+        lacking(|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]),
+        "the key usage keyCertSign"
+    );
+    assert_eq!(lacking(|params| params.key_usages.clear()), "the key usage keyCertSign");
+    assert_eq!(lacking(|params| params.is_ca = IsCa::NoCa), "basicConstraints with CA:TRUE");
+    assert_eq!(lacking(|params| params.is_ca = IsCa::ExplicitNoCa), "basicConstraints with CA:TRUE");
+    // What leads nowhere is not looked at: some TPMs have more in their NV memory than their chain.
+    let (certificates, leaf) = chain(1, |_, _| {});
+    let stray = ek_with(|params| params.distinguished_name = named("A stray"));
+    assert!(ek_certificate::verify(&leaf, &[&stray, &certificates[0], &[0x30, 0x00]], &roots(), NOW).is_ok());
+}
+
+/// A CA that was given new keys under its old name: the key identifier says which one it was.
+#[test]
+fn cas_of_one_name_are_told_apart_by_their_key_identifiers() {
+    let mut params = ca_params("Intermediate");
+    params.use_authority_key_identifier_extension = true;
+    let root = ca_params("Test TPM Root");
+    let signer = Issuer::from_params(&root, &*CA_KEY);
+    let (old, new) = (p256(), p256());
+    let certificates: Vec<CertificateDer<'static>> = [&old, &new].map(|key| params.signed_by(key, &signer).unwrap().into()).into();
+    let sent: Vec<&[u8]> = certificates.iter().map(AsRef::as_ref).collect();
+    for key in [&old, &new] {
+        let mut leaf = ek_params();
+        leaf.use_authority_key_identifier_extension = true;
+        let leaf = leaf.signed_by(&*EK, &Issuer::from_params(&params, key)).unwrap();
+        assert!(ek_certificate::verify(leaf.der(), &sent, &roots(), NOW).is_ok());
+        leaf_without_identifier(&params, key, &sent);
+    }
+    // The same CA twice, once expired: the valid one is taken, in whatever order they come.
+    let mut expired = params.clone();
+    expired.not_after = date_time_ymd(2025, 1, 1);
+    let expired: CertificateDer<'static> = expired.signed_by(&old, &signer).unwrap().into();
+    let leaf = ek_params().signed_by(&*EK, &Issuer::from_params(&params, &old)).unwrap();
+    for sent in [[&*expired, sent[0]], [sent[0], &*expired]] {
+        assert!(ek_certificate::verify(leaf.der(), &sent, &roots(), NOW).is_ok());
+    }
+}
+
+fn leaf_without_identifier(issuer: &CertificateParams, key: &KeyPair, sent: &[&[u8]]) {
+    let leaf = ek_params().signed_by(&*EK, &Issuer::from_params(issuer, key)).unwrap();
+    let error = ek_certificate::verify(leaf.der(), sent, &roots(), NOW).unwrap_err();
     assert_eq!(error, EkCertificateError::ChainTooLong);
 }
 

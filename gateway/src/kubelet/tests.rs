@@ -318,6 +318,21 @@ fn a_chain_may_have_cas_between_and_is_bounded() {
     assert!(Authorities::of(vec![Certificate::parse(kubelet.der).unwrap()]).is_err());
 }
 
+/// Three CAs of the cluster's CA's name with other keys: in each order of them, the first would have to be looked at.
+#[test]
+fn attack_36_a_maze_of_cas_costs_few_signatures() {
+    let ca = Ca::new("kube-csr-signer", None);
+    let others: Vec<Ca> = (0..3).map(|_| Ca::new("kube-csr-signer", None)).collect();
+    let mut chain = vec![Leaf::of("worker-1").signed_by(&Ca::new("kube-csr-signer", None))];
+    chain.extend(others.iter().map(|other| other.der.clone()));
+    assert_eq!(judge_chain(&chain, &ca, NOW), Err(KubeletError::ChainTooLong));
+    // One such beside the right one does no harm.
+    chain.truncate(2);
+    assert_eq!(judge_chain(&chain, &ca, NOW), Err(KubeletError::Signature));
+    let renewed = [Leaf::of("worker-1").signed_by(&ca), others[0].der.clone()];
+    assert_eq!(judge_chain(&renewed, &ca, NOW), Ok("worker-1".to_owned()));
+}
+
 #[test]
 fn what_is_no_certificate_is_refused() {
     let ca = Ca::new("kube-csr-signer", None);

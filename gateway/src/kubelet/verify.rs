@@ -1,4 +1,5 @@
 use attest::UnixTime;
+use attest::x509::{Budget, Budgeted};
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use webpki::{EndEntityCert, KeyUsage};
@@ -6,6 +7,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::subject::{name_text, node_name};
 use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, Presented};
+
+/// Most signatures that are verified for one client: whoever presents three CAs of one name, each of which might have issued every other,
+/// would otherwise have a path tried for each order of them. A kubelet's chain has two or three, and a CA that was renewed under its name with
+/// another key costs one more.
+const SIGNATURES_LIMIT: usize = 8;
 
 /// A certificate that the cluster has signed for the kubelet of one node. Only [`verify`] makes one.
 #[derive(Debug, Clone)]
@@ -79,9 +85,11 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
     let malformed = |problem: String| KubeletError::Malformed { problem };
     let end_entity = EndEntityCert::try_from(leaf).map_err(|error| malformed(error.to_string()))?;
     let anchors = authorities.anchors(now);
+    let budget = Budget::new(SIGNATURES_LIMIT);
+    let algorithms = budget.limit(aws_lc_rs::default_provider().signature_verification_algorithms.all);
     let path = end_entity
         .verify_for_usage(
-            aws_lc_rs::default_provider().signature_verification_algorithms.all,
+            &Budgeted::as_algorithms(&algorithms),
             &anchors,
             intermediates,
             now,
@@ -89,7 +97,10 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
             None,
             None,
         )
-        .map_err(|error| KubeletError::of_path(error, leaf))?;
+        .map_err(|error| match error {
+            webpki::Error::InvalidSignatureForPublicKey if budget.is_exhausted() => KubeletError::ChainTooLong,
+            error => KubeletError::of_path(error, leaf),
+        })?;
     let between = path.intermediate_certificates().map(|certificate| certificate.der().into_owned());
     let path = std::iter::once(leaf.clone()).chain(between).collect();
 

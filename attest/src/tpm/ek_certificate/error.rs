@@ -37,6 +37,12 @@ pub enum EkCertificateError {
         /// What the parser says.
         problem: String,
     },
+    /// There is no root that it could lead to: none is configured, or the pool takes none.
+    #[error("no root of TPM makers is configured here, or taken by the pool; its issuer is {issuer:?}")]
+    NoRoots {
+        /// The issuer that its text names. Not verified.
+        issuer: String,
+    },
     /// No configured root is at the end of its chain.
     #[error("its issuer {issuer:?} is neither a configured root nor linked to one")]
     UnknownIssuer {
@@ -90,6 +96,14 @@ pub enum EkCertificateError {
     /// A certificate that is not a CA's has issued another one.
     #[error("its chain leads over a certificate that is not a CA's")]
     IssuerNotCa,
+    /// The TPM sent a certificate in the place of a CA's.
+    #[error("{subject:?}, which the TPM sent as its issuer or as one above, lacks {lacks}")]
+    SentIssuerNotCa {
+        /// Its subject. Not verified.
+        subject: String,
+        /// What it lacks.
+        lacks: &'static str,
+    },
     /// A CA has issued another CA against its own path length constraint.
     #[error("its chain is longer than {certificate} allows")]
     PathLength {
@@ -120,7 +134,7 @@ impl EkCertificateError {
     /// Whether the only thing wrong is that nobody trusted has issued it. Everything else is a certificate that does not hold.
     #[must_use]
     pub const fn is_unknown_issuer(&self) -> bool {
-        matches!(self, Self::UnknownIssuer { .. })
+        matches!(self, Self::UnknownIssuer { .. } | Self::NoRoots { .. })
     }
 
     /// What webpki says about the chain of `leaf`.

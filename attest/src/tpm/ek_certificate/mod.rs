@@ -17,6 +17,8 @@
 mod error;
 mod key;
 mod roots;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 
@@ -28,6 +30,8 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
 
+use crate::x509::{self, Budget, Budgeted, NotACa};
+
 pub use error::EkCertificateError;
 pub use key::EkKey;
 pub use roots::{CaProblem, EkRoots, EkRootsError};
@@ -38,6 +42,10 @@ pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
 
 /// Most intermediates that a TPM may send. Manufacturers' chains have one or two.
 pub const INTERMEDIATES_LIMIT: usize = 8;
+
+/// Most signatures that are verified for one EK certificate: its own and those of six CAs, which is as deep as webpki goes, and one of a root
+/// that was renewed under its name with another key.
+const SIGNATURES_LIMIT: usize = 8;
 
 /// tcg-kp-EKCertificate.
 const EK_CERTIFICATE_OID: &str = "2.23.133.8.1";
@@ -177,6 +185,16 @@ pub(crate) fn verify_path<'a>(
     roots: &'a EkRoots,
     now: UnixTime,
 ) -> Result<ValidPath<'a>, EkCertificateError> {
+    verify_path_within(&Budget::new(SIGNATURES_LIMIT), certificate, intermediates, roots, now)
+}
+
+fn verify_path_within<'a>(
+    budget: &Budget,
+    certificate: &'a [u8],
+    intermediates: &[&[u8]],
+    roots: &'a EkRoots,
+    now: UnixTime,
+) -> Result<ValidPath<'a>, EkCertificateError> {
     if intermediates.len() > INTERMEDIATES_LIMIT {
         return Err(EkCertificateError::TooManyIntermediates {
             found: intermediates.len(),
@@ -195,11 +213,13 @@ pub(crate) fn verify_path<'a>(
             problem: error.to_string(),
         },
     })?;
+    let chain = lead_to_an_anchor(&leaf, chain, roots, now)?;
+    let algorithms = budget.limit(SIGNATURES);
     // webpki knows nothing of an anchor but its name and key; what else the anchor's certificate says is enforced here.
     let anchor_refuses = RefCell::new(None);
     let usage = KeyUsage::required_if_present(EK_CERTIFICATE_OID_DER);
     let path = end_entity.verify_for_usage(
-        SIGNATURES,
+        &Budgeted::as_algorithms(&algorithms),
         roots.anchors(),
         &chain,
         now,
@@ -214,6 +234,8 @@ pub(crate) fn verify_path<'a>(
     );
     let path = path.map_err(|error| match (error, anchor_refuses.take()) {
         (webpki::Error::CertDistrusted, Some(refused)) => refused,
+        (webpki::Error::UnknownIssuer, _) if roots.is_empty() => EkCertificateError::NoRoots { issuer: issuer_of(&leaf) },
+        (webpki::Error::InvalidSignatureForPublicKey, _) if budget.is_exhausted() => EkCertificateError::ChainTooLong,
         (error, _) => EkCertificateError::from_path(error, &leaf),
     })?;
     let root = roots.root_of(&path).ok_or(EkCertificateError::Path(webpki::Error::UnknownIssuer))?;
@@ -222,6 +244,26 @@ pub(crate) fn verify_path<'a>(
         root_subject: &root.subject,
         root_sha256: root.sha256,
     })
+}
+
+/// Of the certificates that a TPM sent, those that lead towards a root: one at each step, so that webpki has one path to try. Without any root
+/// there is nowhere to lead to.
+fn lead_to_an_anchor<'s>(
+    leaf: &CertificateDer<'_>,
+    sent: Vec<CertificateDer<'s>>,
+    roots: &EkRoots,
+    now: UnixTime,
+) -> Result<Vec<CertificateDer<'s>>, EkCertificateError> {
+    if roots.is_empty() {
+        return Ok(Vec::new());
+    }
+    match x509::lead_on(leaf, &sent, |name| roots.has_name(name), now) {
+        Ok(chain) => chain.ok_or(EkCertificateError::ChainTooLong),
+        Err(NotACa { subject, lacks }) => Err(EkCertificateError::SentIssuerNotCa {
+            subject: printable(&subject),
+            lacks,
+        }),
+    }
 }
 
 /// The key that a certificate is about. Verifies nothing: for an administrator who names an EK by the certificate at hand.

@@ -158,6 +158,12 @@ impl EkRoots {
         X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.subject().as_raw() == certificate.issuer().as_raw())
     }
 
+    /// Whether a CA of this name (a Name in DER) can be trusted.
+    pub(super) fn has_name(&self, name: &[u8]) -> bool {
+        let name = content(name).unwrap_or_default();
+        self.anchors.iter().any(|anchor| anchor.subject.as_ref() == name)
+    }
+
     fn add_root(&mut self, certificate: &CertificateDer<'static>) -> Result<(), CaProblem> {
         self.add_anchor(certificate, &ca(certificate)?, None)
     }

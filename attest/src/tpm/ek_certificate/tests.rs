@@ -1,0 +1,103 @@
+//! What a chain that a stranger sends may cost, counted in signatures. `attest/tests/ek_certificate.rs` has the rest.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+
+use super::*;
+
+/// 2027-01-15.
+const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+
+fn key() -> KeyPair {
+    KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap()
+}
+
+fn ca(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2060, 1, 1);
+    params
+}
+
+fn issued(name: &str, issuer: &str, issuer_key: &KeyPair, key: &KeyPair) -> CertificateDer<'static> {
+    ca(name)
+        .signed_by(key, &Issuer::from_params(&ca(issuer), issuer_key))
+        .unwrap()
+        .into()
+}
+
+fn leaf(issuer: &str, issuer_key: &KeyPair) -> CertificateDer<'static> {
+    let params = CertificateParams::default();
+    params
+        .signed_by(&key(), &Issuer::from_params(&ca(issuer), issuer_key))
+        .unwrap()
+        .into()
+}
+
+/// Signatures verified, and whether a path was found.
+fn cost(leaf: &CertificateDer<'_>, sent: &[CertificateDer<'_>], roots: &EkRoots) -> (usize, bool) {
+    let budget = Budget::new(SIGNATURES_LIMIT);
+    let sent: Vec<&[u8]> = sent.iter().map(AsRef::as_ref).collect();
+    let found = verify_path_within(&budget, leaf, &sent, roots, NOW).is_ok();
+    (budget.spent(), found)
+}
+
+fn self_signed(name: &str, key: &KeyPair) -> CertificateDer<'static> {
+    ca(name).self_signed(key).unwrap().into()
+}
+
+#[test]
+fn attack_36_what_a_chain_costs_in_signatures() {
+    let root_key = key();
+    let roots = EkRoots::new(vec![self_signed("Root", &root_key)], Vec::new()).unwrap();
+
+    // An honest one: its own, and one for each CA.
+    assert_eq!(cost(&leaf("Root", &root_key), &[], &roots), (1, true));
+    let (first, second) = (key(), key());
+    let sent = [
+        issued("First", "Root", &root_key, &first),
+        issued("Second", "First", &first, &second),
+    ];
+    assert_eq!(cost(&leaf("Second", &second), &sent, &roots), (3, true));
+    // Nothing leads to a root, or there is none: none at all.
+    assert_eq!(cost(&leaf("Second", &second), &sent[1..], &roots), (0, false));
+    assert_eq!(cost(&leaf("Second", &second), &sent, &EkRoots::default()), (0, false));
+
+    // Eight that name themselves, or the root, with different keys.
+    let maze = |name: &str, issuer: &str| -> Vec<CertificateDer<'static>> {
+        let one = |_| issued(name, issuer, &key(), &key());
+        (0..INTERMEDIATES_LIMIT).map(one).collect()
+    };
+    for (name, issuer) in [("Maze", "Maze"), ("Root", "Root"), ("Maze", "Root"), ("Root", "Maze")] {
+        for leaf in [leaf("Maze", &key()), leaf("Root", &key())] {
+            let (spent, found) = cost(&leaf, &maze(name, issuer), &roots);
+            assert!(!found && spent <= 1, "{name} by {issuer}: {spent}");
+        }
+    }
+    // A line of CAs, the last of which the root has not signed: looked at from the root, so nothing further is.
+    let keys: Vec<KeyPair> = (0..5).map(|_| key()).collect();
+    let mut line = vec![issued("0", "Root", &key(), &keys[0])];
+    line.extend((1..5).map(|at| issued(&at.to_string(), &(at - 1).to_string(), &keys[at - 1], &keys[at])));
+    assert_eq!(cost(&leaf("4", &keys[4]), &line, &roots), (1, false));
+}
+
+/// However many roots of one name an administrator has configured.
+#[test]
+fn attack_36_the_budget_holds_whatever_is_configured() {
+    let keys: Vec<KeyPair> = (0..=SIGNATURES_LIMIT).map(|_| key()).collect();
+    let roots = EkRoots::new(keys.iter().map(|key| self_signed("Root", key)).collect(), Vec::new()).unwrap();
+    assert_eq!(
+        cost(&leaf("Root", &keys[SIGNATURES_LIMIT - 1]), &[], &roots),
+        (SIGNATURES_LIMIT, true)
+    );
+    // One too far: what the budget does not reach does not hold.
+    let leaf = leaf("Root", &keys[SIGNATURES_LIMIT]);
+    assert_eq!(cost(&leaf, &[], &roots), (SIGNATURES_LIMIT, false));
+    assert_eq!(verify(&leaf, &[], &roots, NOW), Err(EkCertificateError::ChainTooLong));
+}

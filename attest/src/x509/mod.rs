@@ -1,0 +1,7 @@
+//! Chains of certificates that strangers send: what building and verifying them may cost.
+
+mod budget;
+mod path;
+
+pub use budget::{Budget, Budgeted};
+pub use path::{NotACa, lead_on};

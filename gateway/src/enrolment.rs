@@ -3,13 +3,10 @@
 //! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
 //! cannot take over a node's name.
 
-use std::collections::BTreeMap;
-
 use attest::{EkDigest, NodeIdentity, TpmClaims};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::rfc3339;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// What the store keeps of an allowlisted EK.
@@ -23,12 +20,19 @@ pub struct EkRecord {
     /// The pools that the machine may join; none named is all.
     #[serde(default)]
     pub pools: Vec<String>,
+    /// When it was taken off the list, seconds since 1970: then nobody vouches for it, whoever made its TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<u64>,
 }
 
 impl EkRecord {
     /// Whether the administrator lets this machine join a pool.
     #[must_use]
     pub fn may_join(&self, pool: &str) -> bool {
+        self.removed.is_none() && self.allows(pool)
+    }
+
+    fn allows(&self, pool: &str) -> bool {
         self.pools.is_empty() || self.pools.iter().any(|known| known == pool)
     }
 }
@@ -53,20 +57,6 @@ pub enum EnrolmentError {
         given: String,
         /// The name it asks for.
         asked: String,
-    },
-    /// The administrator has revoked the node.
-    #[error(
-        "node {name} was revoked at {}{}",
-        rfc3339(*.at),
-        .reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default()
-    )]
-    Revoked {
-        /// Its name.
-        name: String,
-        /// When, seconds since 1970.
-        at: u64,
-        /// Why, as the administrator says.
-        reason: Option<String>,
     },
     /// The store cannot tell.
     #[error(transparent)]
@@ -148,11 +138,26 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
         .collect()
 }
 
-/// Takes an EK off the allowlist; says whether it was on it.
+/// Takes an EK off the allowlist; says whether it was on it. The entry stays, so that the root of the TPM's maker does not let the machine
+/// into pools that the entry kept it out of.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn disallow(store: &dyn Store, ek: EkDigest) -> Result<bool, StoreError> {
+pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, StoreError> {
+    let Some(mut record) = allowlisted(store, ek).await?.filter(|record| record.removed.is_none()) else {
+        return Ok(false);
+    };
+    record.removed = Some(at);
+    store.put(Kind::Ek, write(Kind::Ek, ek.to_string(), &record)?).await?;
+    Ok(true)
+}
+
+/// Forgets an entry of the allowlist, also one that was taken off it: what the roots say of the EK counts again. Says whether there was
+/// one.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, StoreError> {
     store.remove(Kind::Ek, &ek.to_string()).await
 }
 
@@ -215,8 +220,6 @@ pub async fn settle_name(
         });
     }
     let name = given.or(asked);
-    // Before the name is claimed: a machine that is not accepted keeps none.
-    refuse_revoked(store, name, Some(identity)).await?;
     let Some(name) = name else { return Ok(None) };
     claim_name(store, name, identity).await?;
     Ok(Some(name.to_owned()))
@@ -251,67 +254,6 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
         store.remove(Kind::NameOf, &owner.value).await?;
     }
     store.remove(Kind::Name, name).await
-}
-
-/// What the store keeps of a revoked node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Revocation {
-    /// When, seconds since 1970.
-    pub at: u64,
-    /// Why, as the administrator says.
-    pub reason: Option<String>,
-}
-
-/// Revokes a node: nothing is given to its name from now on, whatever it shows. An earlier revocation is replaced.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn revoke(store: &dyn Store, name: &str, revocation: &Revocation) -> Result<(), StoreError> {
-    store.put(Kind::Revoked, write(Kind::Revoked, name.to_owned(), revocation)?).await
-}
-
-/// Takes a revocation back; says whether there was one.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn restore(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
-    store.remove(Kind::Revoked, name).await
-}
-
-/// All revoked nodes, by name.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn revoked(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, StoreError> {
-    let entries = store.list(Kind::Revoked).await?;
-    entries
-        .into_iter()
-        .map(|entry| Ok((entry.id.clone(), read(Kind::Revoked, entry)?)))
-        .collect()
-}
-
-/// Refuses a node that is revoked: by the name that it comes with, and by the name that its identity goes by, so that no machine
-/// escapes by not saying its name.
-///
-/// # Errors
-/// [`EnrolmentError::Revoked`] and [`EnrolmentError::Store`].
-pub async fn refuse_revoked(store: &dyn Store, name: Option<&str>, identity: Option<&NodeIdentity>) -> Result<(), EnrolmentError> {
-    let known = match identity {
-        Some(identity) => store.get(Kind::NameOf, identity.as_str()).await?.map(|entry| entry.value),
-        None => None,
-    };
-    for name in name.into_iter().chain(known.as_deref()) {
-        if let Some(entry) = store.get(Kind::Revoked, name).await? {
-            let Revocation { at, reason } = read(Kind::Revoked, entry)?;
-            return Err(EnrolmentError::Revoked {
-                name: name.to_owned(),
-                at,
-                reason,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// How far a TPM's counters have come.
@@ -372,6 +314,7 @@ mod tests {
             name: Some(name.to_owned()),
             added: 0,
             pools: Vec::new(),
+            removed: None,
         }
     }
 

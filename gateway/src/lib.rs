@@ -42,6 +42,7 @@ pub mod pki;
 pub mod policy;
 pub mod pools;
 pub mod probe;
+pub mod revocations;
 pub mod seal;
 pub mod secret_manifest;
 pub mod server;

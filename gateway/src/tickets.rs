@@ -5,9 +5,11 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
+use crate::revocations::RevocationError;
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
 use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
+use crate::{enrolment, revocations};
 
 /// What every ticket begins with; no provisioning token can.
 pub const PREFIX: &str = "ticket.";
@@ -18,13 +20,36 @@ pub const PREFIX: &str = "ticket.";
 struct Content {
     id: String,
     identity: NodeIdentity,
+    /// Which instance of a cloud it is, if that is not the identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instance: Option<NodeIdentity>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     pool: String,
     /// The decision that earned it.
     decision: String,
+    /// Whether nobody but the allowlist vouched for the TPM.
+    #[serde(default)]
+    by_allowlist: bool,
     expires: u64,
     uses: u32,
+}
+
+/// What a ticket is issued for.
+#[derive(Debug, Clone, Copy)]
+pub struct Earned<'e> {
+    /// The node.
+    pub identity: &'e NodeIdentity,
+    /// Which instance of a cloud it is, if that is known.
+    pub instance: Option<&'e NodeIdentity>,
+    /// Its name, if it has one.
+    pub name: Option<&'e str>,
+    /// The pool that the ticket is for.
+    pub pool: &'e str,
+    /// The decision that earned it.
+    pub decision: &'e str,
+    /// Whether it was the allowlist that vouched for the node's TPM.
+    pub by_allowlist: bool,
 }
 
 /// A ticket just issued. A secret.
@@ -39,23 +64,17 @@ pub struct Issued {
 ///
 /// # Errors
 /// [`SealError`].
-pub fn issue(
-    seal: &Seal,
-    settings: &TicketSettings,
-    identity: &NodeIdentity,
-    name: Option<&str>,
-    pool: &str,
-    decision: &str,
-    now: UnixTime,
-) -> Result<Issued, SealError> {
+pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: UnixTime) -> Result<Issued, SealError> {
     let mut id = [0; 16];
     SystemRandom::new().fill(&mut id).map_err(|_| SealError::Random)?;
     let content = Content {
         id: HEXLOWER.encode(&id),
-        identity: identity.clone(),
-        name: name.map(str::to_owned),
-        pool: pool.to_owned(),
-        decision: decision.to_owned(),
+        identity: earned.identity.clone(),
+        instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
+        name: earned.name.map(str::to_owned),
+        pool: earned.pool.to_owned(),
+        decision: earned.decision.to_owned(),
+        by_allowlist: earned.by_allowlist,
         expires: now.as_secs().saturating_add(settings.lifetime.as_secs()),
         uses: settings.uses,
     };
@@ -66,7 +85,7 @@ pub fn issue(
     })
 }
 
-/// A ticket of this gateway's, for this pool, in time. Not yet used: it may be spent.
+/// A ticket that this gateway issued for the pool asked for, and that is not too old. Not yet used.
 #[derive(Debug)]
 pub struct Presented(Content);
 
@@ -119,6 +138,17 @@ pub enum TicketError {
         /// Its limit.
         uses: u32,
     },
+    /// Who vouched for the TPM does so no longer, or not for this pool.
+    #[error("{identity} was endorsed for pool {pool} by the allowlist when it attested, and is not any longer")]
+    Withdrawn {
+        /// The node.
+        identity: NodeIdentity,
+        /// The ticket's pool.
+        pool: String,
+    },
+    /// The node is revoked, or the store cannot tell.
+    #[error(transparent)]
+    Revocation(#[from] RevocationError),
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -127,7 +157,7 @@ pub enum TicketError {
 /// Looks at a ticket for the config of `pool`, and uses nothing up.
 ///
 /// # Errors
-/// [`TicketError`], all but [`TicketError::Spent`] and [`TicketError::Store`].
+/// [`TicketError::Invalid`], [`TicketError::Expired`] and [`TicketError::WrongPool`].
 pub fn open(seal: &Seal, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
     let sealed = text.strip_prefix(PREFIX).ok_or(TicketError::Invalid)?;
     let bytes = seal.unseal(Sealed::Ticket, sealed).map_err(|_| TicketError::Invalid)?;
@@ -166,24 +196,144 @@ impl Presented {
         &self.0.decision
     }
 
-    /// Uses the ticket once, for the decision that is `pending`: the last that can be wrong with it.
+    /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it.
     ///
     /// # Errors
-    /// [`TicketError::Spent`] and [`TicketError::Store`].
+    /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
     pub async fn redeem(self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
-        let Self(content) = self;
+        self.stands(store).await?;
+        let Content {
+            id, uses, expires, pool, ..
+        } = self.0;
         let thing = Spendable {
             kind: Kind::Ticket,
-            id: content.id,
-            limit: content.uses,
-            remember_until: content.expires,
+            id,
+            limit: uses,
+            remember_until: expires,
         };
         match store.spend_for(thing, pending).await? {
-            Spend::Granted { use_number } => Ok(Redeemed {
-                pool: content.pool,
-                use_number,
-            }),
-            Spend::Exhausted => Err(TicketError::Spent { uses: content.uses }),
+            Spend::Granted { use_number } => Ok(Redeemed { pool, use_number }),
+            Spend::Exhausted => Err(TicketError::Spent { uses }),
         }
+    }
+
+    /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, since it attested.
+    async fn stands(&self, store: &dyn Store) -> Result<(), TicketError> {
+        let Content {
+            identity,
+            instance,
+            name,
+            pool,
+            by_allowlist,
+            ..
+        } = &self.0;
+        let names: Vec<&str> = name.as_deref().into_iter().collect();
+        let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
+        revocations::refuse(store, &names, &identities).await?;
+        let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
+        let record = match ek {
+            Some(ek) => enrolment::allowlisted(store, ek).await?,
+            None => None,
+        };
+        // Where the allowlist says nothing of a TPM, its maker's root may.
+        if record.map_or(!by_allowlist, |record| record.may_join(pool)) {
+            return Ok(());
+        }
+        Err(TicketError::Withdrawn {
+            identity: identity.clone(),
+            pool: pool.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::time::Duration;
+
+    use attest::EkDigest;
+
+    use super::*;
+    use crate::enrolment::EkRecord;
+    use crate::store::Embedded;
+
+    const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
+
+    struct Case {
+        _folder: tempfile::TempDir,
+        seal: Seal,
+        store: Embedded,
+        ek: EkDigest,
+    }
+
+    fn case() -> Case {
+        let folder = tempfile::tempdir().unwrap();
+        Case {
+            store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+            seal: Seal::open(&folder.path().join("seal.key")).unwrap(),
+            ek: "ab".repeat(32).parse().unwrap(),
+            _folder: folder,
+        }
+    }
+
+    impl Case {
+        fn issue(&self, by_allowlist: bool) -> String {
+            let settings = TicketSettings {
+                lifetime: Duration::from_secs(600),
+                uses: 1,
+            };
+            let earned = Earned {
+                identity: &NodeIdentity::of_tpm(self.ek),
+                instance: None,
+                name: None,
+                pool: "worker",
+                decision: "d",
+                by_allowlist,
+            };
+            issue(&self.seal, &settings, &earned, NOW).unwrap().text
+        }
+
+        async fn redeem(&self, text: &str) -> Result<Redeemed, TicketError> {
+            let pending = Pending {
+                decision: "c".to_owned(),
+                at: 0,
+            };
+            open(&self.seal, text, "worker", NOW)?.redeem(&self.store, pending).await
+        }
+
+        async fn allow(&self, pools: &[&str]) {
+            let record = EkRecord {
+                name: None,
+                added: 0,
+                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+                removed: None,
+            };
+            enrolment::allow(&self.store, self.ek, record, false).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn each_ticket_has_its_own_uses() {
+        let case = case();
+        let (one, two) = (case.issue(false), case.issue(false));
+        case.redeem(&one).await.unwrap();
+        assert!(matches!(case.redeem(&one).await, Err(TicketError::Spent { uses: 1 })));
+        assert_eq!(case.redeem(&two).await.unwrap().use_number(), 1);
+    }
+
+    #[tokio::test]
+    async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
+        let case = case();
+        let (by_list, by_root) = (case.issue(true), case.issue(false));
+        let withdrawn = async |text: &str| matches!(case.redeem(text).await, Err(TicketError::Withdrawn { .. }));
+        assert!(withdrawn(&by_list).await, "the entry is gone");
+        case.allow(&["infra"]).await;
+        assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "for another pool only");
+        enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
+        assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "off the list");
+        enrolment::forget_entry(&case.store, case.ek).await.unwrap();
+        case.redeem(&by_root).await.unwrap();
+        case.allow(&[]).await;
+        case.redeem(&by_list).await.unwrap();
     }
 }

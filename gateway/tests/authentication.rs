@@ -9,7 +9,7 @@ use std::time::Duration;
 use attest::{NodeIdentity, UnixTime};
 use attest_gateway::seal::Seal;
 use attest_gateway::settings::TicketSettings;
-use attest_gateway::tickets;
+use attest_gateway::tickets::{self, Earned};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 
 /// Pools that give everything to whoever proves something, and as little as possible otherwise.
@@ -208,7 +208,15 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
         uses: 4,
     };
     let at = |age: u64| UnixTime::since_unix_epoch(Duration::from_secs(now() - age));
-    let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &identity, None, POOL, "d", at(age)).unwrap().text);
+    let earned = Earned {
+        identity: &identity,
+        instance: None,
+        name: None,
+        pool: POOL,
+        decision: "d",
+        by_allowlist: false,
+    };
+    let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
     let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
     let other = Seal::open(&gateway.path("other.key")).unwrap();
     gateway

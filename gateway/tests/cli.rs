@@ -216,6 +216,9 @@ fn an_ek_is_named_by_its_digest_its_certificate_or_its_public_area() {
         "{list}"
     );
     gateway.command(&["ek", "remove", &digest_of_other]);
+    assert!(gateway.command(&["ek", "list"]).contains("none, removed"));
+    assert!(refused(&gateway, &["ek", "remove", &digest_of_other]).contains(&digest_of_other));
+    gateway.command(&["ek", "remove", "--leave-to-roots", &digest_of_other]);
     assert!(!gateway.command(&["ek", "list"]).contains(&digest_of_other));
     assert!(refused(&gateway, &["ek", "remove", &digest_of_other]).contains(&digest_of_other));
     assert!(refused(&gateway, &["node", "forget", "worker-9"]).contains("worker-9"));

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use attest::protocol::Blob;
 use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
 use support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
-use support::{POOL, bearer, tpm};
+use support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 
 #[tokio::test]
 async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
@@ -164,7 +167,7 @@ async fn revocations_are_listed() {
     let gateway = start(&Cluster::new());
     let case = tpm();
     let digest = gateway.endorse(&case, &["--name", "worker-1"]);
-    gateway.command(&["node", "revoke", "worker-7", "--reason", "disk sold"]);
+    gateway.command(&["node", "revoke", "worker-7", "--anyway", "--reason", "disk sold"]);
     let rows = |table: String| -> Vec<String> {
         table
             .lines()
@@ -180,17 +183,183 @@ async fn revocations_are_listed() {
         table[2].starts_with("worker-7 - revoked 20") && table[2].ends_with("Z: disk sold"),
         "{table:?}"
     );
-    gateway.command(&["node", "revoke", "worker-1"]);
+    let said = gateway.command(&["node", "revoke", "worker-1"]);
+    assert_eq!(said, format!("revoked: tpm:{digest}, worker-1\n"));
     let table = rows(gateway.command(&["node", "list"]));
+    assert_eq!(table.len(), 3, "one machine, one row");
     assert!(table[1].starts_with(&format!("worker-1 tpm:{digest} revoked 20")), "{table:?}");
     gateway.command(&["node", "restore", "worker-7"]);
     assert_eq!(gateway.command(&["node", "list"]).lines().count(), 2);
     for wrong in [
         &["node", "restore", "worker-7"][..],
+        &["node", "revoke", "tpm:00"],
         &["node", "revoke", "system:node:worker-1"],
         &["node", "revoke", ""],
         &["node", "revoke", "worker-1", "--reason", &"x".repeat(201)],
     ] {
         assert!(!gateway.try_command(wrong).status.success(), "{wrong:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
+    let gateway = Gateway::start();
+    let (case, other) = (tpm(), tpm());
+    let digest = gateway.endorse(&case, &[]);
+    gateway.endorse(&other, &[]);
+    let full = gateway.rendered(POOL, "full");
+    let ticket = bearer(&gateway.attest(next_boot(&case), None).await.ticket());
+    gateway.config(PATH, &[&ticket]).await.is_config(&full);
+    let said = gateway.command(&["node", "revoke", &digest, "--reason", "disk sold"]);
+    assert_eq!(said, format!("revoked: tpm:{digest}\n"));
+    // Its ticket, its evidence, and the challenge before that: nothing is begun with it.
+    let answer = gateway.config(PATH, &[&ticket]).await;
+    answer.refused(403, "node-revoked");
+    assert!(
+        !String::from_utf8(answer.body).unwrap().contains("disk sold"),
+        "why is for the administrator"
+    );
+    let record = last(&gateway);
+    assert_eq!(record["identity"], format!("tpm:{digest}"));
+    assert!(
+        record["reason"]
+            .as_str()
+            .unwrap()
+            .starts_with(&format!("tpm:{digest} was revoked at ")),
+        "{record}"
+    );
+    gateway.attest(next_boot(&case), None).await.refused(403, "node-revoked");
+    gateway
+        .attest(next_boot(&case), Some("worker-1"))
+        .await
+        .refused(403, "node-revoked");
+    let request = challenge_request(&next_boot(&case), POOL);
+    gateway.post("/v1/attest/challenge", &request).await.refused(403, "node-revoked");
+    gateway.attest(next_boot(&other), None).await.ticket();
+    // It is listed, and taking it off or putting it on the allowlist changes nothing about it.
+    assert!(gateway.command(&["node", "list"]).contains(&format!("tpm:{digest}")));
+    gateway.command(&["ek", "remove", &digest, "--leave-to-roots"]);
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    gateway.attest(next_boot(&case), None).await.refused(403, "node-revoked");
+    let table = gateway.command(&["audit"]);
+    assert!(!table.contains("DIFFERENT"), "{table}");
+    gateway.command(&["node", "restore", &format!("tpm:{digest}")]);
+    gateway.config(PATH, &[&ticket]).await.is_config(&full);
+    gateway.attest(next_boot(&case), None).await.ticket();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_28_a_revoked_machine_does_not_come_back_under_another_name_or_without_one() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    let digest = gateway.endorse(&case, &[]);
+    gateway.attest(next_boot(&case), Some("worker-1")).await.ticket();
+    assert_eq!(
+        gateway.command(&["node", "revoke", "worker-1"]),
+        format!("revoked: tpm:{digest}, worker-1\n")
+    );
+    gateway.command(&["node", "forget", "worker-1"]);
+    for name in [None, Some("worker-1"), Some("worker-2")] {
+        gateway.attest(next_boot(&case), name).await.refused(403, "node-revoked");
+    }
+    // Its name is free for the machine that takes its place.
+    gateway.command(&["node", "restore", "--only", "worker-1"]);
+    let other = tpm();
+    gateway.endorse(&other, &["--name", "worker-1"]);
+    gateway.attest(next_boot(&other), None).await.ticket();
+    gateway.attest(next_boot(&case), None).await.refused(403, "node-revoked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_28_revoking_what_is_unknown_says_so_and_revokes_nothing() {
+    let gateway = Gateway::start();
+    let digest = digest(&tpm());
+    for unknown in ["worker-7", &digest, &digest[1..], "aws:123456789012/i-0123456789abcdef0"] {
+        let output = gateway.try_command(&["node", "revoke", unknown]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{unknown}");
+        assert!(
+            said.contains(unknown) && said.contains("nothing was revoked") && said.contains("--anyway"),
+            "{said}"
+        );
+    }
+    assert_eq!(gateway.command(&["node", "list"]).lines().count(), 1);
+    // One that has yet to come.
+    gateway.command(&["node", "revoke", "--anyway", &digest]);
+    gateway.command(&["node", "revoke", &digest, "--anyway"]);
+    assert!(gateway.command(&["node", "list"]).contains(&digest));
+}
+
+/// A TPM with its maker's certificate.
+struct Made {
+    case: Case,
+    certificate: Vec<u8>,
+}
+
+fn maker() -> (CertificateParams, KeyPair) {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "Maker");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    (params, KeyPair::generate().unwrap())
+}
+
+fn made((params, maker): &(CertificateParams, KeyPair)) -> Made {
+    let key = KeyPair::generate().unwrap();
+    let soft = SoftKey::P256(EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key.serialize_der()).unwrap());
+    let mut ek = CertificateParams::default();
+    ek.distinguished_name.push(DnType::CommonName, "EK");
+    ek.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1])];
+    ek.key_usages = vec![KeyUsagePurpose::KeyAgreement];
+    let certificate = ek.signed_by(&key, &Issuer::from_params(params, maker)).unwrap();
+    Made {
+        case: tpm().but(|case| case.ek_area = soft_tpm::ek_area(&soft)),
+        certificate: certificate.der().to_vec(),
+    }
+}
+
+impl Made {
+    async fn attest(&self, gateway: &Gateway, pool: &str) -> Answer {
+        let case = next_boot(&self.case);
+        let mut challenge = gateway.challenge(&case, None);
+        challenge.pool = pool.to_owned();
+        challenge.subject.tpm.as_mut().unwrap().attester.ek_certificate = Some(Blob(self.certificate.clone()));
+        gateway.post("/v1/attest/evidence", &gateway.answer(case, &challenge)).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_28_taking_a_machine_off_the_list_never_widens_what_it_may_join() {
+    let mut gateway = Gateway::init();
+    for pool in [POOL, "infra"] {
+        let any = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+        gateway.edit_pool(pool, "endorsement = \"allowlist\"", any);
+    }
+    let maker = maker();
+    let root = maker.0.self_signed(&maker.1).unwrap().pem();
+    std::fs::write(gateway.path("ek-roots/maker.pem"), root).unwrap();
+    gateway.run();
+    let machine = made(&maker);
+    let digest = digest(&machine.case);
+    machine.attest(&gateway, "infra").await.ticket();
+    gateway.endorse(&machine.case, &["--pool", POOL]);
+    let ticket = bearer(&machine.attest(&gateway, POOL).await.ticket());
+    machine.attest(&gateway, "infra").await.refused(403, "ek-not-endorsed");
+    gateway.command(&["ek", "remove", &digest]);
+    for pool in [POOL, "infra"] {
+        machine.attest(&gateway, pool).await.refused(403, "ek-not-endorsed");
+    }
+    // What it has earned is worth nothing from then on.
+    gateway.config(PATH, &[&ticket]).await.refused(403, "ticket-withdrawn");
+    assert!(gateway.command(&["ek", "list"]).contains("none, removed"));
+    assert!(
+        !gateway.try_command(&["ek", "remove", &digest]).status.success(),
+        "it is off the list"
+    );
+    let table = gateway.command(&["audit"]);
+    assert!(!table.contains("DIFFERENT"), "{table}");
+    // Only who says so leaves it to its maker.
+    let said = gateway.command(&["ek", "remove", &digest, "--leave-to-roots"]);
+    assert!(said.contains("every pool"), "{said}");
+    machine.attest(&gateway, "infra").await.ticket();
 }

@@ -123,7 +123,9 @@ fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::new();
     let mut site = site(folder.path(), &cluster);
-    site.gateway().command(&["node", "revoke", NODE, "--reason", "disk sold"]).unwrap();
+    site.gateway()
+        .command(&["node", "revoke", "--anyway", NODE, "--reason", "disk sold"])
+        .unwrap();
     let run = boot(&mut site, &cluster);
     assert_eq!(
         (run.outcome.exit_codes.get("attest-node-config"), &run.outcome.config),

@@ -16,8 +16,8 @@ use axum::response::{IntoResponse, Response};
 use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
-use crate::challenges;
 use crate::pools::Pool;
+use crate::{challenges, revocations};
 
 /// Answers with a challenge. Nothing is given away by it, so only refusals are recorded.
 pub(super) async fn post(
@@ -63,6 +63,11 @@ pub(super) async fn post(
 
 async fn issue(gateway: &Gateway, request: &ChallengeRequest, pool: &Pool, now: UnixTime) -> Result<ChallengeResponse, Refusal> {
     let ek = request.attester.tpm.as_ref().map(|tpm| tpm.ek_digest()).transpose()?;
+    let identity = ek.map(NodeIdentity::of_tpm);
+    let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
+    let names: Vec<&str> = request.name.as_deref().into_iter().collect();
+    // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
+    revocations::refuse(&*gateway.store, &names, &identities).await?;
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     let lifetime = gateway.settings.challenge_lifetime;
     let issued = Challenge::issue(

@@ -16,7 +16,6 @@ use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::audit::{Decision, Record, Shown, Verdict};
-use crate::enrolment;
 use crate::guesses::Standing;
 use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
@@ -129,7 +128,6 @@ async fn decide<'p>(
             record.identity = Some(ticket.identity().to_string());
             record.name = ticket.name().map(str::to_owned);
             record.earned_by = Some(ticket.decision().to_owned());
-            enrolment::refuse_revoked(&*gateway.store, ticket.name(), Some(ticket.identity())).await?;
             let refused = || Refusal::attested_not_accepted(pool.name());
             servable(pool, pool.grants.attested, version, refused)?;
             let ticket = ticket.redeem(&*gateway.store, record.pending()).await?;

@@ -21,7 +21,7 @@ use crate::challenges::Opened;
 use crate::instances::{Claim, InstanceError};
 use crate::policy::Grant;
 use crate::pools::Pool;
-use crate::{enrolment, tickets};
+use crate::{enrolment, revocations, tickets};
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(
@@ -192,6 +192,15 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         basis.cloud.region_certificates.retain(|name, _| *name == region);
     }
 
+    let given = vouched.allowlisted.as_ref().and_then(|record| record.name.as_deref());
+    let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
+    let identities: Vec<&str> = claims
+        .instance()
+        .into_iter()
+        .chain([claims.identity()])
+        .map(NodeIdentity::as_str)
+        .collect();
+    revocations::refuse(&*gateway.store, &names, &identities).await?;
     if let Some(tpm) = claims.tpm() {
         let alert = enrolment::note_counters(&*gateway.store, claims.identity(), tpm)
             .await
@@ -236,16 +245,15 @@ impl Earned {
     fn ticket(&self, gateway: &Gateway, record: &mut Record, now: UnixTime) -> Result<Response, Refusal> {
         let claims = self.result.claims();
         let pool = self.grant.pool();
-        let ticket = tickets::issue(
-            &gateway.seal,
-            &gateway.settings.ticket,
-            claims.identity(),
-            record.name.as_deref(),
+        let earned = tickets::Earned {
+            identity: claims.identity(),
+            instance: claims.instance(),
+            name: record.name.as_deref(),
             pool,
-            &record.id,
-            now,
-        )
-        .map_err(|error| Refusal::because(&error))?;
+            decision: &record.id,
+            by_allowlist: claims.tpm().is_some_and(|tpm| tpm.endorsed_by == attest::EndorsedBy::Allowlist),
+        };
+        let ticket = tickets::issue(&gateway.seal, &gateway.settings.ticket, &earned, now).map_err(|error| Refusal::because(&error))?;
         record.ticket = Some(TicketTerms {
             expires: ticket.expires,
             uses: gateway.settings.ticket.uses,

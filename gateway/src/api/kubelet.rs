@@ -12,6 +12,7 @@ use crate::kubelet::{self, Presented};
 use crate::pki::Certificate;
 use crate::policy::Grant;
 use crate::pools::Pool;
+use crate::revocations;
 
 /// What the record refers to: names and contents of blobs.
 pub(super) type Kept = Vec<(String, Vec<u8>)>;
@@ -56,6 +57,10 @@ pub(super) async fn grant(
         rfc3339(verified.not_after())
     );
     let member = kubelet::admit(&*gateway.store, &verified, pool.name(), &pool.kubelet_names).await;
+    if member.is_ok() {
+        let noted = revocations::note_kubelet(&*gateway.store, verified.name(), now.as_secs()).await;
+        noted.map_err(|error| Refusal::because(&error))?;
+    }
     match member {
         // Said first, since names need not be given where nothing is.
         Err(kubelet::MemberError::WrongPool { .. }) if pool.kubelet_names.is_empty() => Err(Refusal::kubelet_not_accepted(pool.name())),

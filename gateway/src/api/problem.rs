@@ -13,6 +13,7 @@ use crate::enrolment::EnrolmentError;
 use crate::ignition::Inexpressible;
 use crate::instances::InstanceError;
 use crate::kubelet::{KubeletError, MemberError};
+use crate::revocations::RevocationError;
 use crate::tickets::TicketError;
 use crate::tokens::TokenError;
 
@@ -29,7 +30,7 @@ codes! {
     CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
     INSTANCE_CLAIMED = FORBIDDEN, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
-    NODE_REVOKED = FORBIDDEN, "node-revoked", "The node is revoked", "If the node is to be trusted again: run `attest-gateway node restore NAME`.";
+    NODE_REVOKED = FORBIDDEN, "node-revoked", "The node is revoked", "If the machine is to be trusted again: run `attest-gateway node restore` with the name or identity that the gateway's log says.";
     KUBELET_CERTIFICATE_INVALID = FORBIDDEN, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
     KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
     KUBELET_CERTIFICATE_NOT_A_NODE = FORBIDDEN, "kubelet-certificate-not-a-node", "The client certificate is not that of a node", "Show the kubelet's own certificate: CN=system:node:NAME, O=system:nodes.";
@@ -38,6 +39,7 @@ codes! {
     TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     TICKET_EXPIRED = FORBIDDEN, "ticket-expired", "The ticket is too old", "Boot again.";
     TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
+    TICKET_WITHDRAWN = FORBIDDEN, "ticket-withdrawn", "What earned the ticket holds no longer", "The TPM was taken off the allowlist, or kept from this pool, since it attested; if it is to be endorsed: run `attest-gateway ek add` and boot again.";
     TICKET_WRONG_POOL = FORBIDDEN, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
     TOKEN_INVALID = FORBIDDEN, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
     TOKEN_EXPIRED = FORBIDDEN, "token-expired", "The provisioning token is too old", "Put the token that took its place into the pointer config, or make a new one: `attest-gateway token create`.";
@@ -298,12 +300,17 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
                 "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
             )),
-            EnrolmentError::Revoked { name, .. } => {
-                // Why is for the administrator to know.
-                Self::guarded(NODE_REVOKED, format!("node {name} is revoked"), &error)
-                    .with_command(format!("If the node is to be trusted again: `attest-gateway node restore {name}`."))
-            }
             EnrolmentError::Store(error) => Self::because(error),
+        }
+    }
+}
+
+impl From<RevocationError> for Refusal {
+    fn from(error: RevocationError) -> Self {
+        match &error {
+            // Why, and by which of its names, is for the administrator to know: the asker may have said no more than another's name.
+            RevocationError::Revoked { .. } => Self::guarded(NODE_REVOKED, "this machine is revoked", &error),
+            RevocationError::Store(error) => Self::because(error),
         }
     }
 }
@@ -344,6 +351,8 @@ impl From<TicketError> for Refusal {
             TicketError::Expired { .. } => TICKET_EXPIRED,
             TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
             TicketError::Spent { .. } => TICKET_SPENT,
+            TicketError::Withdrawn { .. } => TICKET_WITHDRAWN,
+            TicketError::Revocation(error) => return error.into(),
             TicketError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)
@@ -368,7 +377,7 @@ impl From<MemberError> for Refusal {
                 // Which nodes a pool has is for the administrator to know.
                 Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
             }
-            MemberError::Enrolment(error) => error.into(),
+            MemberError::Revocation(error) => error.into(),
         }
     }
 }

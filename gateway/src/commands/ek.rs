@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest::EkDigest;
+use attest::{EkDigest, NodeIdentity};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::enrolment::{self, EkRecord, EnrolmentError};
+use attest_gateway::store::{Kind, Store};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
@@ -41,10 +42,16 @@ pub enum Command {
     /// List the endorsed EKs.
     #[command(after_help = "Example:\n  attest-gateway ek list")]
     List,
-    /// Endorse an EK no longer. Its node's name stays taken: `attest-gateway node forget`.
+    /// Endorse an EK no longer, whoever made its TPM. Its node's name stays taken: `attest-gateway node forget`.
+    #[command(
+        after_help = "Example:\n  attest-gateway ek remove 0f3c…64 digits…9a\n\nIt counts at once: the machine's tickets are worthless too. The entry stays in `ek list`, as removed, so that a maker's root in\nek-roots does not let the machine join pools that it could not join before; `ek add` endorses it again. With --leave-to-roots the\nentry is forgotten, and if the EK's certificate chains to a root, the machine may join every pool that takes this root."
+    )]
     Remove {
         /// The EK's digest.
         digest: EkDigest,
+        /// Forget the entry: whether the TPM is endorsed is for the roots in ek-roots to say, for every pool.
+        #[arg(long)]
+        leave_to_roots: bool,
     },
 }
 
@@ -80,27 +87,35 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 name: name.clone(),
                 added: now(),
                 pools: pool.clone(),
+                removed: None,
             };
             let replace = *replace;
-            with_store(config, |store| async move {
+            let revoked = with_store(config, |store| async move {
                 match enrolment::allow(&store, ek, record, replace).await {
                     Err(error @ (EnrolmentError::NameTaken { .. } | EnrolmentError::OtherName { .. })) => {
-                        Err(error).context("use --replace if this machine is to have the name now")
+                        return Err(error).context("use --replace if this machine is to have the name now");
                     }
-                    other => Ok(other?),
+                    other => other?,
                 }
+                let identity = NodeIdentity::of_tpm(ek);
+                Ok(store.get(Kind::Revoked, identity.as_str()).await?.is_some())
             })?;
             println!(
                 "endorsed: EK {ek}{}",
                 name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
             );
+            if revoked {
+                eprintln!("it is revoked still, and gets nothing: `attest-gateway node restore {ek}`");
+            }
         }
         Command::List => {
             let all = with_store(config, |store| async move { Ok(enrolment::allowlist(&store).await?) })?;
             let rows: Vec<[String; 4]> = all
                 .into_iter()
                 .map(|(digest, record)| {
-                    let pools = if record.pools.is_empty() {
+                    let pools = if record.removed.is_some() {
+                        "none, removed".to_owned()
+                    } else if record.pools.is_empty() {
                         "all".to_owned()
                     } else {
                         record.pools.join(",")
@@ -110,12 +125,23 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 .collect();
             print!("{}", table(["EK", "NODE", "POOLS", "ADDED"], &rows));
         }
-        Command::Remove { digest } => {
-            let digest = *digest;
-            if !with_store(config, |store| async move { Ok(enrolment::disallow(&store, digest).await?) })? {
+        Command::Remove { digest, leave_to_roots } => {
+            let (digest, forget) = (*digest, *leave_to_roots);
+            let removed = with_store(config, |store| async move {
+                Ok(if forget {
+                    enrolment::forget_entry(&store, digest).await?
+                } else {
+                    enrolment::disallow(&store, digest, now()).await?
+                })
+            })?;
+            if !removed {
                 bail!("EK {digest} is not on the allowlist");
             }
-            println!("no longer endorsed: EK {digest}");
+            if forget {
+                println!("forgotten: EK {digest}; if a root in ek-roots endorses it, it may join every pool that takes this root");
+            } else {
+                println!("no longer endorsed: EK {digest}, by no root either");
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,14 +1,15 @@
 //! `attest-gateway node`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use attest::challenge::is_node_name;
 use attest_gateway::clock::rfc3339;
-use attest_gateway::enrolment::{self, Revocation};
+use attest_gateway::enrolment;
 use attest_gateway::instances::{self, InstanceRecord};
+use attest_gateway::revocations::{self, Machine, Revocation};
 
 use super::{table, with_store};
 
@@ -35,22 +36,32 @@ pub enum Command {
         /// The instance, as the log and `node list` have it.
         instance: String,
     },
-    /// Revoke a node: nothing is given to it from now on, whatever it shows. Its certificate stays good for the cluster.
+    /// Revoke a machine: nothing is given to it from now on, whatever it shows. Its certificate stays good for the cluster.
     #[command(
-        after_help = "Example:\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n\nIt counts for the next request, also on connections that are open. A kubelet's client certificate, an attestation and a\nticket are refused with `node-revoked`. Nodes without a name, and provisioning tokens, are not touched: `attest-gateway token revoke`."
+        after_help = "Example:\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n  attest-gateway node revoke 0f3c…64 digits…9a\n  attest-gateway node revoke aws:123456789012/i-0123456789abcdef0\n\nRevoked is everything that the machine is known by: its name, its TPM, its instance; what that is, is printed. It counts for the\nnext request, also on connections that are open: a challenge, an attestation, a ticket and a kubelet's client certificate are refused\nwith `node-revoked`. Provisioning tokens are not touched: `attest-gateway token revoke`."
     )]
     Revoke {
-        /// The node's name: what its certificate says after `system:node:`.
-        name: String,
+        /// The node's name (what its certificate says after `system:node:`), the digest of its EK, or its instance, as the log and the lists have it.
+        #[arg(value_name = "WHAT")]
+        what: String,
         /// Why, for the attestation log; the node is not told.
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
+        /// Also if nothing is known of such a machine: it has yet to come.
+        #[arg(long)]
+        anyway: bool,
     },
-    /// Take a revocation back.
-    #[command(after_help = "Example:\n  attest-gateway node restore worker-7")]
+    /// Take a revocation back, with those that were made together with it.
+    #[command(
+        after_help = "Example:\n  attest-gateway node restore worker-7\n\nIf another machine has taken the name of one that stays revoked:\n  attest-gateway node restore --only worker-7\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7 --replace"
+    )]
     Restore {
-        /// The node's name.
-        name: String,
+        /// The name, digest or instance that was revoked.
+        #[arg(value_name = "WHAT")]
+        what: String,
+        /// Nothing but this name or identity.
+        #[arg(long)]
+        only: bool,
     },
 }
 
@@ -61,7 +72,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::List => {
             let (names, revoked, instances) = with_store(config, |store| async move {
-                let (names, revoked) = (enrolment::names(&store).await?, enrolment::revoked(&store).await?);
+                let (names, revoked) = (enrolment::names(&store).await?, revocations::list(&store).await?);
                 Ok((names, revoked, instances::list(&store).await?))
             })?;
             print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, revoked)));
@@ -85,37 +96,52 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             }
             println!("forgotten: {name}");
         }
-        Command::Revoke { name, reason } => {
-            if !is_node_name(name) {
-                bail!("{name:?} is no node's name; name worker-7, not system:node:worker-7");
+        Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
+        Command::Restore { what, only } => {
+            let (who, only) = (named(what)?, *only);
+            let restored = with_store(config, |store| async move { Ok(revocations::restore(&store, &who, only).await?) })?;
+            if restored.is_empty() {
+                bail!("{what:?} is not revoked; `attest-gateway node list` shows who is");
             }
-            let length = reason.as_deref().map_or(0, |reason| reason.chars().count());
-            if length > REASON_LIMIT_CHARACTERS {
-                bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
-            }
-            let revocation = Revocation {
-                at: super::now(),
-                reason: reason.clone(),
-            };
-            let wanted = name.clone();
-            with_store(
-                config,
-                |store| async move { Ok(enrolment::revoke(&store, &wanted, &revocation).await?) },
-            )?;
-            println!("revoked: {name}");
-        }
-        Command::Restore { name } => {
-            let wanted = name.clone();
-            if !with_store(config, |store| async move { Ok(enrolment::restore(&store, &wanted).await?) })? {
-                bail!("there is no revoked node named {name:?}");
-            }
-            println!("restored: {name}");
+            println!("restored: {}", together(&restored));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not.
+fn named(what: &str) -> anyhow::Result<String> {
+    revocations::named(what).with_context(|| {
+        format!("{what:?} is no node's name (worker-7, not system:node:worker-7), no EK's digest of 64 digits, and no instance (aws:…, gcp:…, azure:…)")
+    })
+}
+
+fn together(all: &BTreeSet<String>) -> String {
+    all.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyhow::Result<()> {
+    let who = named(what)?;
+    let length = reason.map_or(0, |reason| reason.chars().count());
+    if length > REASON_LIMIT_CHARACTERS {
+        bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
+    }
+    let revoked = with_store(config, |store| async move {
+        let Machine { all, seen } = revocations::machine(&store, &who).await?;
+        if !seen && !anyway {
+            bail!(
+                "nothing is known of {who}, and nothing was revoked: no machine has come with it, and none is expected. `attest-gateway node list` and \
+                 `ek list` show those that are known; if this one has yet to come: --anyway"
+            );
+        }
+        revocations::revoke(&store, &all, super::now(), reason).await?;
+        Ok(all)
+    })?;
+    println!("revoked: {}", together(&revoked));
+    Ok(())
+}
+
+/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not; and for each
+/// identity without a name that is revoked.
 fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
     let state = |revocation: Revocation| {
         let at = rfc3339(revocation.at);
@@ -130,11 +156,22 @@ fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>)
             [name, identity, state]
         })
         .collect();
-    rows.extend(
-        revoked
-            .into_iter()
-            .map(|(name, revocation)| [name, "-".to_owned(), state(revocation)]),
-    );
+    let named: BTreeSet<String> = rows.iter().map(|[_, identity, _]| identity.clone()).collect();
+    for (who, revocation) in revoked {
+        let state = state(revocation);
+        rows.push(if is_node_name(&who) {
+            [who, "-".to_owned(), state]
+        } else if named.contains(&who)
+            && rows
+                .iter()
+                .any(|[_, identity, known]| *identity == who && known.starts_with("revoked"))
+        {
+            // Its name says so already.
+            continue;
+        } else {
+            ["-".to_owned(), who, state]
+        });
+    }
     rows.sort();
     rows
 }

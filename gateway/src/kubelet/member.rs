@@ -1,5 +1,5 @@
 use super::{NamePatterns, Verified};
-use crate::enrolment::{self, EnrolmentError};
+use crate::revocations::{self, RevocationError};
 use crate::store::Store;
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
@@ -38,7 +38,7 @@ pub enum MemberError {
     },
     /// It is revoked, or the store cannot tell.
     #[error(transparent)]
-    Enrolment(#[from] EnrolmentError),
+    Revocation(#[from] RevocationError),
 }
 
 /// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked.
@@ -46,7 +46,7 @@ pub enum MemberError {
 /// # Errors
 /// [`MemberError`].
 pub async fn admit(store: &dyn Store, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
-    enrolment::refuse_revoked(store, Some(verified.name()), None).await?;
+    revocations::refuse(store, &[verified.name()], &[]).await?;
     names.check(verified.name(), pool)?;
     Ok(Member {
         verified: verified.clone(),

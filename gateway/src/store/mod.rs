@@ -42,8 +42,10 @@ pub enum Kind {
     Pointer,
     /// Instances of clouds, and to whom each belongs.
     Instance,
-    /// Nodes whose certificates are not taken any longer, by name.
+    /// Who gets nothing any more, by name or identity.
     Revoked,
+    /// Kubelets that have shown their certificate, by name.
+    Kubelet,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             Self::Pointer => "pointer",
             Self::Instance => "instance",
             Self::Revoked => "revoked",
+            Self::Kubelet => "kubelet",
         }
     }
 }

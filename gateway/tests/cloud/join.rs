@@ -150,11 +150,8 @@ async fn a_token_is_used_up_only_when_all_else_holds() {
     let answer = node.attest_altered(&gateway, &kinds, altered).await;
     site::refused(&gateway, &answer, "aws-document-malformed");
     // Whose name is taken, or who is revoked, is refused for that, and uses nothing up.
-    gateway.command(&["node", "revoke", "worker-9"]);
-    let revoked = broken(Machine::new()).but(|machine| {
-        machine.aws.instance_id = "i-00000000000000009".to_owned();
-        machine.name = Some("worker-9".to_owned());
-    });
+    gateway.command(&["node", "revoke", "--anyway", "aws:123456789012/i-00000000000000009"]);
+    let revoked = broken(Machine::new()).but(|machine| machine.aws.instance_id = "i-00000000000000009".to_owned());
     site::refused(&gateway, &revoked.attest(&gateway, &kinds).await, "node-revoked");
     let record = site::trusted(&gateway, &node.attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
     assert_eq!(record["claims"]["token"], "rack-7");

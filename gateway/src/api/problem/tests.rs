@@ -3,6 +3,7 @@
 use super::*;
 use crate::ignition::SpecVersion;
 use crate::instances::InstanceRecord;
+use crate::revocations::Revocation;
 
 const MARK: &str = "for-the-administrator";
 
@@ -36,10 +37,13 @@ fn a_node_is_not_told_what_is_for_the_administrator() {
         "node-name-taken",
     );
     check(
-        EnrolmentError::Revoked {
-            name: own(),
-            at: 0,
-            reason: Some(mark()),
+        RevocationError::Revoked {
+            who: mark(),
+            revocation: Revocation {
+                at: 0,
+                reason: Some(mark()),
+                with: std::iter::once(mark()).collect(),
+            },
         },
         "node-revoked",
     );

@@ -1,0 +1,302 @@
+//! Who gets nothing any more, whatever it shows: one denylist over names and identities.
+//!
+//! A machine is known by its node's name, by its TPM and by its cloud, and any of the three may be all that it shows: what is revoked is
+//! everything that is known of it. The list is asked before anything is earned, and whenever a ticket or a certificate is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attest::challenge::is_node_name;
+use attest::{EkDigest, NodeIdentity};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::rfc3339;
+use crate::instances;
+use crate::store::{Entry, Kind, Store, StoreError};
+
+/// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
+const CLOUDS: [&str; 4] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:"];
+/// Longest identity that a cloud gives: a subscription and a machine have 36 characters each, a project of Google 30 and some.
+const IDENTITY_LIMIT_BYTES: usize = 256;
+
+/// What the store keeps of whoever is revoked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Revocation {
+    /// When, seconds since 1970.
+    pub at: u64,
+    /// Why, as the administrator says.
+    pub reason: Option<String>,
+    /// The other names and identities that were revoked with it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub with: BTreeSet<String>,
+}
+
+/// Why somebody gets nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum RevocationError {
+    /// The administrator has revoked it.
+    #[error(
+        "{who} was revoked at {}{}",
+        rfc3339(.revocation.at),
+        .revocation.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default()
+    )]
+    Revoked {
+        /// Its name or identity.
+        who: String,
+        /// When and why.
+        revocation: Revocation,
+    },
+    /// The store cannot tell.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How an administrator names a machine: a node's name, an EK's digest with or without `tpm:`, an instance of a cloud. `None` is none
+/// of these.
+#[must_use]
+pub fn named(text: &str) -> Option<String> {
+    let digest = text.strip_prefix("tpm:").unwrap_or(text).to_ascii_lowercase();
+    if let Ok(digest) = digest.parse::<EkDigest>() {
+        return Some(NodeIdentity::of_tpm(digest).to_string());
+    }
+    let instance = CLOUDS.iter().find_map(|cloud| text.strip_prefix(cloud));
+    let is_instance =
+        |rest: &str| !rest.is_empty() && text.len() <= IDENTITY_LIMIT_BYTES && rest.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_node_name(text) || instance.is_some_and(is_instance)).then(|| text.to_owned())
+}
+
+/// A machine, by everything that the store knows of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Its names and identities, the one asked for among them.
+    pub all: BTreeSet<String>,
+    /// Whether there ever was such a machine, or it is expected.
+    pub seen: bool,
+}
+
+/// What the store knows of a machine that is named as [`named`] gives it.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError> {
+    let instances = instances::list(store).await?;
+    let mut all = BTreeSet::new();
+    let mut seen = false;
+    let mut next = vec![who.to_owned()];
+    while let Some(who) = next.pop() {
+        if !all.insert(who.clone()) {
+            continue;
+        }
+        for kind in [Kind::Name, Kind::NameOf] {
+            next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
+        }
+        next.extend(other_identity(&who));
+        for (instance, record) in &instances {
+            // Whoever made up a secret is no machine.
+            if *instance == who && record.holder.starts_with("tpm:") {
+                next.push(record.holder.clone());
+            }
+            if record.holder == who && who.starts_with("tpm:") {
+                next.push(instance.clone());
+            }
+            seen |= *instance == who;
+        }
+        seen |= store.get(Kind::Kubelet, &who).await?.is_some() || store.get(Kind::Clock, &who).await?.is_some();
+        if let Some(digest) = who.strip_prefix("tpm:") {
+            seen |= store.get(Kind::Ek, digest).await?.is_some();
+        }
+    }
+    let names = all.iter().any(|who| is_node_name(who)) && all.len() > 1;
+    Ok(Machine { all, seen: seen || names })
+}
+
+/// AWS's TPM document says no account, so the same instance has another identity by it.
+fn other_identity(identity: &str) -> Option<String> {
+    let (_, instance) = identity.strip_prefix("aws:")?.split_once('/')?;
+    Some(format!("aws-nitrotpm:{instance}"))
+}
+
+/// Revokes all that a machine is known by: nothing is given to it from now on, whatever it shows. Earlier revocations are replaced.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: Option<&str>) -> Result<(), StoreError> {
+    let entries = all.iter().map(|who| {
+        let revocation = Revocation {
+            at,
+            reason: reason.map(str::to_owned),
+            with: all.iter().filter(|other| *other != who).cloned().collect(),
+        };
+        let value = serde_json::to_string(&revocation).map_err(|source| unreadable(who, source))?;
+        Ok::<_, StoreError>(Entry { id: who.clone(), value })
+    });
+    // All or none.
+    store
+        .change(Kind::Revoked, Vec::new(), entries.collect::<Result<_, _>>()?)
+        .await
+        .map(drop)
+}
+
+/// Takes a revocation back, with those that were made together with it unless `only` this one is meant; gives what was revoked and is no
+/// longer.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSet<String>, StoreError> {
+    let Some(entry) = store.get(Kind::Revoked, who).await? else {
+        return Ok(BTreeSet::new());
+    };
+    let mut restored = if only { BTreeSet::new() } else { read(&entry)?.with };
+    restored.insert(who.to_owned());
+    let mut gone = BTreeSet::new();
+    for who in restored {
+        if store.remove(Kind::Revoked, &who).await? {
+            gone.insert(who);
+        }
+    }
+    Ok(gone)
+}
+
+/// Everybody who is revoked, by name or identity.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, StoreError> {
+    let entries = store.list(Kind::Revoked).await?;
+    entries.into_iter().map(|entry| Ok((entry.id.clone(), read(&entry)?))).collect()
+}
+
+/// Refuses whoever is revoked: by the names and identities that it comes with, and by those that they are known to go with, so that no
+/// machine escapes by not saying its name.
+///
+/// # Errors
+/// [`RevocationError`].
+pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
+    let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
+    asked.extend(identities.iter().filter_map(|identity| other_identity(identity)));
+    for name in names {
+        asked.extend(store.get(Kind::Name, name).await?.map(|entry| entry.value));
+    }
+    for identity in identities {
+        asked.extend(store.get(Kind::NameOf, identity).await?.map(|entry| entry.value));
+    }
+    for who in asked {
+        if let Some(entry) = store.get(Kind::Revoked, &who).await? {
+            let revocation = read(&entry)?;
+            return Err(RevocationError::Revoked { who, revocation });
+        }
+    }
+    Ok(())
+}
+
+/// Remembers that a kubelet with this name was there: its name is in no other entry.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn note_kubelet(store: &dyn Store, name: &str, at: u64) -> Result<(), StoreError> {
+    let entry = Entry {
+        id: name.to_owned(),
+        value: at.to_string(),
+    };
+    store.insert(Kind::Kubelet, entry).await.map(drop)
+}
+
+fn read(entry: &Entry) -> Result<Revocation, StoreError> {
+    serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
+}
+
+fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
+    StoreError::Entry {
+        kind: Kind::Revoked.as_str(),
+        id: who.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::enrolment::claim_name;
+    use crate::store::Embedded;
+
+    #[test]
+    fn a_machine_is_named_by_name_digest_or_instance() {
+        let digest = "ab".repeat(32);
+        let tpm = format!("tpm:{digest}");
+        for (text, expected) in [
+            ("worker-7", Some("worker-7")),
+            (digest.as_str(), Some(tpm.as_str())),
+            (&digest.to_ascii_uppercase(), Some(&tpm)),
+            (&tpm, Some(&tpm)),
+            ("tpm:abc", None),
+            ("aws:123456789012/i-1", Some("aws:123456789012/i-1")),
+            ("aws-nitrotpm:i-1", Some("aws-nitrotpm:i-1")),
+            ("gcp:project/1", Some("gcp:project/1")),
+            ("azure:", None),
+            ("kubelet:worker-7", None),
+            ("system:node:worker-7", None),
+            ("", None),
+            ("two words", None),
+        ] {
+            assert_eq!(named(text).as_deref(), expected, "{text:?}");
+        }
+    }
+
+    async fn refused(store: &Embedded, names: &[&str], identities: &[&str]) -> bool {
+        match refuse(store, names, identities).await {
+            Ok(()) => false,
+            Err(RevocationError::Revoked { .. }) => true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn attack_28_whatever_a_machine_is_known_by_is_revoked_and_what_it_is_told_apart_by_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+        let ek: EkDigest = "ab".repeat(32).parse().unwrap();
+        let tpm = NodeIdentity::of_tpm(ek);
+        claim_name(&store, "worker-7", &tpm).await.unwrap();
+        let bound = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
+        for instance in ["aws:1/i-1", "gcp:p/1"] {
+            let value = bound.replace(if instance == "gcp:p/1" { tpm.as_str() } else { "none" }, "claimant:00");
+            let entry = Entry {
+                id: instance.to_owned(),
+                value,
+            };
+            store.put(Kind::Instance, entry).await.unwrap();
+        }
+        let known = ["worker-7", tpm.as_str(), "aws:1/i-1", "aws-nitrotpm:i-1"];
+        for who in &known[..3] {
+            let machine = machine(&store, who).await.unwrap();
+            assert!(
+                machine.seen && machine.all.iter().map(String::as_str).eq(BTreeSet::from(known)),
+                "{who}: {machine:?}"
+            );
+        }
+        for unknown in ["worker-8", "tpm:00", "aws:1/i-2"] {
+            assert!(!machine(&store, unknown).await.unwrap().seen, "{unknown}");
+        }
+        assert_eq!(machine(&store, "gcp:p/1").await.unwrap().all.len(), 1, "a claimant is no machine");
+        revoke(&store, &machine(&store, "worker-7").await.unwrap().all, 1, None)
+            .await
+            .unwrap();
+        for identity in &known[1..] {
+            assert!(refused(&store, &[], &[identity]).await, "{identity}");
+        }
+        assert!(refused(&store, &["worker-7"], &[]).await && !refused(&store, &["worker-8"], &["gcp:p/1"]).await);
+        // The name is another's now; the machine is what it was.
+        assert_eq!(restore(&store, "worker-7", true).await.unwrap().len(), 1);
+        assert!(refused(&store, &[], &[tpm.as_str()]).await);
+        assert!(refused(&store, &["worker-7"], &[]).await, "it belongs to a machine that is revoked");
+        assert_eq!(restore(&store, tpm.as_str(), false).await.unwrap().len(), 3);
+        assert!(!refused(&store, &["worker-7"], &[tpm.as_str(), "aws:1/i-1"]).await);
+        assert!(restore(&store, tpm.as_str(), false).await.unwrap().is_empty());
+        // Revoked by the one identity, it does not come back by the other.
+        revoke(&store, &BTreeSet::from(["aws-nitrotpm:i-1".to_owned()]), 1, None)
+            .await
+            .unwrap();
+        assert!(refused(&store, &[], &["aws:2/i-1"]).await);
+    }
+}

@@ -42,7 +42,7 @@ pub use reference_values::ReferenceValues;
 pub use reject::Reject;
 pub use rustls_pki_types::UnixTime;
 pub use tpm::ek::EkDigest;
-pub use tpm::ek_certificate::EkRoots;
+pub use tpm::ek_certificate::{EkRoots, EkRootsError};
 pub use tpm::pcr::PcrSelection;
 pub use tpm::wire::HashAlg;
 pub use withheld::Withheld;

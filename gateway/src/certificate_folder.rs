@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use crate::audit::Blobs;
+
 /// Largest certificate file that is read: a bundle of a few hundred certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 
@@ -25,6 +27,13 @@ pub struct Folder {
     pub found: Vec<Found>,
     /// What was left out, and why: one odd file must not keep a gateway from serving.
     pub refused: Vec<String>,
+}
+
+/// A certificate's file, by its SHA-256, hexadecimal.
+#[must_use]
+pub fn file_of<'a>(found: &'a [Found], sha256: &str) -> Option<&'a Path> {
+    let of = found.iter().find(|found| Blobs::name(&found.certificate) == sha256);
+    of.map(|found| found.path.as_path())
 }
 
 /// The folder cannot be read.

@@ -30,6 +30,57 @@ fn init_makes_a_gateway_that_checks_and_overwrites_nothing() {
 }
 
 #[test]
+fn an_init_that_fails_leaves_nothing_in_the_way_of_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, elsewhere) = (folder.path().join("gw"), folder.path().join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    let key = elsewhere.join("ca.key");
+    let init = |more: &[&str]| {
+        let output = program()
+            .arg("init")
+            .arg(&dir)
+            .args(["--host", "localhost", "--ca-key-out"])
+            .arg(&key)
+            .args(more)
+            .output()
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let names = |folder: &std::path::Path| -> Vec<_> { fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    // The certificate cannot be written once the CA's key is: a folder is in its place.
+    let obstacle = dir.join("tls/.mcs.crt.part");
+    fs::create_dir_all(&obstacle).unwrap();
+    let (made, said) = init(&[]);
+    assert!(!made && said.contains("mcs.crt"), "{said}");
+    assert!(names(&elsewhere).is_empty(), "{:?}", names(&elsewhere));
+    assert_eq!((names(&dir).len(), names(&dir.join("tls")).len()), (1, 1));
+    fs::remove_dir_all(&dir).unwrap();
+    // Nor is anything left if nothing was there.
+    let other = fs::read(program().get_program()).map(|_| folder.path().join("none.crt")).unwrap();
+    let refused = program()
+        .arg("init")
+        .arg(&dir)
+        .arg("--ca")
+        .arg(&other)
+        .arg("--ca-key")
+        .arg(&key)
+        .output()
+        .unwrap();
+    assert!(!refused.status.success() && !dir.exists());
+    // What somebody has there is neither overwritten nor removed, and named.
+    fs::create_dir_all(dir.join("pools/worker")).unwrap();
+    fs::write(dir.join("pools/worker/pool.toml"), "mine").unwrap();
+    let (made, said) = init(&[]);
+    assert!(!made && said.contains("pool.toml exists"), "{said}");
+    assert_eq!(fs::read(dir.join("pools/worker/pool.toml")).unwrap(), b"mine");
+    assert!(names(&elsewhere).is_empty());
+    fs::remove_dir_all(&dir).unwrap();
+    let (made, said) = init(&[]);
+    assert!(made, "{said}");
+    assert!(key.exists() && dir.join("gateway.toml").exists());
+}
+
+#[test]
 fn check_finds_what_is_broken() {
     let broken = |change: &dyn Fn(&Gateway), expected: &str| {
         let gateway = Gateway::init();

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use attest::EkRoots;
 use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::azure::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 use attest::gcp::vtpm::VtpmRoots;
 use attest::pkcs7::SigningCertificate;
+use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
 use super::{AzureTrustInUse, CloudError};
@@ -31,9 +31,12 @@ pub(super) struct Loaded<T> {
 /// Google's CAs for vTPMs; one that issued itself is a root.
 pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
     let Folder { found, mut refused } = certificate_folder::read(folder)?;
-    let certificates: Vec<_> = found.into_iter().map(|found| found.certificate).collect();
-    let (trust, problems) = vtpm_roots_of(certificates.iter().cloned());
-    refused.extend(problems.into_iter().map(|problem| format!("{}: {problem}", folder.display())));
+    let (trust, problems) = vtpm_roots_of(found.iter().map(|found| found.certificate.clone()));
+    refused.extend(problems.iter().map(|problem| {
+        let file = certificate_folder::file_of(&found, &problem.sha256).unwrap_or(folder);
+        format!("{}: {problem}", file.display())
+    }));
+    let certificates = found.into_iter().map(|found| found.certificate).collect();
     Ok(Loaded {
         trust: Arc::new(trust),
         certificates,
@@ -42,12 +45,11 @@ pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudE
 }
 
 /// Google's CAs of certificates: for records, too. What cannot be used is left out and named.
-pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<String>) {
+pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<EkRootsError>) {
     let (roots, intermediates) = certificates
         .into_iter()
         .partition(|certificate| EkRoots::is_self_issued(certificate));
-    let (roots, refused) = VtpmRoots::load(roots, intermediates);
-    (roots, refused.iter().map(ToString::to_string).collect())
+    VtpmRoots::load(roots, intermediates)
 }
 
 /// The certificates of AWS's regions, and which region each is for.

@@ -66,18 +66,26 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if file.exists() {
         bail!("{} exists: this folder is a gateway's already", file.display());
     }
-    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let settings = Settings::defaults(dir)?;
-    let said = certificates(arguments, &settings.tls)?;
-    let pool = settings.pools.join("worker");
-    for (set, config) in SAMPLE_CONFIGS {
-        write(&pool.join(set).join("config.ign"), config)?;
+    let key = key_out(arguments, &settings.tls);
+    let samples = samples(&settings);
+    let tls = &settings.tls;
+    let to_be_made = [&tls.ca, &tls.certificate, &tls.key].into_iter().chain(&key);
+    let mut unfinished = Unfinished::default();
+    for path in to_be_made.chain(samples.iter().map(|(path, _)| path)) {
+        unfinished.note(path)?;
     }
-    write(&pool.join("pool.toml"), pools::SAMPLE)?;
-    write(&settings.ek_roots.join("README"), EK_ROOTS_README)?;
+    unfinished.note_folder(&settings.state);
+    unfinished.note(&file)?;
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let said = certificates(arguments, &settings.tls)?;
+    for (path, text) in &samples {
+        write(path, text)?;
+    }
     store::make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
+    unfinished.made.clear();
     println!("{} is a gateway's folder now:", dir.display());
     println!("  gateway.toml               settings, all at their defaults");
     println!("  tls/mcs-ca.crt             the MCS CA: it goes into pointer configs");
@@ -88,6 +96,60 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     print!("{said}");
     println!("Next: attest-gateway --config {} check; then serve", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files of the sample pool, and the word on EK roots, unless there is one.
+fn samples(settings: &Settings) -> Vec<(PathBuf, &'static str)> {
+    let pool = settings.pools.join("worker");
+    let mut samples = vec![(pool.join("pool.toml"), pools::SAMPLE)];
+    samples.extend(SAMPLE_CONFIGS.map(|(set, config)| (pool.join(set).join("config.ign"), config)));
+    let readme = settings.ek_roots.join("README");
+    if !readme.exists() {
+        samples.push((readme, EK_ROOTS_README));
+    }
+    samples
+}
+
+/// Where the key of a CA that is to be made goes.
+fn key_out(arguments: &Arguments, files: &TlsSettings) -> Option<PathBuf> {
+    let out = || arguments.ca_key_out.clone().unwrap_or_else(|| authority_keys::authority_key(files));
+    arguments.ca.is_none().then(out)
+}
+
+/// What was not there before, and goes again when it is dropped: a folder that is half made would be in the way of the next attempt.
+#[derive(Default)]
+struct Unfinished {
+    made: Vec<PathBuf>,
+}
+
+impl Unfinished {
+    /// A file that is going to be made, and the folders that it needs.
+    fn note(&mut self, path: &Path) -> anyhow::Result<()> {
+        if fs::symlink_metadata(path).is_ok() {
+            bail!(
+                "{} exists, and nothing is overwritten; if an init that was interrupted has left it, remove it",
+                path.display()
+            );
+        }
+        self.note_folder(path);
+        Ok(())
+    }
+
+    fn note_folder(&mut self, path: &Path) {
+        let missing = path.ancestors().take_while(|path| fs::symlink_metadata(path).is_err());
+        self.made
+            .extend(missing.filter(|path| !path.as_os_str().is_empty()).map(Path::to_owned));
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // What is in a folder goes before it; one with anything else in it stays.
+        self.made.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
+        for path in &self.made {
+            drop(fs::remove_file(path).or_else(|_| fs::remove_dir(path)));
+        }
+    }
 }
 
 /// Writes CA, certificate and key; says what was chosen, and what that means.
@@ -124,7 +186,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     let name = arguments.ca_name.clone().unwrap_or_else(|| issue::authority_name(now));
     let ca = issue::authority(&name, SigningKey::generate(wanted.algorithm)?, wanted.days, now)?;
     let made = issue::serving(&ca.certificate, &ca.key, &names, &wanted, now)?;
-    let key_out = arguments.ca_key_out.clone().unwrap_or_else(|| authority_keys::authority_key(files));
+    let key_out = key_out(arguments, files).context("there is no place for the CA's key")?;
     let folder = files::folder(&files.ca);
     store::make_private_folder(folder).with_context(|| folder.display().to_string())?;
     // The CA's key first: if it cannot be written, there must be no CA without one.

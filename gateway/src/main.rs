@@ -2,10 +2,16 @@
 
 mod commands;
 
+use std::alloc::System;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use zeroizing_alloc::ZeroAlloc;
+
+/// Whatever is freed is wiped. Tokens and tickets pass through buffers of TLS and HTTP that nobody else wipes.
+#[global_allocator]
+static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 /// Serves Ignition configs to booting nodes: the full one only to a node that has proven what it is.
 #[derive(Debug, Parser)]

@@ -168,6 +168,7 @@ fn check_fails_for_state_that_serve_cannot_use() {
     agree("a store that is lost", "ERROR", "store accept", |gateway| {
         file(gateway, "state/seal.key", "0")
     });
+    agree("open state", "warning", "mode 0755", |gateway| mode(gateway, "state", 0o755));
     agree("no seal", "ERROR", "seal.key", |gateway| {
         file(gateway, "state/seal.key", "abc");
         mode(gateway, "state/seal.key", SECRET);

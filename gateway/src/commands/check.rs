@@ -28,6 +28,8 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !arguments.probe.is_empty() {
         return super::probe::run(config, &arguments.probe);
     }
+    // As the gateway's user, who has to be able to read them.
+    super::owner::act_if_there(&Settings::load(config)?)?;
     let settings = Settings::load(config)?;
     println!("ok       {} is read; listening on {}", config.display(), settings.listen);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

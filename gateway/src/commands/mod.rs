@@ -9,6 +9,7 @@ pub mod diff;
 pub mod ek;
 pub mod init;
 pub mod node;
+mod owner;
 pub mod pointer;
 pub mod probe;
 pub mod render;
@@ -27,6 +28,7 @@ use attest_gateway::store::{Embedded, Store, make_private_folder};
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(Embedded) -> F) -> anyhow::Result<T> {
     let settings = Settings::load(config)?;
+    owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     let store = Embedded::open(&settings.store())?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

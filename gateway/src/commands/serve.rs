@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use attest_gateway::clock::Clock;
 use attest_gateway::server::{Server, stop_signal};
 use attest_gateway::settings::{LogFormat, Settings};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 
 #[derive(Debug, clap::Args)]
@@ -24,8 +25,16 @@ enum Format {
     Json,
 }
 
+/// Nobody but root reads this process's memory, and no core file has it: there are keys and tokens in it. Whoever becomes another user loses
+/// that again, so it comes after. prctl(2) knows no reason to fail.
+fn keep_from_dumps() {
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    super::owner::act_if_there(&Settings::load(config)?)?;
     let settings = Settings::load(config)?;
+    keep_from_dumps();
     let format = match arguments.log_format {
         Some(Format::Text) => LogFormat::Text,
         Some(Format::Json) => LogFormat::Json,

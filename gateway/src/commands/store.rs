@@ -25,6 +25,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
+    super::owner::act(settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // First, because what was spent under the old key may not be known to this store.
     let renew_seal = || Ok::<_, anyhow::Error>(Seal::replace(&settings.seal_key())?);

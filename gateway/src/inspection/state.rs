@@ -1,10 +1,12 @@
 //! What there is to say of the private state, by looking only: who looks may be somebody else than who serves.
 
-use std::fs::{self, OpenOptions, TryLockError};
+use std::fs::{self, Metadata, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 
 use super::Finding;
 use crate::seal::Seal;
@@ -22,7 +24,7 @@ pub(super) enum Use {
 pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
     let folder = &settings.state;
     match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => {}
+        Ok(metadata) if metadata.is_dir() => ownership(settings, &metadata, findings),
         Ok(_) => {
             findings.push(fault(folder, "is no folder"));
             return Use::Free;
@@ -61,6 +63,34 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
         _ => {}
     }
     log(&settings.attestation_log(), findings)
+}
+
+/// Whether others can get at the state, and whether all of it is one user's.
+fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>) {
+    let (path, mode) = (settings.state.display(), folder.mode() & 0o777);
+    if mode & 0o077 != 0 {
+        findings.push(if folder.uid() == geteuid().as_raw() {
+            Finding::Warning(format!("{path} has mode {mode:04o}: serve takes it from everybody but its owner"))
+        } else if mode & 0o007 != 0 {
+            let problem = format!("mode {mode:04o} lets everybody at keys and log, and it is not this user's to change");
+            fault(
+                &settings.state,
+                &format!("{problem} (chmod 0700; in a volume, let `state` be a folder below it)"),
+            )
+        } else {
+            Finding::Warning(format!("{path} has mode {mode:04o}, which lets a group at keys and log"))
+        });
+    }
+    if let Ok(store) = fs::metadata(settings.store())
+        && store.uid() != folder.uid()
+    {
+        findings.push(Finding::Warning(format!(
+            "{} belongs to user {}, its folder to user {}: the gateway must run as the first (or chown -R it)",
+            settings.store().display(),
+            store.uid(),
+            folder.uid()
+        )));
+    }
 }
 
 /// A folder that is not there: whether it could be made.

@@ -123,6 +123,15 @@ impl Server {
             path: settings.state.clone(),
             source,
         })?;
+        match crate::store::close_to_others(&settings.state) {
+            Ok(None) => {}
+            Ok(Some(mode)) => tracing::warn!(
+                "{}: had mode {mode:04o}, and is for its owner only from now on",
+                settings.state.display()
+            ),
+            // What may be open to a group, because it is another's, was said before.
+            Err(error) => tracing::debug!(%error, "{}", settings.state.display()),
+        }
         let store = Embedded::open(&settings.store())?;
         Self::assemble(settings, clock, Arc::new(store), metrics, found).await
     }

@@ -296,6 +296,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn forget_expired(&self, now: u64) -> Result<(), StoreError>;
 }
 
+/// Takes the folder of private state from everybody but its owner; says which mode it had, if that was another one.
+///
+/// # Errors
+/// The file system's.
+pub fn close_to_others(folder: &std::path::Path) -> std::io::Result<Option<u32>> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(folder)?.permissions().mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(None);
+    }
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o7700))?;
+    Ok(Some(mode))
+}
+
 /// Makes the folder of private state, for its owner only.
 ///
 /// # Errors

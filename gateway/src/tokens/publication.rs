@@ -137,6 +137,7 @@ impl Prepared {
 /// Writes the files of a token that rotates by itself, under temporary names. They need nothing more then than their names.
 pub(super) fn prepare(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path, now: UnixTime) -> Result<Prepared, PublishError> {
     let mut prepared = Prepared::none(rotation.into.clone());
+    keep_strangers_out(&rotation.into).map_err(|source| io(&rotation.into, source))?;
     remove_leftovers(record, &rotation.into, now)?;
     for (name, text) in contents(record, rotation, text, ca)? {
         prepared.add(&name, &text)?;
@@ -203,11 +204,22 @@ fn read(path: &Path, limit: u64) -> std::io::Result<Option<Secret>> {
     }
 }
 
+/// In a folder with this bit, files belong to whoever made them.
+const STICKY: u32 = 0o1000;
+
+/// Fails if everybody can put files of theirs in the place of ours: who fetches the token from there would hand out another.
+fn keep_strangers_out(folder: &Path) -> std::io::Result<()> {
+    const BY_EVERYBODY: u32 = 0o002;
+    let mode = fs::metadata(folder)?.mode();
+    if mode & BY_EVERYBODY != 0 && mode & STICKY == 0 {
+        return Err(std::io::Error::other("everybody can write to the folder (chmod 0700)"));
+    }
+    Ok(())
+}
+
 /// Fails if a file that is written could not get its name: found out before the store changes, since a token that is rotated and never
 /// gets into the folder would die with the grace period. Gives the file to the folder's owner, if the administrator is somebody else.
 fn can_replace(folder: &Path, file: &File, target: &Path) -> std::io::Result<()> {
-    /// In a folder with this bit, files belong to whoever made them.
-    const STICKY: u32 = 0o1000;
     let folder = fs::metadata(folder)?;
     if file.metadata()?.uid() != folder.uid() {
         // Only root may do so, and only root needs to.

@@ -240,6 +240,21 @@ async fn a_file_that_could_not_be_replaced_is_found_out_before_anything_changes(
 }
 
 #[tokio::test]
+async fn a_folder_that_everybody_can_write_to_gets_no_token() {
+    let place = place();
+    let open = |mode| fs::set_permissions(place.out(), fs::Permissions::from_mode(mode)).unwrap();
+    open(0o777);
+    assert!(matches!(
+        place.create(place.scheduled("a"), START).await,
+        Err(IssueError::Publish(error)) if error.to_string().contains("everybody")
+    ));
+    assert!(place.files().is_empty() && place.entries().await.is_empty());
+    // Nobody can replace another's file in such a folder.
+    open(0o1777);
+    place.create(place.scheduled("a"), START).await.unwrap();
+}
+
+#[tokio::test]
 async fn files_beside_the_token_are_kept_up_without_a_rotation() {
     let place = place();
     let text = place.create(place.scheduled("a"), START).await.unwrap();

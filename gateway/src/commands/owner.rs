@@ -1,0 +1,143 @@
+//! Root's commands act as the user whom the gateway's state belongs to: whatever they make there, the gateway must be able to open.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use attest_gateway::settings::Settings;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// Whom something belongs to.
+struct Owner {
+    uid: u32,
+    gid: u32,
+    /// What it is.
+    of: PathBuf,
+}
+
+/// If root runs this: acts as the state's owner from now on. It must be done before there is a second thread.
+///
+/// # Errors
+/// If there is no state, so that nobody knows whose it will be; or if root may not become somebody else.
+pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
+    if !act_if_there(settings)? {
+        bail!(
+            "{} does not exist, and root would make it for itself: start the gateway once, which makes it, or run this as the gateway's user (runuser -u attest-gateway -- attest-gateway …)",
+            settings.state.display()
+        );
+    }
+    Ok(())
+}
+
+/// As [`act`], but says `false` if there is no state yet.
+pub(super) fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
+    if !geteuid().is_root() {
+        return Ok(true);
+    }
+    let Some(owner) = owner(settings)? else { return Ok(false) };
+    if owner.uid != 0 {
+        become_owner(&owner).with_context(|| {
+            format!(
+                "{} belongs to user {}, and root cannot act as that user here; run this as that user",
+                owner.of.display(),
+                owner.uid
+            )
+        })?;
+        eprintln!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display());
+    }
+    Ok(true)
+}
+
+/// The store's owner; before there is a store, the folder's.
+fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
+    for path in [settings.store(), settings.state.clone()] {
+        match fs::metadata(&path) {
+            Ok(metadata) => {
+                return Ok(Some(Owner {
+                    uid: metadata.uid(),
+                    gid: metadata.gid(),
+                    of: path,
+                }));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+    Ok(None)
+}
+
+/// All credentials of this thread, and so of those that it starts. Groups first: who is not root any longer cannot change them.
+fn become_owner(owner: &Owner) -> anyhow::Result<()> {
+    let user = User::of(owner.uid, Path::new("/etc"));
+    let gid = user.as_ref().map_or(owner.gid, |user| user.gid);
+    let groups = user.map_or_else(Vec::new, |user| user.groups);
+    let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(gid));
+    set_thread_groups(&groups)?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+/// The groups of a user, by which it may be able to read keys.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+impl User {
+    /// As passwd(5) and group(5) say. `None` if they do not know the user.
+    fn of(uid: u32, etc: &Path) -> Option<Self> {
+        let passwd = fs::read_to_string(etc.join("passwd")).ok()?;
+        let (name, gid) = passwd.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let (name, id, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+            (id.parse() == Ok(uid)).then_some((name, gid.parse().ok()?))
+        })?;
+        let group = fs::read_to_string(etc.join("group")).unwrap_or_default();
+        let groups = group.lines().filter_map(|line| {
+            let mut fields = line.split(':');
+            let (id, members) = (fields.nth(2)?, fields.next()?);
+            members.split(',').any(|member| member == name).then(|| id.parse().ok())?
+        });
+        Some(Self {
+            gid,
+            groups: groups.collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_groups_that_the_files_say() {
+        let etc = tempfile::tempdir().unwrap();
+        assert_eq!(User::of(0, etc.path()), None);
+        fs::write(
+            etc.path().join("passwd"),
+            "root:x:0:0:root:/root:/bin/bash\nodd\ngw:x:998:997::/:/bin/false\n",
+        )
+        .unwrap();
+        let user = |groups: &[u32]| {
+            Some(User {
+                gid: 997,
+                groups: groups.to_vec(),
+            })
+        };
+        assert_eq!(User::of(998, etc.path()), user(&[]));
+        fs::write(
+            etc.path().join("group"),
+            "root:x:0:\nssl:x:10:a,gw\ngwx:x:11:gwx\nodd\nkeys:x:12:gw\n",
+        )
+        .unwrap();
+        assert_eq!(User::of(998, etc.path()), user(&[10, 12]));
+        assert_eq!(User::of(999, etc.path()), None);
+    }
+}

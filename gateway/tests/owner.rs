@@ -1,0 +1,215 @@
+//! Root's commands on a gateway that is another user's; and what that user's process keeps to itself. Being somebody else takes root.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Instant;
+
+use rustix::process::geteuid;
+use support::{Gateway, LIMIT, POOL, digest, program, tpm};
+
+/// The user `nobody`, as most systems have it; any but root does.
+const USER: u32 = 65_534;
+
+/// A gateway whose folder is that user's, and a copy of the program that the user can run. `None` if this is not run by root.
+fn others() -> Option<(Gateway, PathBuf)> {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: this test must be run by root");
+        return None;
+    }
+    let gateway = Gateway::init();
+    let (folder, copy) = (gateway.path(""), gateway.path("../attest-gateway"));
+    fs::copy(program().get_program(), &copy).unwrap();
+    fs::set_permissions(folder.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    give(&folder);
+    Some((gateway, copy))
+}
+
+fn give(path: &Path) {
+    chown(path, Some(USER), Some(USER)).unwrap();
+    if path.is_dir() {
+        fs::read_dir(path).unwrap().for_each(|entry| give(&entry.unwrap().path()));
+    }
+}
+
+/// Everything below a folder that is not the user's.
+fn strange(path: &Path) -> Vec<PathBuf> {
+    let mut strange = Vec::new();
+    if fs::symlink_metadata(path).unwrap().uid() != USER {
+        strange.push(path.to_owned());
+    }
+    if path.is_dir() {
+        strange.extend(fs::read_dir(path).unwrap().flat_map(|entry| self::strange(&entry.unwrap().path())));
+    }
+    strange
+}
+
+/// The program, run by the user.
+fn as_user(gateway: &Gateway, copy: &Path, command: &str) -> Command {
+    let mut program = Command::new(copy);
+    program.uid(USER).gid(USER).arg("--config").arg(gateway.path("gateway.toml"));
+    program.args(command.split(' '));
+    program
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8([output.stdout.clone(), output.stderr.clone()].concat()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_cannot_open() {
+    let Some((mut gateway, copy)) = others() else { return };
+    gateway.command(&["check"]);
+    assert_eq!(fs::read_dir(gateway.path("state")).unwrap().count(), 0);
+    let case = tpm();
+    let digest = digest(&case);
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.command(&["ek", "add", &digest]);
+    let token = gateway.token(&[]);
+    for command in [&["token", "list"][..], &["node", "list"], &["ek", "list"], &["check"]] {
+        gateway.command(command);
+    }
+    assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
+    let list = as_user(&gateway, &copy, "ek list").output().unwrap();
+    assert!(said(&list).contains(&digest), "{}", said(&list));
+    gateway.run_as(as_user(&gateway, &copy, "serve"));
+    assert_eq!(gateway.attest(case, None).await.status, 200);
+    // Beside the service, too.
+    gateway.command(&["ek", "remove", &digest]);
+    gateway.command(&["check"]);
+    assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
+    let config = gateway.config("/config/worker", &[&support::bearer(&token)]).await;
+    assert_eq!(config.status, 200);
+    // Nobody but root may look into the process: its files in /proc are root's.
+    let environment = fs::metadata(format!("/proc/{}/environ", gateway.process_id())).unwrap();
+    assert_eq!(environment.uid(), 0);
+    gateway.kill();
+    // Root starts it by hand: as the service would.
+    gateway.run();
+    assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
+}
+
+#[test]
+fn root_makes_no_state_that_would_be_its_own() {
+    let Some((gateway, copy)) = others() else { return };
+    fs::remove_dir(gateway.path("state")).unwrap();
+    assert!(said(&gateway.try_command(&["check"])).contains("does not exist yet"));
+    for command in [&["ek", "list"][..], &["token", "create", "--pool", POOL], &["node", "list"]] {
+        let refused = gateway.try_command(command);
+        assert!(
+            !refused.status.success() && said(&refused).contains("runuser"),
+            "{}",
+            said(&refused)
+        );
+        assert!(!gateway.path("state").exists());
+    }
+    let made = as_user(&gateway, &copy, "ek list").output().unwrap();
+    assert!(
+        made.status.success() && strange(&gateway.path("state")).is_empty(),
+        "{}",
+        said(&made)
+    );
+}
+
+#[test]
+fn check_says_what_the_service_and_not_what_root_could_do() {
+    let Some((mut gateway, copy)) = others() else { return };
+    let both_refuse = |path: &str, change: &dyn Fn(&Path), back: &dyn Fn(&Path)| {
+        let path = gateway.path(path);
+        change(&path);
+        let checked = gateway.try_command(&["check"]);
+        assert!(!checked.status.success(), "{}: {}", path.display(), said(&checked));
+        let served = as_user(&gateway, &copy, "serve").output().unwrap();
+        assert!(!served.status.success(), "{}: {}", path.display(), said(&served));
+        back(&path);
+    };
+    let mode = |mode: u32| move |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let roots = |path: &Path| chown(path, Some(0), Some(0)).unwrap();
+    both_refuse("tls/mcs.key", &roots, &give);
+    both_refuse("gateway.toml", &mode(0o200), &mode(0o644));
+    both_refuse("pools", &mode(0), &mode(0o755));
+    both_refuse("state", &mode(0o500), &mode(0o700));
+    // Another's folder that everybody can write to is not made private by who may not.
+    let shared = |path: &Path| {
+        roots(path);
+        mode(0o777)(path);
+        chown(path, Some(1), Some(1)).unwrap();
+    };
+    let private = |path: &Path| {
+        give(path);
+        mode(0o700)(path);
+    };
+    let path = gateway.path("state");
+    shared(&path);
+    let served = as_user(&gateway, &copy, "serve").output().unwrap();
+    assert!(!served.status.success() && said(&served).contains("everybody"), "{}", said(&served));
+    private(&path);
+    // What was made by root's hand is found.
+    gateway.run_as(as_user(&gateway, &copy, "serve"));
+    gateway.kill();
+    chown(gateway.path("state/gateway.db"), Some(0), Some(0)).unwrap();
+    let checked = gateway.try_command(&["check"]);
+    assert!(said(&checked).contains("its folder to user 65534"), "{}", said(&checked));
+    let served = as_user(&gateway, &copy, "serve").output().unwrap();
+    assert!(!served.status.success(), "{}", said(&served));
+}
+
+/// How often a text is in the memory that a process can write to.
+fn in_memory(process: u32, text: &str) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();
+    let mut found = 0;
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let (from, to) = (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
+        let mut region = vec![0; usize::try_from(to - from).unwrap()];
+        // What is mapped may be gone by now.
+        if memory.read_exact_at(&mut region, from).is_ok() {
+            let finder = region.windows(text.len());
+            found += finder.filter(|window| *window == text.as_bytes()).count();
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_does_not_stay_in_memory_after_its_use() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: this test must be run by root");
+        return;
+    }
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.run();
+    let (token, wrong) = (gateway.token(&[]), "wrong-token-of-somebody-who-does-not-know-it");
+    let ticket = gateway.ticket().await;
+    for (path, authorization) in [
+        ("/config/worker".to_owned(), support::bearer(&token)),
+        (format!("/config/worker?token={token}"), String::new()),
+        ("/config/worker".to_owned(), support::bearer(wrong)),
+        ("/config/worker".to_owned(), support::bearer(&ticket)),
+    ] {
+        let authorization = Some(authorization.as_str()).filter(|text| !text.is_empty());
+        gateway.config(&path, authorization.as_slice()).await;
+    }
+    // Its connections end with it.
+    gateway.client = reqwest::Client::new();
+    let (process, state) = (gateway.process_id(), gateway.path("state").display().to_string());
+    assert!(in_memory(process, &state) > 0, "this test would see it");
+    for text in [&token, wrong, &ticket] {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let found = in_memory(process, text);
+            if found == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{found} times in memory: {text}");
+        }
+    }
+}

@@ -1,7 +1,9 @@
-//! Kubernetes Secrets, as manifests for `oc apply -f`: how what is made here gets into a cluster.
+//! Kubernetes Secrets, as manifests: how what is made here gets into a cluster (`oc apply -f`), and what is there gets here.
 
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
+
+use crate::pki::manifest;
 
 /// A Secret of type Opaque. Names and keys are the caller's own words, never somebody else's text.
 #[must_use]
@@ -24,6 +26,14 @@ pub fn labelled(namespace: &str, name: &str, label: Option<&str>, data: &[(&str,
         manifest.push('\n');
     }
     manifest
+}
+
+/// The value of a key of a Secret that somebody else has made. `None` if the text is no such manifest.
+///
+/// # Errors
+/// What is wrong with it; never anything of its values.
+pub fn value(text: &str, key: &str) -> Option<Result<Zeroizing<String>, String>> {
+    manifest::is_manifest(text).then(|| manifest::value(text, &[key]))
 }
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ impl Credential {
             }
             shown.push(Zeroizing::new(credential.to_owned()));
         }
-        for (key, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        // A `+` in a URL is a `+` (RFC 3986), and one of Base64's characters: only forms take it for a space, which no credential has.
+        let query = Zeroizing::new(uri.query().unwrap_or_default().replace('+', "%2B"));
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
             if key == "token" {
                 shown.push(Zeroizing::new(value.into_owned()));
             }
@@ -89,6 +91,12 @@ mod tests {
         assert_eq!(read(&["bearer abc"], "/config/worker"), ok("token abc"));
         assert_eq!(read(&[], "/config/worker?token=abc"), ok("token abc"));
         assert_eq!(read(&[], "/config/worker?%74oken=abc"), ok("token abc"));
+        // As `base64` prints, whether its characters were encoded or not.
+        for query in ["a+b/c==", "a%2Bb%2Fc%3D%3D", "a%2bb/c%3d="] {
+            assert_eq!(read(&[], &format!("/config/worker?token={query}")), ok("token a+b/c=="), "{query}");
+        }
+        assert_eq!(read(&["Bearer a+b/c=="], "/config/worker"), ok("token a+b/c=="));
+        assert_eq!(read(&[], "/config/worker?token=a%20b"), Err("credential-malformed"));
         for bad in [
             "",
             "Bearer",

@@ -11,10 +11,11 @@ use attest_gateway::ignition::pointer::Pointer;
 use attest_gateway::pki::source;
 use attest_gateway::policy::Earns;
 use attest_gateway::settings::Settings;
-use attest_gateway::tokens::{self, Created, Draft, GRACE_SECONDS, RotateOptions, Rotated, Rotation, State, TokenRecord};
+use attest_gateway::tokens::{self, Created, Draft, GRACE_SECONDS, Imported, RotateOptions, Rotated, Rotation, State, TokenRecord};
 use ipnet::IpNet;
 use serde_json::Value;
 use url::Url;
+use zeroize::Zeroizing;
 
 use super::{table, with_store};
 
@@ -23,11 +24,16 @@ const LIFETIME_SECONDS: u64 = 24 * 3600;
 /// Longest time that can be asked for, as long as certificates live.
 const LONGEST_SECONDS: u64 = 3650 * 86_400;
 
+/// Largest file that a token is taken from: the manifest of a Secret, with what an API server adds.
+const IMPORT_LIMIT_BYTES: usize = 64 * 1024;
+/// What is said before a new token.
+const SHOWN: &str = "it is shown this once:";
+
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Make a provisioning token and print it. It is shown this once; only its hash is kept.
     #[command(
-        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nThe pool must accept tokens: grants.token in its pool.toml."
+        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
     )]
     Create(Box<Create>),
     /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before is good for the
@@ -75,6 +81,10 @@ pub struct Create {
     /// With --rotate-every: the folder for NAME.token, NAME.secret.yaml and NAME-POOL.ign. The gateway must be able to write there.
     #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
     into: Option<PathBuf>,
+    /// Take this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
+    /// `token`. At least 128 bits: 22 characters, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
+    #[arg(long, value_name = "FILE")]
+    from_file: Option<PathBuf>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -183,16 +193,40 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         networks: arguments.network.clone(),
         rotation,
     };
+    let imported = arguments.from_file.as_deref().map(imported).transpose()?;
+    let brought = imported.is_some();
     let (ca, first) = (settings.tls.ca.clone(), pools.first().cloned().unwrap_or_default());
     let created = with_store(config, |store| async move {
         let name = match &arguments.name {
             Some(name) => name.clone(),
             None => tokens::free_name(&store, &first).await?,
         };
-        Ok(tokens::create(&store, draft(name), &ca, now()).await?)
+        Ok(match imported {
+            Some(token) => tokens::import(&store, draft(name), token, &ca, now()).await?,
+            None => tokens::create(&store, draft(name), &ca, now()).await?,
+        })
     })?;
-    describe(&created.record);
+    describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
+    if brought && arguments.shape.output == Output::Token {
+        return created.published.map_err(unpublished);
+    }
     arguments.shape.show(&settings, &created)
+}
+
+/// Reads a token that was made elsewhere.
+fn imported(file: &Path) -> anyhow::Result<Imported> {
+    let name = || {
+        if file == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            file.display().to_string()
+        }
+    };
+    let bytes = Zeroizing::new(super::pointer::read(file, IMPORT_LIMIT_BYTES)?);
+    let text = std::str::from_utf8(&bytes)
+        .ok()
+        .with_context(|| format!("{}: is no text", name()))?;
+    Imported::read(text).with_context(name)
 }
 
 /// How the token rotates by itself, if it is to.
@@ -235,12 +269,12 @@ fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
         Some(until) => eprintln!("token {name:?}: the one before is good until {}", rfc3339(until)),
         None => eprintln!("token {name:?}: the one before is worthless from this moment on"),
     }
-    describe(&created.record);
+    describe(&created.record, SHOWN);
     shape.show(settings, &created)
 }
 
 /// Says what a new token is good for.
-fn describe(record: &TokenRecord) {
+fn describe(record: &TokenRecord, text: &str) {
     let TokenRecord {
         name,
         pools,
@@ -259,7 +293,7 @@ fn describe(record: &TokenRecord) {
         format!(", from {}", join(networks))
     };
     eprintln!(
-        "token {name:?} for {plural} {}, good until {}, {uses}{from}; it is shown this once:",
+        "token {name:?} for {plural} {}, good until {}, {uses}{from}; {text}",
         pools.join(", "),
         rfc3339(*expires)
     );
@@ -316,11 +350,15 @@ impl Shape {
             Output::Secret => print!("{}", *tokens::auth_secret(text)),
             Output::Pointer => println!("{:#}", self.pointer(settings, &record.pools, record.rotation.as_ref(), Some(text))?),
         }
-        if let Err(error) = published {
-            bail!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}");
+        match published {
+            Ok(()) => Ok(()),
+            Err(error) => Err(unpublished(error)),
         }
-        Ok(())
     }
+}
+
+fn unpublished(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow::anyhow!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}")
 }
 
 fn list(config: &Path) -> anyhow::Result<()> {

@@ -39,7 +39,7 @@ pub(super) fn is_pem(text: &str) -> bool {
 }
 
 /// Whether a text is a manifest that may hold certificates or keys.
-pub(super) fn is_manifest(text: &str) -> bool {
+pub(crate) fn is_manifest(text: &str) -> bool {
     !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
 }
 
@@ -47,7 +47,7 @@ pub(super) fn is_manifest(text: &str) -> bool {
 ///
 /// # Errors
 /// What is wrong with it, or which key is missing; never anything of its values.
-pub(super) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
+pub(crate) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
     if text.trim().is_empty() {
         return Err("is empty".to_owned());
     }

@@ -9,7 +9,7 @@ mod inspect;
 pub mod install;
 pub mod issue;
 pub mod live;
-mod manifest;
+pub(crate) mod manifest;
 pub mod rotation;
 mod serving;
 pub mod source;

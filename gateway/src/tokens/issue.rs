@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use attest::UnixTime;
 use ipnet::IpNet;
 
+use super::import::Imported;
 use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
@@ -40,7 +41,7 @@ pub struct Draft {
     pub rotation: Option<Rotation>,
 }
 
-/// A token just made: the only time that its text exists here.
+/// A token just made, or brought: the only time that its text exists here.
 pub struct Created {
     /// The text. A secret.
     pub text: Secret,
@@ -62,6 +63,9 @@ pub enum IssueError {
     /// The name is in use.
     #[error("there is a token {0:?}; `attest-gateway token rotate` replaces it, `token revoke` makes it worthless; or use another name")]
     NameTaken(String),
+    /// The token is in the store.
+    #[error("this token is known already, as {0:?}; `attest-gateway token revoke` forgets it")]
+    Known(String),
     /// No pool.
     #[error("a token is for at least one pool")]
     NoPool,
@@ -122,6 +126,21 @@ pub enum IssueError {
 /// # Errors
 /// [`IssueError`]; then there is no token.
 pub async fn create(store: &dyn Store, draft: Draft, ca: &Path, now: UnixTime) -> Result<Created, IssueError> {
+    let token = secret::generate().ok_or(IssueError::Random)?;
+    issue(store, draft, token, ca, now).await
+}
+
+/// As [`create`], of a token that was made elsewhere.
+///
+/// # Errors
+/// [`IssueError`]; then nothing has changed.
+pub async fn import(store: &dyn Store, draft: Draft, token: Imported, ca: &Path, now: UnixTime) -> Result<Created, IssueError> {
+    let text = token.into_text();
+    let id = secret::hash_of_imported(&text);
+    issue(store, draft, (text, id), ca, now).await
+}
+
+async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca: &Path, now: UnixTime) -> Result<Created, IssueError> {
     let Draft {
         name,
         pools,
@@ -153,9 +172,13 @@ pub async fn create(store: &dyn Store, draft: Draft, ca: &Path, now: UnixTime) -
     if let Some(rotation) = &record.rotation {
         check_rotation(&record, rotation, &others)?;
     }
-    let (text, id) = secret::generate().ok_or(IssueError::Random)?;
+    if let Some(known) = others.iter().find(|known| known.entry.id == id) {
+        return Err(IssueError::Known(known.record.name.clone()));
+    }
     let prepared = prepare(&record, &text, ca, now).await?;
-    store.put(Kind::Token, record.entry(&id)?).await?;
+    if store.insert(Kind::Token, record.entry(&id)?).await?.is_some() {
+        return Err(IssueError::Changed(record.name));
+    }
     Ok(Created {
         text,
         record,

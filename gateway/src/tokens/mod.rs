@@ -9,6 +9,7 @@
 //!
 //! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
 
+mod import;
 mod issue;
 mod publication;
 mod record;
@@ -17,7 +18,8 @@ mod rotate;
 mod schedule;
 mod secret;
 
-pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, list, revoke};
+pub use import::{ImportError, Imported};
+pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke};
 pub use publication::{PublishError, Secret, auth_secret};
 pub use record::{NetworkError, Rotation, State, Superseded, TokenRecord, network};
 pub use redeem::{Presented, Redeemed, TokenError, look_up, open};

@@ -5,6 +5,8 @@ use aws_lc_rs::{constant_time, digest};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
+use super::import;
+
 /// Length of a token before encoding.
 const TOKEN_BYTES: usize = 32;
 
@@ -15,15 +17,33 @@ pub(super) fn generate() -> Option<(Zeroizing<String>, String)> {
     Some((Zeroizing::new(BASE64URL_NOPAD.encode(&*bytes)), hash(&*bytes)))
 }
 
-/// The hash of a token's text. `None` if it is no token at all.
+/// What is hashed before the text of a token that was made elsewhere, so that it is nobody's bytes.
+const IMPORTED: &[u8] = b"attestation-gateway/v1/imported-token\0";
+
+/// The hash of a token's text: of its bytes, if it has the form of those that are made here, and else of the text. `None` if it can be no
+/// token at all.
 pub(super) fn hash_of_text(text: &str) -> Option<String> {
-    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map(Zeroizing::new).ok()?;
-    (bytes.len() == TOKEN_BYTES).then(|| hash(&bytes))
+    import::could_be(text).then(|| hash_of_imported(text))
+}
+
+/// As [`hash_of_text`], of a text that is a token.
+pub(super) fn hash_of_imported(text: &str) -> String {
+    match BASE64URL_NOPAD.decode(text.as_bytes()).map(Zeroizing::new) {
+        Ok(bytes) if bytes.len() == TOKEN_BYTES => hash(&bytes),
+        _ => hash_with(IMPORTED, text.as_bytes()),
+    }
 }
 
 /// Looked up by hash, so that nothing is compared byte by byte with what a guesser sent.
 fn hash(bytes: &[u8]) -> String {
-    HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref())
+    hash_with(&[], bytes)
+}
+
+fn hash_with(domain: &[u8], bytes: &[u8]) -> String {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    hash.update(domain);
+    hash.update(bytes);
+    HEXLOWER.encode(hash.finish().as_ref())
 }
 
 /// Whether two hashes are the same, in a time that does not depend on where they differ.
@@ -42,15 +62,21 @@ mod tests {
         assert_eq!(hash_of_text(&text).as_deref(), Some(hash.as_str()));
         let (other, other_hash) = generate().unwrap();
         assert!(*other != *text && is_same(&hash, &hash) && !is_same(&hash, &other_hash) && !is_same(&hash, &hash[1..]));
-        for none in [
-            "",
-            "null",
+        for none in ["", "null", &text[..21], &text.repeat(12)] {
+            assert_eq!(hash_of_text(none), None, "{none:?}");
+        }
+        // They might be somebody's, and are not this one.
+        let mut hashes = std::collections::BTreeSet::from([
+            hash.clone(),
+            HEXLOWER.encode(digest::digest(&digest::SHA256, text.as_bytes()).as_ref()),
+        ]);
+        for other in [
             &text[1..],
             &format!("{}=", *text),
             &format!("{}A", *text),
             &text.replace(&text[..1], "+"),
         ] {
-            assert_eq!(hash_of_text(none), None, "{none:?}");
+            assert!(hashes.insert(hash_of_text(other).unwrap()), "{other:?}");
         }
     }
 }

@@ -56,7 +56,9 @@ pub(crate) fn gateway_of(source: &str) -> Option<(String, String)> {
 /// The values of its `token` parameters.
 pub(super) fn tokens(source: &str) -> Vec<Zeroizing<String>> {
     let Ok(url) = Url::parse(source) else { return Vec::new() };
-    url.query_pairs()
+    // As the gateway reads it: a `+` is a `+`, which Base64 has.
+    let query = Zeroizing::new(url.query().unwrap_or_default().replace('+', "%2B"));
+    url::form_urlencoded::parse(query.as_bytes())
         .filter(|(name, _)| name == TOKEN_PARAMETER)
         .map(|(_, value)| Zeroizing::new(value.into_owned()))
         .collect()
@@ -121,6 +123,18 @@ mod tests {
 
     fn check_token(source: &str, expect: Option<&str>) {
         assert_eq!(without_token(source).as_deref(), expect, "{source}");
+    }
+
+    #[test]
+    fn tokens_are_read_as_base64_prints_them() {
+        for query in ["a+b/c==", "a%2Bb%2Fc%3D%3D"] {
+            let tokens = tokens(&format!("https://a/config/worker?ca=x&token={query}"));
+            assert_eq!(
+                tokens.iter().map(|token| token.as_str()).collect::<Vec<_>>(),
+                ["a+b/c=="],
+                "{query}"
+            );
+        }
     }
 
     #[test]

@@ -150,7 +150,7 @@ fn token_of(file: &Path) -> anyhow::Result<Zeroizing<String>> {
 }
 
 /// A file, or standard input for `-`.
-fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
+pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
     let name = || file.display().to_string();
     let mut bytes = Vec::new();
     let most = u64::try_from(limit_bytes)?.saturating_add(1);

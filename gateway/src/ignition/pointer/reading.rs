@@ -245,7 +245,9 @@ fn source(place: String, entry: &Value) -> Source {
             });
         }
     }
-    for (name, value) in url.iter().flat_map(Url::query_pairs) {
+    // As the gateway reads it: a `+` is a `+`, which Base64 has.
+    let query = url.as_ref().and_then(Url::query).unwrap_or_default().replace('+', "%2B");
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         if name == "token" {
             credentials.push(Credential::of(&value));
         }

@@ -1,0 +1,177 @@
+//! A token that was made elsewhere, and lies in pointers already.
+
+use std::collections::BTreeSet;
+
+use zeroize::Zeroizing;
+
+use super::publication::Secret;
+use crate::{secret_manifest, tickets};
+
+/// Fewest characters: 128 random bits in Base64, the least that nobody guesses.
+const SHORTEST_CHARACTERS: usize = 22;
+/// Fewest hexadecimal digits, which hold less: 128 bits again.
+const SHORTEST_DIGITS: usize = 32;
+/// Most characters: an `Authorization` header may hold more, and nobody needs it.
+const LONGEST_CHARACTERS: usize = 512;
+/// Fewest different characters. Of 32 random hexadecimal digits fewer than 8 are different once in some million tokens; `0000…` and words
+/// have fewer.
+const FEWEST_DIFFERENT: usize = 8;
+
+/// Why a text is no token. Never what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// There is nothing.
+    #[error("holds no token")]
+    Empty,
+    /// More than one line: no header could hold it.
+    #[error("has several lines; a token is one line (`base64 -w0` does not wrap)")]
+    Lines,
+    /// A character that no header takes.
+    #[error("has other than printable ASCII characters, or a space")]
+    Characters,
+    /// Too few characters.
+    #[error(
+        "has {0} characters: a token that can be guessed is none. At least {SHORTEST_CHARACTERS}, or {SHORTEST_DIGITS} hexadecimal digits, which is 128 bits: `dd if=/dev/urandom bs=32 count=1 | base64`"
+    )]
+    Short(usize),
+    /// Too many characters.
+    #[error("has {0} characters, at most {LONGEST_CHARACTERS} are taken")]
+    Long(usize),
+    /// The same characters over and over.
+    #[error("has {0} different characters only: that is no random text")]
+    Monotonous(usize),
+    /// What this gateway takes for a ticket.
+    #[error("begins as a ticket does ({:?}), and would be taken for one", tickets::PREFIX)]
+    Ticket,
+    /// A manifest without a token.
+    #[error("{0}")]
+    Manifest(String),
+}
+
+/// The text of a token that was made elsewhere: one that nobody guesses, and that a node can show. [`Imported::read`] makes one.
+#[derive(Clone)]
+pub struct Imported(Secret);
+
+impl Imported {
+    /// Reads a file that holds the token and at most one line end after it; or the manifest of a Secret with it, such as
+    /// `oc get secret machineconfig-auth -o yaml` prints: the value of `token`.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    pub fn read(content: &str) -> Result<Self, ImportError> {
+        match secret_manifest::value(content, "token") {
+            Some(value) => Self::of(&value.map_err(ImportError::Manifest)?),
+            None => Self::of(content),
+        }
+    }
+
+    fn of(text: &str) -> Result<Self, ImportError> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let text = text.strip_suffix('\r').unwrap_or(text);
+        if text.is_empty() {
+            return Err(ImportError::Empty);
+        }
+        if text.contains('\n') {
+            return Err(ImportError::Lines);
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(ImportError::Characters);
+        }
+        if text.starts_with(tickets::PREFIX) {
+            return Err(ImportError::Ticket);
+        }
+        if !is_long_enough(text) {
+            return Err(ImportError::Short(text.len()));
+        }
+        if text.len() > LONGEST_CHARACTERS {
+            return Err(ImportError::Long(text.len()));
+        }
+        let different = text.bytes().collect::<BTreeSet<u8>>().len();
+        if different < FEWEST_DIFFERENT {
+            return Err(ImportError::Monotonous(different));
+        }
+        Ok(Self(Zeroizing::new(text.to_owned())))
+    }
+
+    pub(super) fn into_text(self) -> Secret {
+        self.0
+    }
+}
+
+/// Whether a text can be the token that somebody imported: anything else needs no look into the store.
+pub(super) fn could_be(text: &str) -> bool {
+    is_long_enough(text) && text.len() <= LONGEST_CHARACTERS
+}
+
+fn is_long_enough(text: &str) -> bool {
+    let shortest = if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        SHORTEST_DIGITS
+    } else {
+        SHORTEST_CHARACTERS
+    };
+    text.len() >= shortest
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// As `dd if=/dev/urandom bs=32 count=1 | base64` prints.
+    const TOKEN: &str = "q3/Jx+0ZkG7yJmJ8vD1mXw2aT+0pQ9cR4nL6sYbU5eE=";
+
+    fn read(content: &str) -> Result<String, ImportError> {
+        Imported::read(content).map(|imported| imported.into_text().to_string())
+    }
+
+    #[test]
+    fn a_token_is_one_line_of_a_file_or_a_value_of_a_secret() {
+        for content in [TOKEN.to_owned(), format!("{TOKEN}\n"), format!("{TOKEN}\r\n")] {
+            assert_eq!(read(&content).unwrap(), TOKEN);
+        }
+        let encoded = data_encoding::BASE64.encode(format!("{TOKEN}\n").as_bytes());
+        let yaml =
+            format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: machineconfig-auth\ntype: Opaque\ndata:\n  token: {encoded}\n");
+        let json = format!(r#"{{"apiVersion":"v1","kind":"Secret","data":{{"token":"{encoded}"}}}}"#);
+        let plain = format!("apiVersion: v1\nkind: Secret\nstringData:\n  token: {TOKEN}\n");
+        for manifest in [yaml, json, plain] {
+            assert_eq!(read(&manifest).unwrap(), TOKEN);
+        }
+        for hexadecimal in ["0123456789abcdef0123456789abcdef", "0123456789ABCDEF0123456789ABCDEF"] {
+            assert_eq!(read(hexadecimal).unwrap(), hexadecimal);
+        }
+    }
+
+    #[test]
+    fn what_could_be_guessed_or_never_be_shown_is_no_token_and_is_not_repeated() {
+        let refused = |content: &str, expected: ImportError| {
+            let error = read(content).unwrap_err();
+            assert_eq!(error, expected);
+            let text = error.to_string();
+            assert!(content.trim().is_empty() || !text.contains(content.trim()), "{text}");
+        };
+        refused("", ImportError::Empty);
+        refused("\n", ImportError::Empty);
+        refused(&format!("{TOKEN}\n{TOKEN}\n"), ImportError::Lines);
+        refused(&format!("{TOKEN}\n\n"), ImportError::Lines);
+        refused(&format!(" {TOKEN}"), ImportError::Characters);
+        refused(&format!("{TOKEN}\u{e4}"), ImportError::Characters);
+        refused(&format!("{TOKEN}\0"), ImportError::Characters);
+        refused("hunter2", ImportError::Short(7));
+        refused(&TOKEN[..21], ImportError::Short(21));
+        refused("0123456789abcdef0123456789abcde", ImportError::Short(31));
+        refused(&"0123456789abcdef".repeat(33), ImportError::Long(528));
+        refused(&"abc".repeat(20), ImportError::Monotonous(3));
+        refused(&format!("{}{TOKEN}", tickets::PREFIX), ImportError::Ticket);
+        let other = "apiVersion: v1\nkind: Secret\ndata: {auth: aHVudGVyMg==}\n";
+        refused(other, ImportError::Manifest("the Secret has no token".to_owned()));
+    }
+
+    #[test]
+    fn what_could_be_a_token_is_looked_up() {
+        assert!(could_be(TOKEN) && could_be(&TOKEN[..22]));
+        for text in ["", "wrong", &TOKEN[..21], &"a".repeat(31), &TOKEN.repeat(20)] {
+            assert!(!could_be(text), "{text}");
+        }
+    }
+}

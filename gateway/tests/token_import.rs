@@ -1,0 +1,157 @@
+//! Tokens that were made elsewhere and lie in pointers already: they are taken as they are.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use data_encoding::BASE64;
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer, program};
+
+/// As `dd if=/dev/urandom bs=32 count=1 | base64` prints, with every character of Base64 that a URL or a form would take for another.
+const TOKEN: &str = "q3/Jx+0ZkG7yJmJ8vD1mXw2aT+0pQ9cR4nL6sYbU5eE=";
+
+fn accepting() -> Gateway {
+    let mut gateway = Gateway::init();
+    for pool in [POOL, "infra"] {
+        gateway.edit_pool(pool, "token = \"refuse\"", "token = \"full\"");
+    }
+    gateway.run();
+    gateway
+}
+
+/// `token create --from-file -`, with this on standard input.
+fn import(gateway: &Gateway, content: &str, more: &[&str]) -> Output {
+    let mut child = program()
+        .arg("--config")
+        .arg(gateway.path("gateway.toml"))
+        .args(["token", "create", "--pool", POOL, "--from-file", "-"])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, expected: &str) {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(
+        !output.status.success() && output.stdout.is_empty() && said.contains(expected),
+        "{said}"
+    );
+}
+
+async fn by_query(gateway: &Gateway, token: &str) -> Answer {
+    let url = gateway.url(&format!("/config/{POOL}?token={token}"));
+    Answer::of(gateway.client.get(url).header("accept", accept(SPEC))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_made_elsewhere_is_good_however_it_is_shown_and_nowhere_to_be_read() {
+    let gateway = accepting();
+    let full = gateway.rendered(POOL, "full");
+    let path = format!("/config/{POOL}");
+    gateway.config(&path, &[&bearer(TOKEN)]).await.refused(403, "token-invalid");
+    let file = gateway.path("token");
+    fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let file = file.display().to_string();
+    let said = gateway.command(&[
+        "token",
+        "create",
+        "--pool",
+        POOL,
+        "--name",
+        "old",
+        "--uses",
+        "3",
+        "--from-file",
+        &file,
+    ]);
+    assert_eq!(said, "", "whoever has it needs no copy");
+    let escaped = TOKEN.replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
+    gateway.config(&path, &[&bearer(TOKEN)]).await.is_config(&full);
+    by_query(&gateway, TOKEN).await.is_config(&full);
+    by_query(&gateway, &escaped).await.is_config(&full);
+    // The limit is one for all ways; another pool is another pool's.
+    gateway.config(&path, &[&bearer(TOKEN)]).await.refused(403, "token-spent");
+    gateway
+        .config("/config/infra", &[&bearer(TOKEN)])
+        .await
+        .refused(403, "token-wrong-pool");
+    let records = gateway.records();
+    let served: Vec<_> = records.iter().filter(|record| record["verdict"] == "served").collect();
+    assert_eq!(
+        (served.len(), &served[2]["name"], &served[2]["use_number"]),
+        (3, &"old".into(), &3.into())
+    );
+    for name in ["gateway.db", "gateway.db-wal", "attestation.jsonl"] {
+        let content = fs::read(gateway.path("state").join(name)).unwrap_or_default();
+        assert!(!content.windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes()), "{name}");
+    }
+    assert!(!gateway.output().contains(TOKEN));
+    // Near misses are nothing.
+    for wrong in [
+        TOKEN.trim_end_matches('=').to_owned(),
+        format!("{TOKEN}="),
+        TOKEN.replace('+', "-").replace('/', "_"),
+    ] {
+        gateway.config(&path, &[&bearer(&wrong)]).await.refused(403, "token-invalid");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clusters_own_secret_is_taken_as_it_is() {
+    let gateway = accepting();
+    let full = gateway.rendered(POOL, "full");
+    let encoded = BASE64.encode(format!("{TOKEN}\n").as_bytes());
+    let secret = format!(
+        "apiVersion: v1\ndata:\n  token: {encoded}\nkind: Secret\nmetadata:\n  name: machineconfig-auth\n  namespace: openshift-config\ntype: Opaque\n"
+    );
+    let pointer = import(&gateway, &secret, &["--name", "old", "--output", "pointer"]);
+    assert!(pointer.status.success(), "{}", String::from_utf8_lossy(&pointer.stderr));
+    let pointer: serde_json::Value = serde_json::from_slice(&pointer.stdout).unwrap();
+    let header = pointer.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap();
+    assert_eq!(*header, bearer(TOKEN));
+    let path = format!("/config/{POOL}");
+    gateway.config(&path, &[&bearer(TOKEN)]).await.is_config(&full);
+    refused(&import(&gateway, TOKEN, &["--name", "twice"]), "known already, as \"old\"");
+    // It rotates like any other, and its pointers are found by those who still show it.
+    let new = gateway.command(&["token", "rotate", "old"]);
+    gateway.config(&path, &[&bearer(new.trim())]).await.is_config(&full);
+    by_query(&gateway, TOKEN).await.is_config(&full);
+    gateway.line(|line| line.contains("stale pointer"));
+    gateway.command(&["token", "revoke", "old"]);
+    by_query(&gateway, TOKEN).await.refused(403, "token-invalid");
+    assert!(import(&gateway, TOKEN, &["--name", "again"]).status.success());
+    by_query(&gateway, TOKEN).await.is_config(&full);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_another_gateway_is_taken_and_a_text_that_is_none_is_not() {
+    let (gateway, other) = (accepting(), Gateway::init());
+    let token = other.token(&[]);
+    assert!(import(&gateway, &token, &[]).status.success());
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    let before = gateway.command(&["token", "list"]);
+    refused(&import(&gateway, "hunter2\n", &[]), "can be guessed");
+    refused(&import(&gateway, &format!("{TOKEN}\n{TOKEN}\n"), &[]), "one line");
+    refused(&import(&gateway, &format!("ticket.{TOKEN}"), &[]), "ticket");
+    refused(&import(&gateway, "", &[]), "no token");
+    refused(
+        &import(&gateway, "apiVersion: v1\nkind: Secret\ndata: {password: aHVudGVyMg==}\n", &[]),
+        "no token",
+    );
+    refused(
+        &gateway.try_command(&["token", "create", "--pool", POOL, "--from-file", "/nowhere"]),
+        "/nowhere",
+    );
+    assert_eq!(gateway.command(&["token", "list"]), before);
+}

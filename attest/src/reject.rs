@@ -227,6 +227,22 @@ pub enum Reject {
     /// The provisioning token beside the evidence was not taken, or not looked up.
     #[error("the evidence needs a provisioning token beside it, and none was taken")]
     TokenMissing,
+    /// The machine is none of those that may join the pool.
+    #[error("{machine} is not in the pool's inventory")]
+    NotInInventory {
+        /// Which machine it is.
+        machine: String,
+    },
+    /// The TPM beside an instance is not the one that the pool's inventory names there.
+    #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
+    InventoryTpm {
+        /// The instance.
+        machine: String,
+        /// Its TPM: `tpm:<EkDigest>`, or `none`.
+        found: String,
+        /// What the inventory names.
+        accepted: Withheld,
+    },
     /// Evidence of Google Compute Engine.
     #[error(transparent)]
     Gcp(#[from] GcpError),
@@ -301,6 +317,8 @@ advice! {
     EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
     EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
     IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
+    NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is none of those that may join the pool", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";
+    INVENTORY_TPM = "instance-tpm-not-in-inventory", "The TPM is not the one that the inventory names beside the instance", "If the machine has this TPM, put it behind the instance in the pool's inventory, as the gateway's log names both.";
     CLAIMANT_MISSING = "claimant-missing", "The node does not say who claims the instance", "Use an attest-node of the gateway's release.";
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
@@ -347,6 +365,8 @@ impl Reject {
             Self::KindsShown { .. } | Self::TokenMissing => EVIDENCE_INCOMPLETE,
             Self::NothingToHoldAgainst { .. } => EVIDENCE_NOT_CONFIGURED,
             Self::IdentitiesDiffer { .. } => IDENTITIES_DIFFER,
+            Self::NotInInventory { .. } => NOT_IN_INVENTORY,
+            Self::InventoryTpm { .. } => INVENTORY_TPM,
             Self::ClaimantMissing => CLAIMANT_MISSING,
             Self::Claimant => CLAIMANT_MISMATCH,
             Self::Gcp(error) => error.advice(),
@@ -377,7 +397,8 @@ impl Reject {
             Self::PcrMismatch { accepted, .. }
             | Self::KindsOffered { accepted, .. }
             | Self::KindsAccepted { accepted, .. }
-            | Self::ReferenceSelection { accepted, .. } => Some(accepted),
+            | Self::ReferenceSelection { accepted, .. }
+            | Self::InventoryTpm { accepted, .. } => Some(accepted),
             Self::Gcp(error) => error.withheld(),
             Self::AwsIdentityDocument(error) => error.withheld(),
             Self::AwsNitroTpm(error) => error.withheld(),

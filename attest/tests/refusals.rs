@@ -43,9 +43,9 @@ trait Kept {
 keeps!(Reject,
     tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy ChallengeExpired
         CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLog
-        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
+        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
         Azure,
-    keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection);
+    keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection InventoryTpm);
 keeps!(GcpError,
     tells: TooLarge Parts Malformed Algorithm HeaderField KeyIdMissing KeyUnknown Signature Issuer Audience AudienceCount Expired TooOld
         IssuedInFuture Lifetime NotAnInstance ClaimMissing ClaimForm CreatedAfterIssue AuthorizedParty EmailNotVerified VtpmCertificate
@@ -104,6 +104,11 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
         },
         Reject::KindsAccepted {
             shown: BTreeSet::from([Kind::Tpm]),
+            accepted: kept(),
+        },
+        Reject::InventoryTpm {
+            machine: found(),
+            found: found(),
             accepted: kept(),
         },
         Reject::ReferenceSelection {

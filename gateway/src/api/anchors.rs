@@ -15,6 +15,7 @@ use super::evidence::Asked;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
 use crate::cloud::{AzureTrustInUse, GoogleKeysInUse};
+use crate::pools::PoolInventory;
 use crate::tokens::{self, TokenError};
 
 /// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
@@ -77,6 +78,11 @@ impl Anchors {
             })
             .collect();
         self.clouds.azure = (!basis.azure_certificates.is_empty()).then_some(in_use.trust);
+    }
+
+    /// Notes which machines may join: the pool's inventory, whole.
+    pub(super) fn use_inventory(&mut self, inventory: &PoolInventory, basis: &mut Basis) {
+        basis.inventory = Some(self.keep(inventory.text().as_bytes()));
     }
 
     fn keep(&mut self, content: &[u8]) -> String {

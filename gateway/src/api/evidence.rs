@@ -208,6 +208,10 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         record.alerts.extend(alert);
     }
     let result = attest::appraise(claims, &pool.policy, now)?;
+    if let Some(inventory) = &pool.inventory {
+        anchors.use_inventory(inventory, basis);
+        inventory.machines().admit(result.claims())?;
+    }
     let grant = pool
         .grants
         .for_attested(&result)

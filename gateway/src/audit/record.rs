@@ -252,6 +252,9 @@ pub struct Basis {
     /// The pool's policy at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<AppraisalPolicy>,
+    /// SHA-256 of the pool's inventory, if it has one: the name of its file among the blobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<String>,
     /// In records of before there were policies: the pool's reference values at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_values: Option<ReferenceValues>,

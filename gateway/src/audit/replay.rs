@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attest::evidence::sts_expected;
 use attest::protocol::Blob;
-use attest::{AppraisalPolicy, AttestationResult, Endorsements, Reject, StsCall, Submission, UnixTime, aws};
+use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Reject, StsCall, Submission, UnixTime, aws};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
@@ -163,5 +163,18 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         ..Submission::new(challenge, &evidence, &basis.server_keys)
     };
     let claims = attest::verify(&submission, &endorsements, now)?;
-    Ok(attest::appraise(claims, &policy, now)?)
+    let result = attest::appraise(claims, &policy, now)?;
+    if let Some(name) = basis.inventory {
+        inventory(&blobs.get(&name)?)?.admit(result.claims())?;
+    }
+    Ok(result)
+}
+
+fn inventory(text: &[u8]) -> Result<Inventory, ReplayError> {
+    let unusable = |problem: String| ReplayError::Anchor {
+        what: "inventory",
+        problem,
+    };
+    let text = std::str::from_utf8(text).map_err(|error| unusable(error.to_string()))?;
+    Inventory::parse(text).map_err(|error| unusable(error.to_string()))
 }

@@ -32,6 +32,7 @@ struct File {
     azure: Option<AttestedDocumentRules>,
     #[serde(default)]
     kubelet: KubeletFile,
+    inventory: Option<InventoryFile>,
     #[serde(default)]
     source: SourceFile,
     #[serde(default)]
@@ -61,6 +62,12 @@ impl Default for Attestation {
 #[serde(default, deny_unknown_fields)]
 struct KubeletFile {
     names: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InventoryFile {
+    instances: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +103,8 @@ pub(super) struct PoolFile {
     pub hold_seconds: u64,
     /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
+    /// The file that names the machines that may join.
+    pub inventory: Option<PathBuf>,
     /// The folder with MachineConfigs; it need not be there.
     pub machine_configs: PathBuf,
     /// The kubelet's bootstrap kubeconfig.
@@ -200,6 +209,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         endorsement,
         policy,
         hold_seconds,
+        inventory: file.inventory.map(|inventory| folder.join(inventory.instances)),
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         acknowledged: file.pre_approved.acknowledged,

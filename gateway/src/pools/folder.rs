@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
+use super::inventory::PoolInventory;
 use crate::ignition::Config;
 use crate::machine_config::Manifests;
 use crate::machine_config::appended::Kubeconfig;
@@ -26,6 +27,7 @@ pub(super) struct Folder {
     pub file: PoolFile,
     pub manifests: Manifests,
     pub kubeconfig: Option<Kubeconfig>,
+    pub inventory: Option<PoolInventory>,
     /// `pre-approved/*.ign`, by name.
     pub pre_approved: Vec<Config>,
     /// `full/*.ign`, by name.
@@ -57,9 +59,11 @@ impl Reader {
             .as_deref()
             .map(|path| self.bytes(path).map(Kubeconfig))
             .transpose()?;
+        let inventory = file.inventory.as_deref().map(|path| self.inventory(path)).transpose()?;
         Ok(Folder {
             manifests,
             kubeconfig,
+            inventory,
             pre_approved: self.plain(&folder.join("pre-approved"))?,
             full: self.plain(&folder.join("full"))?,
             file,
@@ -70,6 +74,14 @@ impl Reader {
     pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
+    }
+
+    /// The machines that may join.
+    fn inventory(&mut self, path: &Path) -> Result<PoolInventory, PoolError> {
+        PoolInventory::parse(self.text(path)?).map_err(|source| PoolError::Inventory {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// The objects in a folder; none if there is no folder.

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
 use super::folder::{Folder, Reader};
+use super::inventory::{self, Twice};
 use super::upstream::{Fetched, Upstream, UpstreamSettings};
 use super::{Folders, Pool, PoolError, folders};
 use crate::clock::{Clock, rfc3339};
@@ -123,10 +124,16 @@ impl LivePools {
         let mut watched = BTreeSet::from([folder.to_owned()]);
         let Folders { pools: folders, misnamed } = folders(folder)?;
         live.note(&misnamed, &mut Vec::new());
+        let mut reads = Vec::new();
         for (name, folder) in folders {
-            let (read, reader) = read(&name, &folder).await;
+            let (result, reader) = read(&name, &folder).await;
             watched.extend(reader.watched);
-            let assembled = match read {
+            let settled = true;
+            reads.push(Read { name, result, settled });
+        }
+        one_pool_each(&mut reads, &BTreeMap::new());
+        for Read { name, result, .. } in reads {
+            let assembled = match result {
                 Ok(read) => live.assemble(&name, read, &mut servers, Occasion::Change).await,
                 Err(error) => Err(error),
             };
@@ -248,9 +255,9 @@ impl LivePools {
         self.note(&misnamed, &mut news);
         let mut others = Vec::new();
         let mut watched = BTreeSet::from([self.folder.clone()]);
+        let mut reads = Vec::new();
         for (name, folder) in folders {
-            let old = before.get(&name);
-            let (read, reader) = read(&name, &folder).await;
+            let (result, reader) = read(&name, &folder).await;
             let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
             watched.extend(reader.watched);
             if !settled {
@@ -258,7 +265,12 @@ impl LivePools {
                     "pool {name}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now"
                 )));
             }
-            let live = match read {
+            reads.push(Read { name, result, settled });
+        }
+        one_pool_each(&mut reads, &before);
+        for Read { name, result, settled } in reads {
+            let old = before.get(&name);
+            let live = match result {
                 _ if !settled => old.cloned(),
                 Ok(read) if read.file.upstream.is_some() => {
                     others.push((name.clone(), read));
@@ -413,6 +425,31 @@ impl LivePools {
             (Some(fetched), failure) => Ok((Pool::of_upstream(name, folder, &server.upstream, fetched)?, failure)),
             (None, Some(failure)) => Err(failure),
             (None, None) => Err(PoolError::Name(PathBuf::from(name))),
+        }
+    }
+}
+
+/// What was read of a pool's folder, and whether nobody writes there.
+struct Read {
+    name: String,
+    result: Result<Folder, PoolError>,
+    settled: bool,
+}
+
+/// Refuses what is new of pools whose inventories would share a machine.
+fn one_pool_each(reads: &mut [Read], before: &BTreeMap<String, Live>) {
+    let would_have = reads.iter().filter_map(|read| {
+        let inventory = match &read.result {
+            Ok(folder) if read.settled => folder.inventory.as_ref(),
+            _ => before.get(&read.name)?.pool.as_ref()?.inventory.as_ref(),
+        };
+        Some((read.name.as_str(), inventory?))
+    });
+    let mut twice = inventory::twice(would_have);
+    for read in reads.iter_mut().filter(|read| read.settled && read.result.is_ok()) {
+        if let Some(Twice { machine, other }) = twice.remove(&read.name) {
+            let pool = read.name.clone();
+            read.result = Err(PoolError::TwoInventories { pool, other, machine });
         }
     }
 }

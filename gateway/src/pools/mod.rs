@@ -5,6 +5,7 @@
 mod difference;
 mod file;
 mod folder;
+mod inventory;
 pub mod live;
 pub mod upstream;
 mod versions;
@@ -15,10 +16,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::appraisal::FirstUse;
+use attest::inventory::InventoryError;
 use attest::{AppraisalPolicy, Kind as EvidenceKind, ReferenceValues};
 pub(crate) use difference::differences;
 pub use difference::{Change, Difference};
 use folder::{Folder, Reader};
+pub use inventory::PoolInventory;
 use serde::Deserialize;
 use upstream::{Fetched, IncludeError, Upstream, UpstreamError};
 use versions::Kind;
@@ -74,6 +77,8 @@ pub struct Pool {
     pub endorsement: Endorsement,
     /// Which evidence is accepted.
     pub policy: AppraisalPolicy,
+    /// Which machines may join, if not all that the policy accepts.
+    pub inventory: Option<PoolInventory>,
     /// How long a node waits when it is told to come again, seconds.
     pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
@@ -131,6 +136,24 @@ pub enum PoolError {
         path: PathBuf,
         /// What is wrong.
         problem: String,
+    },
+    /// The inventory cannot be read.
+    #[error("{path}: {source}")]
+    Inventory {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: InventoryError,
+    },
+    /// A machine in two pools' inventories.
+    #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: a machine is of one pool")]
+    TwoInventories {
+        /// The pool.
+        pool: String,
+        /// The other pool.
+        other: String,
+        /// The machine.
+        machine: String,
     },
     /// A manifest that cannot be used.
     #[error(transparent)]
@@ -343,6 +366,7 @@ impl Pool {
             file,
             manifests,
             kubeconfig,
+            inventory,
             pre_approved: plain_pre_approved,
             full: plain_full,
         } = folder;
@@ -394,7 +418,7 @@ impl Pool {
             rendered.as_ref().map(|r| &r.full),
             &[&plain_pre_approved, &plain_full],
         )?;
-        Self::new(name, file, pre_approved, full)
+        Self::new(name, file, inventory, pre_approved, full)
     }
 
     /// A pool whose full config is another server's.
@@ -418,12 +442,19 @@ impl Pool {
         Self::new(
             name,
             folder.file,
+            folder.inventory,
             Versions::new(pre_approved, Kind::Plain),
             Versions::new(full.clone(), Kind::Given(given)),
         )
     }
 
-    fn new(name: &str, file: file::PoolFile, pre_approved: Versions, full: Versions) -> Result<Self, PoolError> {
+    fn new(
+        name: &str,
+        file: file::PoolFile,
+        inventory: Option<PoolInventory>,
+        pre_approved: Versions,
+        full: Versions,
+    ) -> Result<Self, PoolError> {
         let complete = pre_approved.complete();
         if let Some(missing) = difference::missing(&complete, &full.complete()) {
             return Err(PoolError::NoSubset {
@@ -452,6 +483,7 @@ impl Pool {
             endorsement: file.endorsement.unwrap_or_default(),
             endorsement_unsaid: file.endorsement.is_none(),
             policy: file.policy,
+            inventory,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),
@@ -532,6 +564,7 @@ impl Pool {
         self.grants == other.grants
             && self.endorsement == other.endorsement
             && self.policy == other.policy
+            && self.inventory == other.inventory
             && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless
@@ -579,6 +612,15 @@ impl Pool {
         if by_cloud && self.policy.first_use() == FirstUse::MeansNothing && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {}: any process that reaches an instance's metadata server gets what an attestation earns, at any time and as often as it likes: take attestation.first_use out of pool.toml, unless that is meant",
+                self.name
+            ));
+        }
+        let clouds = self.policy.accepts().iter().flat_map(attest::Combination::kinds);
+        let of_google = self.endorsement == Endorsement::GcpInstance;
+        let of_instances = of_google || clouds.into_iter().any(|kind| kind.is_of_a_cloud());
+        if of_instances && self.inventory.is_none() && self.grants.attested == Earns::Full {
+            warnings.push(format!(
+                "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
                 self.name
             ));
         }

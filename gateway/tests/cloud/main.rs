@@ -6,6 +6,7 @@ mod accepted;
 mod amazon;
 mod first_use;
 mod google;
+mod inventory;
 mod join;
 mod machine;
 mod microsoft;

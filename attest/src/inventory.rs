@@ -1,0 +1,232 @@
+//! Inventories: which machines may join a pool, one by one.
+//!
+//! A cloud says which account an instance is of, and its rules say what it has to look like; which of the account's machines are the
+//! cluster's, and which of those are control plane, only somebody who has made them can say.
+
+use std::collections::BTreeMap;
+
+use crate::claims::{Claims, EndorsedBy};
+use crate::reject::Reject;
+use crate::tpm::ek::EkDigest;
+use crate::withheld::Withheld;
+
+/// Most machines of an inventory: ten times what a Kubernetes cluster may have.
+pub const INVENTORY_LIMIT_MACHINES: usize = 50_000;
+/// Longest line, in bytes: the longest identity, with a TPM beside it, has about 160.
+const LINE_LIMIT_BYTES: usize = 512;
+/// Lower-case hexadecimal digits of an [`EkDigest`].
+const EK_DIGITS: usize = 64;
+
+/// The machines of a pool, by their identities ([`crate::NodeIdentity`]), each perhaps with its TPM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inventory(BTreeMap<String, Option<String>>);
+
+/// A line that cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InventoryError {
+    /// It is no machine.
+    #[error("line {line}: {found:?} is no machine: {problem}")]
+    Line {
+        /// The line's number, from 1.
+        line: usize,
+        /// What it says, or the beginning.
+        found: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A machine twice.
+    #[error("line {line}: {machine} is named twice")]
+    Repeated {
+        /// The second line's number, from 1.
+        line: usize,
+        /// The machine.
+        machine: String,
+    },
+    /// Too many machines.
+    #[error("more than {INVENTORY_LIMIT_MACHINES} machines")]
+    TooMany,
+}
+
+impl Inventory {
+    /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`,
+    /// `gcp:<project>/<instance id>`, `azure:<subscription>/<vmId>`, or `tpm:<EkDigest>` for a machine that no cloud speaks of. After an
+    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people.
+    ///
+    /// # Errors
+    /// [`InventoryError`].
+    pub fn parse(text: &str) -> Result<Self, InventoryError> {
+        let mut machines = BTreeMap::new();
+        for (index, whole) in text.lines().enumerate() {
+            let line = index + 1;
+            let said = whole.split('#').next().unwrap_or_default();
+            let wrong = |problem| InventoryError::Line {
+                line,
+                found: said.trim().chars().take(LINE_LIMIT_BYTES).collect(),
+                problem,
+            };
+            let mut words = said.split_ascii_whitespace();
+            let Some(machine) = words.next() else { continue };
+            if said.len() > LINE_LIMIT_BYTES {
+                return Err(wrong("it is too long"));
+            }
+            let tpm = words.next();
+            if words.next().is_some() {
+                return Err(wrong("a line has an identity, and perhaps a TPM after it"));
+            }
+            check_identity(machine).map_err(wrong)?;
+            if tpm.is_some_and(|tpm| !is_tpm(tpm) || is_tpm(machine)) {
+                return Err(wrong(
+                    "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing",
+                ));
+            }
+            if machines.len() == INVENTORY_LIMIT_MACHINES {
+                return Err(InventoryError::TooMany);
+            }
+            if machines.insert(machine.to_owned(), tpm.map(str::to_owned)).is_some() {
+                return Err(InventoryError::Repeated {
+                    line,
+                    machine: machine.to_owned(),
+                });
+            }
+        }
+        Ok(Self(machines))
+    }
+
+    /// The machines, and the TPMs that they have, as far as the inventory says.
+    pub fn machines(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().map(|(machine, tpm)| (machine.as_str(), tpm.as_deref()))
+    }
+
+    /// Whether the inventory says so little that a TPM, which its maker vouches for, could be beside any instance's evidence.
+    #[must_use]
+    pub fn names_no_tpm(&self) -> bool {
+        self.0.values().all(Option::is_none)
+    }
+
+    /// Checks that the machine is one of these: the instance, if a cloud has said which one it is, or else the TPM. A TPM beside an
+    /// instance is the one that the inventory names, if it names one; it has to, where only the TPM's maker vouches for it: then
+    /// nothing else says that both are of one machine.
+    ///
+    /// # Errors
+    /// [`Reject::NotInInventory`] and [`Reject::InventoryTpm`].
+    pub fn admit(&self, claims: &Claims) -> Result<(), Reject> {
+        let machine = claims.instance().unwrap_or_else(|| claims.identity());
+        let Some(named) = self.0.get(machine.as_str()) else {
+            return Err(Reject::NotInInventory {
+                machine: machine.to_string(),
+            });
+        };
+        let shown = claims.tpm().filter(|_| claims.instance().is_some());
+        let differs = |found: Option<EkDigest>| Reject::InventoryTpm {
+            machine: machine.to_string(),
+            found: found.map_or_else(|| "none".to_owned(), |ek| format!("tpm:{ek}")),
+            accepted: Withheld::words(
+                named
+                    .as_deref()
+                    .unwrap_or("none there, as its inventory names none beside that instance"),
+            ),
+        };
+        match (named, shown) {
+            (Some(named), Some(tpm)) if *named == format!("tpm:{}", tpm.ek_digest) => Ok(()),
+            (Some(_), tpm) => Err(differs(tpm.map(|tpm| tpm.ek_digest))),
+            (None, Some(tpm)) if matches!(tpm.endorsed_by, EndorsedBy::Root { .. }) => Err(differs(Some(tpm.ek_digest))),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+/// Whether a text is an identity as the clouds' rooms make them. An inventory that is spelled otherwise would admit nobody.
+fn check_identity(text: &str) -> Result<(), &'static str> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let two = || {
+        rest.split_once('/')
+            .filter(|(first, second)| !first.is_empty() && !second.is_empty())
+    };
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let instance = |text: &str| {
+        text.strip_prefix("i-")
+            .is_some_and(|id| !id.is_empty() && id.bytes().all(is_lower_hex))
+    };
+    let uuid = |text: &str| text.len() == 36 && text.bytes().all(|byte| byte == b'-' || is_lower_hex(byte));
+    let fits = match kind {
+        "tpm" => is_tpm(text),
+        "aws-nitrotpm" => instance(rest),
+        "aws" => two().is_some_and(|(account, id)| account.len() == 12 && digits(account) && instance(id)),
+        "gcp" => two().is_some_and(|(project, id)| !project.contains('/') && digits(id)),
+        "azure" => two().is_some_and(|(subscription, id)| uuid(subscription) && uuid(id)),
+        _ => return Err("an identity begins with aws:, aws-nitrotpm:, gcp:, azure: or tpm:"),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(
+            "identities are aws:<account>/<instance>, aws-nitrotpm:<instance>, gcp:<project>/<number of the instance>, azure:<subscription>/<vmId> in lower case, tpm:<64 hexadecimal digits>",
+        )
+    }
+}
+
+fn is_tpm(text: &str) -> bool {
+    text.strip_prefix("tpm:")
+        .is_some_and(|digest| digest.len() == EK_DIGITS && digest.bytes().all(is_lower_hex))
+}
+
+const fn is_lower_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<usize, &str>) {
+        match (Inventory::parse(text), expect) {
+            (Ok(inventory), Ok(machines)) => assert_eq!(inventory.machines().count(), machines, "{text}"),
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{text:?}: {error}"),
+            (found, _) => unreachable!("{text:?}: {found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_machine_as_the_log_has_it() {
+        let (ek, uuid) = ("ab".repeat(32), "8a205152-b25a-417f-a676-80465535a6c9");
+        check("", Ok(0));
+        check("# all of them\n\n  \n", Ok(0));
+        check(
+            "aws:123456789012/i-0123456789abcdef0 # the first\r\ngcp:my-project/152986662232938449\n",
+            Ok(2),
+        );
+        check("gcp:example.com:my-project/1\naws-nitrotpm:i-0123456789abcdef0", Ok(2));
+        check(&format!("azure:{uuid}/{uuid}\ttpm:{ek}\ntpm:{ek}"), Ok(2));
+        check(
+            "aws:123456789012/i-1\naws:123456789012/i-1 # again",
+            Err("line 2: aws:123456789012/i-1 is named twice"),
+        );
+        for wrong in [
+            "worker-7",
+            "aws:i-0123456789abcdef0",
+            "aws:12345678901/i-1",
+            "aws:123456789012/i-",
+            "aws:123456789012/I-1",
+            "aws-nitrotpm:123456789012/i-1",
+            "gcp:my-project",
+            "gcp:my-project/worker-7",
+            "gcp:/1",
+            &format!("azure:{uuid}"),
+            &format!("azure:{uuid}/{}", uuid.to_uppercase()),
+            "tpm:ab",
+            &format!("tpm:{}", ek.to_uppercase()),
+            &format!("tpm:{ek} tpm:{ek}"),
+            "gcp:p/1 tpm:ab",
+            "gcp:p/1 gcp:p/2",
+            "gcp:p/1, gcp:p/2",
+            &format!("gcp:p/1 tpm:{ek} tpm:{ek}"),
+            &format!("gcp:{}/1", "p".repeat(600)),
+        ] {
+            check(&format!("\n{wrong}"), Err("line 2: "));
+        }
+        let many = |count: usize| -> String { (0..count).map(|id| format!("gcp:p/{id}\n")).collect() };
+        check(&many(INVENTORY_LIMIT_MACHINES), Ok(INVENTORY_LIMIT_MACHINES));
+        check(&many(INVENTORY_LIMIT_MACHINES + 1), Err("more than 50000 machines"));
+    }
+}

@@ -1,0 +1,90 @@
+//! A pool's inventory: the file that names its machines.
+
+use std::collections::{BTreeMap, HashMap};
+
+use attest::Inventory;
+use attest::inventory::InventoryError;
+
+/// A pool's inventory, as its file had it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolInventory {
+    text: String,
+    machines: Inventory,
+}
+
+/// A machine that another pool's inventory names as well.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Twice {
+    pub machine: String,
+    pub other: String,
+}
+
+impl PoolInventory {
+    pub(super) fn parse(text: String) -> Result<Self, InventoryError> {
+        let machines = Inventory::parse(&text)?;
+        Ok(Self { text, machines })
+    }
+
+    /// The file, for the record: an auditor has to find the same machines in it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The machines.
+    #[must_use]
+    pub const fn machines(&self) -> &Inventory {
+        &self.machines
+    }
+}
+
+/// The pools that share a machine, each with the first that it shares: a machine is of one pool, and nobody could say of which. Instances
+/// are told from each other, and so are TPMs, wherever in a line they stand.
+pub(super) fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
+    let mut known: HashMap<&str, &str> = HashMap::new();
+    let mut twice = BTreeMap::new();
+    for (pool, inventory) in inventories {
+        for (machine, tpm) in inventory.machines().machines() {
+            for name in [Some(machine), tpm].into_iter().flatten() {
+                let other = *known.entry(name).or_insert(pool);
+                if other == pool {
+                    continue;
+                }
+                for (one, another) in [(pool, other), (other, pool)] {
+                    twice.entry(one.to_owned()).or_insert_with(|| Twice {
+                        machine: name.to_owned(),
+                        other: another.to_owned(),
+                    });
+                }
+            }
+        }
+    }
+    twice
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_of_one_pool() {
+        let tpm = format!("tpm:{}", "ab".repeat(32));
+        let check = |texts: &[&str], expect: &[(&str, &str, &str)]| {
+            let inventories: Vec<_> = texts.iter().map(|text| PoolInventory::parse((*text).to_owned()).unwrap()).collect();
+            let named = ["a", "b", "c"].into_iter().zip(&inventories);
+            let found = twice(named);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(pool, twice)| (pool.as_str(), twice.machine.as_str(), twice.other.as_str()))
+                .collect();
+            assert_eq!(found, expect, "{texts:?}");
+        };
+        check(&["gcp:p/1", "gcp:p/2", ""], &[]);
+        check(&["gcp:p/1", "gcp:p/2\ngcp:p/1"], &[("a", "gcp:p/1", "b"), ("b", "gcp:p/1", "a")]);
+        check(&["gcp:p/1", "gcp:p/2", "gcp:p/2"], &[("b", "gcp:p/2", "c"), ("c", "gcp:p/2", "b")]);
+        let (one, two) = (format!("gcp:p/1 {tpm}"), format!("gcp:p/2 {tpm}"));
+        check(&[&one, &two], &[("a", &tpm, "b"), ("b", &tpm, "a")]);
+        check(&[&one, &tpm], &[("a", &tpm, "b"), ("b", &tpm, "a")]);
+    }
+}

@@ -1,0 +1,164 @@
+//! Which of an account's machines are a pool's.
+
+use attest::Kind;
+use serde_json::json;
+
+use crate::machine::Machine;
+use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
+use crate::support::{Gateway, digest, tpm};
+
+const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
+const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
+const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
+const INVENTORY: &str = "[inventory]\ninstances = \"instances.txt\"\n";
+/// Rules that say nothing of single machines.
+const ANY_VM: &str = "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\n";
+const ALLOWLIST: &str = "[tpm]\nendorsement = \"allowlist\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+
+fn instances(gateway: &Gateway, pool: &str, lines: &[&str]) {
+    site::write(gateway, &format!("pools/{pool}/instances.txt"), lines.join("\n"));
+}
+
+/// Waits until a pool has changed so many times.
+fn served_anew(gateway: &Gateway, pool: &str, times: usize) {
+    let news = format!("pool {pool}: a new state is served");
+    gateway.lines(times, |line| line.contains(&news));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_30_another_machine_of_the_account_gets_nothing() {
+    let mut gateway = site::init(
+        r#"[["gcp"], ["aws-identity-document"], ["azure"]]"#,
+        &[GCP, DOCUMENT, ANY_VM, INVENTORY],
+    );
+    instances(
+        &gateway,
+        "worker",
+        &["# the workers", GCP_IDENTITY, &format!("{AWS_IDENTITY} # rack 7"), AZURE_IDENTITY],
+    );
+    gateway.run();
+    for (kind, identity) in [
+        (Kind::Gcp, GCP_IDENTITY),
+        (Kind::AwsIdentityDocument, AWS_IDENTITY),
+        (Kind::Azure, AZURE_IDENTITY),
+    ] {
+        let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &[kind]).await, identity, &[kind]);
+        let other = Machine::new().but(|machine| {
+            machine.google.instance_id = 7;
+            machine.aws.instance_id = "i-00000000000000007".to_owned();
+            machine.azure.vm_id = "00000000-0000-0000-0000-000000000007".to_owned();
+        });
+        let answer = other.attest(&gateway, &[kind]).await;
+        let refused = site::refused(&gateway, &answer, "instance-not-in-inventory");
+        // Who is in it, nobody learns.
+        assert!(!String::from_utf8_lossy(&answer.body).contains(identity));
+        // It has taken nothing.
+        let list = gateway.command(&["node", "list"]);
+        assert!(!list.contains(refused["identity"].as_str().unwrap()), "{list}");
+
+        // The record has the inventory, so that the decision can be made again: this one, and no other.
+        assert_eq!(record["basis"]["inventory"], refused["basis"]["inventory"]);
+        let mut swapped = record.clone();
+        swapped["basis"]["inventory"] = json!("ab".repeat(32));
+        assert!(
+            site::again(&gateway, &swapped).contains("Blob"),
+            "{}",
+            site::again(&gateway, &swapped)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_30_an_inventory_counts_as_it_is_now() {
+    let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
+    instances(&gateway, "worker", &[]);
+    gateway.run();
+    let attest = async || Machine::new().attest(&gateway, &[Kind::Gcp]).await;
+    site::refused(&gateway, &attest().await, "instance-not-in-inventory");
+    instances(&gateway, "worker", &[GCP_IDENTITY]);
+    served_anew(&gateway, "worker", 1);
+    let record = site::trusted(&gateway, &attest().await, GCP_IDENTITY, &[Kind::Gcp]);
+    // One that cannot be read is nobody's: the last good one stays.
+    instances(&gateway, "worker", &["worker-7"]);
+    gateway.line(|line| line.contains("instances.txt: line 1: \"worker-7\" is no machine") && line.contains("still served"));
+    drop(attest().await.ticket());
+    instances(&gateway, "worker", &["gcp:example-project/7"]);
+    served_anew(&gateway, "worker", 2);
+    site::refused(&gateway, &attest().await, "instance-not-in-inventory");
+    // What was decided then comes out as it did.
+    assert_eq!(site::again(&gateway, &record), "accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_30_a_worker_does_not_get_the_control_planes_config() {
+    let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
+    site::pool(&gateway, "master", r#"[["gcp"]]"#, &[GCP, INVENTORY]);
+    site::configs(&gateway, "master");
+    instances(&gateway, "worker", &[GCP_IDENTITY]);
+    instances(&gateway, "master", &["gcp:example-project/1", "gcp:example-project/2"]);
+    gateway.run();
+    let of_master = || Machine::new().but(|machine| machine.pool = "master".to_owned());
+    let answer = of_master().attest(&gateway, &[Kind::Gcp]).await;
+    site::refused(&gateway, &answer, "instance-not-in-inventory");
+    drop(Machine::new().attest(&gateway, &[Kind::Gcp]).await.ticket());
+
+    // In both it is in neither: the last good state of each is served, and a gateway that starts so serves neither.
+    instances(&gateway, "master", &["gcp:example-project/1", GCP_IDENTITY]);
+    gateway.line(|line| {
+        line.contains(&format!(
+            "pool master: its inventory names {GCP_IDENTITY}, and so does that of pool worker"
+        ))
+    });
+    let answer = of_master().attest(&gateway, &[Kind::Gcp]).await;
+    site::refused(&gateway, &answer, "instance-not-in-inventory");
+    let output = gateway.try_command(&["check", "--strict"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success(), "{said}");
+    for (pool, other) in [("master", "worker"), ("worker", "master")] {
+        let expect = format!("pool {pool}: its inventory names {GCP_IDENTITY}, and so does that of pool {other}");
+        assert!(said.contains(&expect), "{said}");
+    }
+    // A machine that changes pools: out of the one, into the other.
+    instances(&gateway, "worker", &[]);
+    served_anew(&gateway, "master", 1);
+    drop(of_master().attest(&gateway, &[Kind::Gcp]).await.ticket());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_29_a_tpm_is_beside_the_instance_that_the_inventory_names_with_it() {
+    let mut gateway = site::init(r#"[["tpm", "azure"], ["tpm"]]"#, &[ALLOWLIST, AZURE_RULES, INVENTORY]);
+    let (own, foreign) = (tpm(), tpm());
+    for case in [&own, &foreign] {
+        gateway.endorse(case, &[]);
+    }
+    let of = |case: &crate::support::Case| format!("tpm:{}", digest(case));
+    let (identity, other) = (of(&own), of(&foreign));
+    instances(&gateway, "worker", &[&format!("{AZURE_IDENTITY} {identity}")]);
+    gateway.run();
+    let both = [Kind::Tpm, Kind::Azure];
+    let with = |case| Machine::new().but(|machine| machine.tpm = Some(case));
+    // A TPM that is trusted, beside the document of an instance that has never attested.
+    let thief = with(foreign);
+    let answer = thief.attest(&gateway, &both).await;
+    let record = site::refused(&gateway, &answer, "instance-tpm-not-in-inventory");
+    assert!(record["reason"].as_str().unwrap().contains(&identity) && answer.problem().detail.unwrap().contains(&other));
+    // Nor is it a machine by itself.
+    site::refused(&gateway, &thief.attest(&gateway, &[Kind::Tpm]).await, "instance-not-in-inventory");
+    // The instance is not locked out by that.
+    let node = with(own);
+    site::trusted(&gateway, &node.attest(&gateway, &both).await, &identity, &both);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_a_pool_without_an_inventory_means() {
+    let gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
+    let warning = "pool worker: any instance of the account that fits the rules gets this pool's config";
+    let check = || String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).into_owned();
+    assert!(check().contains(warning), "{}", check());
+    site::pool(&gateway, "worker", r#"[["gcp"]]"#, &[GCP, INVENTORY]);
+    assert!(check().contains("instances.txt"), "{}", check());
+    instances(&gateway, "worker", &[GCP_IDENTITY]);
+    assert!(!check().contains(warning), "{}", check());
+    site::pool(&gateway, "worker", r#"[["tpm"]]"#, &[TPM]);
+    assert!(!check().contains(warning), "{}", check());
+}

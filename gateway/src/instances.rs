@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::clock::rfc3339;
 use crate::store::{Entry, Kind, Store, StoreError};
 
-/// What the store keeps of an instance.
+/// How the identity of a TPM begins.
+const TPM: &str = "tpm:";
+
+/// What the store keeps of an instance; and of a TPM that an administrator vouches for, with which instance it is one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstanceRecord {
-    /// To whom it belongs: `tpm:<EkDigest>`, `nitro-tpm` (its own), or `claimant:<SHA-256>`.
+    /// To whom it belongs, or with which instance it is one machine: `tpm:<EkDigest>`, `nitro-tpm` (its own), or `claimant:<SHA-256>`.
     pub holder: String,
     /// Since when, seconds since 1970.
     pub at: u64,
@@ -115,15 +118,40 @@ impl Claim<'_> {
     pub async fn make(self, store: &dyn Store) -> Result<Option<String>, InstanceError> {
         let Some(instance) = self.claims.instance() else { return Ok(None) };
         let holder = Holder::of(&self);
+        if let (Holder::Tpm(tpm), false) = (&holder, self.claims.is_of_the_instances_own_tpm()) {
+            self.keep_to_one(store, tpm, instance).await?;
+        }
+        self.take(store, instance, &holder).await
+    }
+
+    /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
+    /// takes no instance from the node that has not come yet. First, and only if the instance is to be had: what is refused takes nothing.
+    async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity) -> Result<(), InstanceError> {
+        let holder = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
+        if holder.is_some_and(|holder| holder.holder != tpm) {
+            return Ok(());
+        }
+        let first = store.insert(Kind::Instance, self.entry(tpm, instance.as_str())?).await?;
+        match first.map(read).transpose()? {
+            Some(first) if first.holder != instance.as_str() => Err(InstanceError::Claimed {
+                instance: tpm.to_owned(),
+                first,
+                claimant: instance.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn take(&self, store: &dyn Store, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
         let first = match holder.text() {
-            Some(text) => store.insert(Kind::Instance, self.entry(instance, text)?).await?,
+            Some(text) => store.insert(Kind::Instance, self.entry(instance.as_str(), text)?).await?,
             None => store.get(Kind::Instance, instance.as_str()).await?,
         };
         let Some(first) = first.map(read).transpose()? else {
             return Ok(None);
         };
         let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
-        if holder.text() == Some(&first.holder) || (holder == Holder::Anybody && claimed_by_secret) {
+        if holder.text() == Some(&first.holder) || (*holder == Holder::Anybody && claimed_by_secret) {
             return Ok(None);
         }
         // It belongs to its NitroTPM, which attests here too.
@@ -146,7 +174,7 @@ impl Claim<'_> {
         })
     }
 
-    fn entry(&self, instance: &NodeIdentity, holder: &str) -> Result<Entry, StoreError> {
+    fn entry(&self, instance: &str, holder: &str) -> Result<Entry, StoreError> {
         let record = InstanceRecord {
             holder: holder.to_owned(),
             at: self.at,
@@ -154,7 +182,7 @@ impl Claim<'_> {
         };
         Ok(Entry {
             id: instance.to_string(),
-            value: serde_json::to_string(&record).map_err(|source| unreadable(instance.as_str(), source))?,
+            value: serde_json::to_string(&record).map_err(|source| unreadable(instance, source))?,
         })
     }
 }
@@ -165,7 +193,9 @@ impl Claim<'_> {
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, StoreError> {
     let entries = store.list(Kind::Instance).await?;
-    entries.into_iter().map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
+    // That a TPM is in one machine only is the same fact from the other side.
+    let instances = entries.into_iter().filter(|entry| !entry.id.starts_with(TPM));
+    instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
 }
 
 /// Lets the next one have an instance; says whether it belonged to somebody.
@@ -173,6 +203,11 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
 /// # Errors
 /// [`StoreError`].
 pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreError> {
+    let record = store.get(Kind::Instance, instance).await?.and_then(|entry| read(entry).ok());
+    if let Some(InstanceRecord { holder, .. }) = record {
+        // Its TPM may be beside another instance, too.
+        store.remove(Kind::Instance, &holder).await?;
+    }
     store.remove(Kind::Instance, instance).await
 }
 

@@ -79,7 +79,15 @@ pub struct TpmServer {
 impl Swtpm {
     /// Manufactures a TPM in `folder` and switches it on.
     pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
-        let state = manufacture(folder, endorsement)?;
+        Self::switch_on(&manufacture(folder, endorsement)?)
+    }
+
+    /// Switches the TPM in `folder` on again, after the VM that had it has ended.
+    pub fn start_again(folder: &Path) -> Result<Self> {
+        Self::switch_on(&folder.join("tpm").canonicalize()?)
+    }
+
+    fn switch_on(state: &Path) -> Result<Self> {
         let socket = state.join("control");
         let arguments = [
             "socket".to_owned(),

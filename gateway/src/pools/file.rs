@@ -181,6 +181,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
     }
     let policy = policy(accepts, rules, endorsement.unwrap_or_default()).map_err(wrong)?;
+    joined(&policy, endorsement.unwrap_or_default(), file.inventory.is_some()).map_err(wrong)?;
     let GrantsFile {
         attested,
         token,
@@ -215,6 +216,28 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         acknowledged: file.pre_approved.acknowledged,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })
+}
+
+/// Whether, in each combination, something says that a TPM and an instance beside it are one machine. A TPM of a trusted maker can be bought
+/// anywhere; and whoever has an instance's document and any such TPM would have the config, and the instance.
+fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, inventory: bool) -> Result<(), String> {
+    let apart = |kinds: &&Combination| {
+        let certified = endorsement == Endorsement::GcpInstance && kinds.has(Kind::Gcp);
+        let by_administrator = endorsement == Endorsement::Allowlist || inventory;
+        let instance = kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
+        kinds.has(Kind::Tpm) && instance && !certified && !by_administrator
+    };
+    let Some(kinds) = policy.accepts().iter().find(apart) else {
+        return Ok(());
+    };
+    let certificate = if kinds.has(Kind::Gcp) {
+        "tpm.endorsement = \"gcp-instance\", "
+    } else {
+        ""
+    };
+    Err(format!(
+        "{kinds}: nothing says that the TPM and the instance are one machine, so any TPM of a trusted maker could stand beside any instance's evidence: say {certificate}tpm.endorsement = \"allowlist\", or name each instance with its TPM in an [inventory]; docs/policy.md says what joins what"
+    ))
 }
 
 /// What is accepted, if it fits together.

@@ -587,7 +587,12 @@ impl Pool {
         let tpm_alone = self.policy.accepts().contains(&EvidenceKind::Tpm.into());
         let any_boot = tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing);
         // A pool that takes any TPM is not better for the PCRs that it checks: in a machine of one's own, a TPM takes any values.
-        if roots && tpm_alone && self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.grants.attested == Earns::Full {
+        if roots
+            && tpm_alone
+            && self.endorsement == Endorsement::AnyTpmOfATrustedMaker
+            && self.inventory.is_none()
+            && self.grants.attested == Earns::Full
+        {
             warnings.push(format!(
                 "pool {} gives its full config to whoever buys a TPM of a maker in the EK roots, as its tpm.endorsement says; checking PCRs does not change that, tpm.endorsement = \"allowlist\" does",
                 self.name
@@ -621,6 +626,15 @@ impl Pool {
         if of_instances && self.inventory.is_none() && self.grants.attested == Earns::Full {
             warnings.push(format!(
                 "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
+                self.name
+            ));
+        }
+        let beside = |kinds: &attest::Combination| kinds.has(EvidenceKind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
+        let by_inventory = self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.policy.accepts().iter().any(beside);
+        let names_no_tpm = |inventory: &PoolInventory| inventory.machines().names_no_tpm();
+        if by_inventory && self.inventory.as_ref().is_some_and(names_no_tpm) {
+            warnings.push(format!(
+                "pool {}: its inventory names no TPM beside any instance, so no instance with a TPM that only its maker vouches for is accepted",
                 self.name
             ));
         }

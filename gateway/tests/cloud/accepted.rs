@@ -218,7 +218,7 @@ async fn a_tpm_beside_an_identity_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vtpm_that_google_has_certified() {
-    let of_google = TPM.replace("[tpm.pcrs]", "[tpm]\nendorsement = \"gcp-instance\"\n[tpm.pcrs]");
+    let of_google = TPM.replace("allowlist", "gcp-instance");
     let of_instance = "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\n";
     let mut gateway = site::init(r#"[["tpm"]]"#, &[&of_google, of_instance]);
     site::pool(&gateway, "both", r#"[["tpm", "gcp"]]"#, &[&of_google, GCP]);

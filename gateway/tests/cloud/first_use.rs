@@ -150,7 +150,7 @@ async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_withou
         "{list}"
     );
 
-    let of_google = TPM.replace("[tpm.pcrs]", "[tpm]\nendorsement = \"gcp-instance\"\n[tpm.pcrs]");
+    let of_google = TPM.replace("allowlist", "gcp-instance");
     let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
     let both = [Kind::Tpm, Kind::Gcp];
     site::trusted(

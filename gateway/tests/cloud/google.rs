@@ -222,7 +222,7 @@ async fn attack_17_an_instance_that_was_made_anew_by_the_same_name_is_another() 
 
 /// A pool that takes the vTPMs of the project's instances, and no other TPMs.
 fn vtpms() -> Gateway {
-    let of_google = TPM.replace("[tpm.pcrs]", "[tpm]\nendorsement = \"gcp-instance\"\n[tpm.pcrs]");
+    let of_google = TPM.replace("allowlist", "gcp-instance");
     let of_instance = "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\nregions = [\"europe-west3\"]\n\
                        instance_names = [\"worker-*\"]\n";
     let mut gateway = site::init(r#"[["tpm", "gcp"], ["tpm"]]"#, &[&of_google, of_instance]);

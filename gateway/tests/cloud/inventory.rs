@@ -13,7 +13,6 @@ const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a3
 const INVENTORY: &str = "[inventory]\ninstances = \"instances.txt\"\n";
 /// Rules that say nothing of single machines.
 const ANY_VM: &str = "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\n";
-const ALLOWLIST: &str = "[tpm]\nendorsement = \"allowlist\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 
 fn instances(gateway: &Gateway, pool: &str, lines: &[&str]) {
     site::write(gateway, &format!("pools/{pool}/instances.txt"), lines.join("\n"));
@@ -57,7 +56,10 @@ async fn attack_30_another_machine_of_the_account_gets_nothing() {
         assert!(!list.contains(refused["identity"].as_str().unwrap()), "{list}");
 
         // The record has the inventory, so that the decision can be made again: this one, and no other.
-        assert_eq!(record["basis"]["inventory"], refused["basis"]["inventory"]);
+        // Of a document that nobody has claimed there is a digest only: whoever reads it could.
+        if kind != Kind::AwsIdentityDocument {
+            assert_eq!(record["basis"]["inventory"], refused["basis"]["inventory"]);
+        }
         let mut swapped = record.clone();
         swapped["basis"]["inventory"] = json!("ab".repeat(32));
         assert!(
@@ -126,7 +128,7 @@ async fn attack_30_a_worker_does_not_get_the_control_planes_config() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_29_a_tpm_is_beside_the_instance_that_the_inventory_names_with_it() {
-    let mut gateway = site::init(r#"[["tpm", "azure"], ["tpm"]]"#, &[ALLOWLIST, AZURE_RULES, INVENTORY]);
+    let mut gateway = site::init(r#"[["tpm", "azure"], ["tpm"]]"#, &[TPM, AZURE_RULES, INVENTORY]);
     let (own, foreign) = (tpm(), tpm());
     for case in [&own, &foreign] {
         gateway.endorse(case, &[]);

@@ -5,7 +5,7 @@ use attest::protocol::{Evidence, SecretText, TokenEvidence};
 use serde_json::json;
 
 use crate::machine::{Asked, Machine, gcp_evidence};
-use crate::site::{self, DOCUMENT, GCP, NITRO_TPM, TPM};
+use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
 use crate::support::{Gateway, bearer, digest, next_boot, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
@@ -58,6 +58,39 @@ async fn attack_13_an_instance_that_has_shown_a_tpm_belongs_to_it() {
         "gcp:example-project/7",
         &[Kind::Gcp],
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_29_a_trusted_tpm_takes_no_instance_away_that_has_never_attested() {
+    let gateway = site::start(r#"[["tpm", "azure"], ["tpm", "gcp"]]"#, &[TPM, AZURE_RULES, GCP]);
+    let both = [Kind::Tpm, Kind::Gcp];
+    // A machine that was broken into, after it has attested: its TPM is trusted.
+    let own = |machine: &mut Machine| machine.google.instance_id = 7;
+    let thief = with_tpm(&gateway).but(own);
+    let identity = format!("tpm:{}", digest(thief.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &thief.attest(&gateway, &both).await, &identity, &both);
+    // It shows what Google says of an instance that has not come yet, and what Azure says of another.
+    let answer = booted(&thief).attest(&gateway, &both).await;
+    let record = site::refused(&gateway, &answer, "instance-claimed");
+    assert!(record["alerts"][0].as_str().unwrap().contains(&identity));
+    let azure = [Kind::Tpm, Kind::Azure];
+    let answer = booted(&booted(&thief)).attest(&gateway, &azure).await;
+    site::refused(&gateway, &answer, "instance-claimed");
+    // That instance is not locked out by it.
+    let node = with_tpm(&gateway);
+    let node_identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &node.attest(&gateway, &both).await, &node_identity, &both);
+    // Who wants what belongs to another takes nothing by it, and loses nothing.
+    let late = with_tpm(&gateway);
+    site::refused(&gateway, &late.attest(&gateway, &both).await, "instance-claimed");
+    let next = booted(&late).but(|machine| machine.google.instance_id = 8);
+    drop(next.attest(&gateway, &both).await.ticket());
+    // The administrator has moved the TPM to another machine.
+    let list = gateway.command(&["node", "list"]);
+    assert!(!list.lines().any(|line| line.starts_with("tpm:")), "{list}");
+    gateway.command(&["node", "release", "gcp:example-project/7"]);
+    let moved = booted(&booted(&booted(&thief)));
+    drop(moved.attest(&gateway, &azure).await.ticket());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -162,7 +162,7 @@ impl Machine {
     /// A quote. That its secret is in the challenge stands for a TPM that has activated the credential.
     fn quote(&self, asked: &Asked) -> Evidence {
         let case = self.tpm.as_ref().unwrap();
-        let mut quoted = case.quoted.clone();
+        let mut quoted = case.quoted();
         quoted.extra_data = asked.binding().to_vec();
         let quoted = quoted.to_bytes();
         let mut evidence = case.evidence();

@@ -20,7 +20,7 @@ use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
 pub static VTPM: LazyLock<vtpm::Ca> = LazyLock::new(|| vtpm::Ca::new(KeyPair::generate().unwrap()));
 
 /// The rules of each kind, for the machine that there is.
-pub const TPM: &str = "[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+pub const TPM: &str = "[tpm]\nendorsement = \"allowlist\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 pub const GCP: &str = r#"
 [gcp]
 projects = [{ id = "example-project", number = 739419398126 }]

@@ -9,7 +9,7 @@ use std::path::Path;
 use estate::{Estate, Metadata};
 use serde_json::json;
 use swtpm_tests::scenario::{Run, Scenario, Site};
-use swtpm_tests::{Cloud, Record, Swtpm};
+use swtpm_tests::{ANY_TPM, Cloud, Record, Swtpm};
 use tempfile::TempDir;
 
 /// What QEMU starts for each connection to a metadata server.
@@ -116,14 +116,23 @@ fn an_azure_machine_finds_its_pointer_in_its_custom_data_too() {
 fn a_gcp_instance_with_a_tpm_is_known_by_both() {
     let (folder, mut site, estate) = prepared(Cloud::Gcp);
     estate.accept(&["tpm", "gcp"], site.gateway());
+    // Nothing but the administrator says that this TPM is that instance's.
+    site.gateway().edit_pool(ANY_TPM, "endorsement = \"allowlist\"").unwrap();
     site.gateway().start(None).unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
-    let tpm = site.tpm(Scenario::EndorsedTpm, folder.path()).unwrap().unwrap();
-    let extra = Extra {
-        tpm: Some(&tpm),
-        ..NOTHING_ELSE
+    let with = |site: &Site, tpm: Swtpm| {
+        let extra = Extra {
+            tpm: Some(&tpm),
+            ..NOTHING_ELSE
+        };
+        boot(site, &estate, &extra)
     };
-    let run = boot(&site, &estate, &extra);
+    let first = with(&site, site.tpm(Scenario::EndorsedTpm, folder.path()).unwrap().unwrap());
+    let refused = first.records.iter().find(|record| record.verdict() == "refused").unwrap();
+    assert_eq!(refused.code(), Some("ek-not-endorsed"));
+    let digest = refused.identity().unwrap().strip_prefix("tpm:").unwrap();
+    site.gateway().command(&["ek", "add", digest]).unwrap();
+    let run = with(&site, Swtpm::start_again(folder.path()).unwrap());
     let trusted = proven(&site, &run, "tpm", &["tpm", "gcp"]);
     assert!(trusted.identity().unwrap().starts_with("tpm:"));
     assert_eq!(trusted.text("/instance"), Some(estate.identity.as_str()));

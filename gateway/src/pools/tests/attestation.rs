@@ -10,6 +10,9 @@ const NITRO_TPM: &str = "[aws_nitro_tpm]\naccounts = [\"123456789012\"]\n[aws_ni
 const ANY_ACCOUNT: &str = "[aws_nitro_tpm]\naccounts = \"not checked\"\n[aws_nitro_tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 const STS: &str = "[aws_sts]\naccounts = [\"123456789012\"]\nroles = [\"worker\"]\nregions = [\"eu-central-1\"]\n";
 const AZURE: &str = "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\n";
+const ANY_TPM: &str = "[tpm]\nendorsement = \"any-tpm-of-a-trusted-maker\"\n";
+const ALLOWLIST: &str = "[tpm]\nendorsement = \"allowlist\"\n";
+const INVENTORY: &str = "[inventory]\ninstances = \"instances.txt\"\n";
 const OF_GOOGLE: &str = "[tpm]\nendorsement = \"gcp-instance\"\n";
 
 /// Loads a pool that accepts this (nothing said, if empty) by these sections; `expect` is what it then accepts, or part of the error.
@@ -20,7 +23,11 @@ fn check(accepts: &str, sections: &[&str], expect: Result<&str, &str>) {
         format!("[attestation]\naccepts = {accepts}\n")
     };
     let text = format!("[grants]\n{accepts}{}", sections.concat());
-    let loaded = load_text(&text).map(|pool| {
+    let loaded = load_with(|pool| {
+        fs::write(pool.join("pool.toml"), &text).unwrap();
+        fs::write(pool.join("instances.txt"), "").unwrap();
+    });
+    let loaded = loaded.map(|pool| {
         let accepted: Vec<String> = pool.policy.accepts().iter().map(ToString::to_string).collect();
         accepted.join(", or ")
     });
@@ -38,7 +45,7 @@ fn kinds_and_their_sections_belong_together() {
     check("[]", &[TPM], Err("no kind of evidence is accepted"));
     check(r#"[["tpm"], ["tpm"]]"#, &[TPM], Err("tpm is accepted twice"));
     check(r#"[["gcp"]]"#, &[GCP], Ok("gcp"));
-    check(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP], Ok("tpm + gcp, or gcp"));
+    check(r#"[["tpm", "gcp"], ["gcp"]]"#, &[ALLOWLIST, TPM, GCP], Ok("tpm + gcp, or gcp"));
     check(r#"[["gcp"]]"#, &[TPM], Err("gcp is accepted, so there must be a section [gcp]"));
     check(r#"[["tpm"]]"#, &[GCP], Err("so there must be a section [tpm]"));
     for (kind, section) in [
@@ -80,6 +87,39 @@ fn a_combination_names_one_machine() {
     check("[[]]", &[], Err("at least one kind"));
     check(r#"[["gcp", "token"]]"#, &[GCP], Ok("gcp + token"));
     check(r#"[["gcp", "gcp"]]"#, &[GCP], Err("gcp is named twice"));
+}
+
+#[test]
+fn attack_29_a_tpm_and_an_instance_are_joined_or_the_administrator_joins_them() {
+    let apart = Err("nothing says that the TPM and the instance are one machine");
+    for (beside, sections) in [
+        (r#""gcp""#, &[GCP][..]),
+        (r#""azure""#, &[AZURE]),
+        (r#""aws-sts""#, &[STS]),
+        (r#""aws-identity-document", "aws-sts""#, &[DOCUMENT, STS]),
+        (r#""aws-identity-document""#, &[REPLAYABLE]),
+        (r#""aws-nitro-tpm""#, &[ANY_ACCOUNT]),
+        (r#""azure", "token""#, &[AZURE]),
+    ] {
+        let accepts = format!("[[\"tpm\", {beside}]]");
+        let expect = format!("tpm + {}", beside.replace('"', "").replace(", ", " + "));
+        let with = |first: &'static str| [&[first, TPM][..], sections].concat();
+        check(&accepts, &with(ANY_TPM), apart);
+        // Left out, it is the allowlist.
+        check(&accepts, &with(""), Ok(&expect));
+        check(&accepts, &with(ALLOWLIST), Ok(&expect));
+        check(&accepts, &[&[INVENTORY, ANY_TPM, TPM][..], sections].concat(), Ok(&expect));
+        // Google's certificate says of which of its instances a TPM is, and nothing of others.
+        let of_google = [&[OF_GOOGLE, TPM, GCP][..], sections].concat();
+        match beside {
+            r#""gcp""# => check(&accepts, &with(OF_GOOGLE), Ok(&expect)),
+            _ => check(&accepts, &of_google, apart),
+        }
+        // A combination that is not the first is one, too.
+        check(&format!("[[\"tpm\"], [\"tpm\", {beside}]]"), &with(ANY_TPM), apart);
+    }
+    // Each by itself needs nothing that joins it.
+    check(r#"[["tpm"], ["gcp"]]"#, &[ANY_TPM, TPM, GCP], Ok("tpm, or gcp"));
 }
 
 #[test]
@@ -186,7 +226,7 @@ fn the_samples_sections_are_what_they_say() {
     let sections: String = clouds.lines().filter(settings).map(|line| format!("{}\n", &line[2..])).collect();
     let accepts = r#"[["tpm", "gcp"], ["aws-identity-document", "aws-nitro-tpm"], ["aws-sts"], ["azure"]]"#;
     let expect = "tpm + gcp, or aws-identity-document + aws-nitro-tpm, or aws-sts, or azure";
-    check(accepts, &[TPM, &sections], Ok(expect));
+    check(accepts, &[OF_GOOGLE, TPM, &sections], Ok(expect));
     let default = SAMPLE.replace("#: ", "");
     assert_eq!(load_text(&default).unwrap().policy, load_text(SAMPLE).unwrap().policy);
 }

@@ -10,6 +10,8 @@ use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_B
 use attest::{Reject, SpkiSha256};
 use attest_gateway::audit::{Blobs, ReplayError, replay};
 use serde_json::{Value, json};
+use support::soft_tpm::Case;
+use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, bearer, challenge_request, digest, next_boot, now, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,6 +52,53 @@ async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says
     let evidence = gateway.answer(case, &challenge);
     gateway.command(&["ek", "remove", &ek]);
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "ek-not-endorsed");
+}
+
+/// A pool that takes any TPM of a maker beside one that takes the allowlist; and a machine that the administrator has let into one pool only.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
+    let mut gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    let any = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+    gateway.edit_pool("worker", "endorsement = \"allowlist\"", any);
+    gateway.run();
+    gateway.line(|line| line.contains("pool worker gives its full config to whoever buys a TPM of a maker in the EK roots"));
+    let certified = || {
+        let (area, certificate) = maker.ek();
+        tpm().but(|case| {
+            case.ek_area = area;
+            case.ek_certificate = Some(certificate);
+        })
+    };
+    let bought = certified();
+    let asked = async |case: &Case, pool: &str| gateway.post("/v1/attest/challenge", &challenge_request(case, pool)).await;
+    let given = |answer: &Answer| assert!(serde_json::from_slice::<ChallengeResponse>(&answer.body).is_ok(), "{answer:?}");
+    given(&asked(&bought, "worker").await);
+    asked(&bought, "infra").await.refused(403, "ek-not-endorsed");
+    let record = gateway.records().pop().unwrap();
+    assert!(record["reason"].as_str().unwrap().contains("or taken by the pool"), "{record}");
+    // Also of a challenge that was given while the pool took it.
+    let into = |pool: &str| {
+        next_boot(&bought).but(|case| {
+            case.pool = pool.to_owned();
+            case.ek_certificate.clone_from(&bought.ek_certificate);
+        })
+    };
+    gateway.attest(into("infra"), None).await.refused(403, "ek-not-endorsed");
+    drop(gateway.attest(into("worker"), None).await.ticket());
+
+    // A machine that is let into one pool may not join another, whoever has made its TPM.
+    let restricted = certified();
+    given(&asked(&restricted, "worker").await);
+    gateway.endorse(&restricted, &["--pool", "infra"]);
+    given(&asked(&restricted, "infra").await);
+    asked(&restricted, "worker").await.refused(403, "ek-not-endorsed");
+    gateway.endorse(&restricted, &["--pool", "infra", "--pool", "worker"]);
+    given(&asked(&restricted, "worker").await);
+    // Another TPM's certificate does not help.
+    let borrowed = certified().but(|case| case.ek_certificate.clone_from(&bought.ek_certificate));
+    asked(&borrowed, "worker").await.refused(403, "ek-certificate-mismatch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

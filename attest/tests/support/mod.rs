@@ -10,6 +10,8 @@
     reason = "a test may panic"
 )]
 
+pub mod maker;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,6 +157,7 @@ pub struct Case {
     pub ak: SoftKey,
     pub ak_area: Public,
     pub ek_area: Public,
+    pub ek_certificate: Option<Vec<u8>>,
     pub quoted: Quoted,
     pub signature: Option<Vec<u8>>,
     pub raw_quoted: Option<Vec<u8>>,
@@ -196,6 +199,7 @@ impl Case {
         Self {
             ak_area: ak.ak_area(),
             ek_area: ek_area(&SoftKey::p256()),
+            ek_certificate: None,
             quoted,
             ak,
             signature: None,
@@ -222,7 +226,7 @@ impl Case {
     pub fn attester(&self) -> TpmAttester {
         TpmAttester {
             ek_public: Blob(self.ek_area.to_bytes()),
-            ek_certificate: None,
+            ek_certificate: self.ek_certificate.clone().map(Blob),
             ek_intermediates: Vec::new(),
             ak_public: Blob(self.ak_area.to_bytes()),
         }

@@ -1,0 +1,135 @@
+//! Who vouches for an EK: a maker by a certificate for this very key, or the allowlist. And by which Name the AK is asked for.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic"
+)]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::protocol::{Attester, ChallengeRequest};
+use attest::tpm::ak::AkPublic;
+use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, HashAlg, Reject, Submission};
+use support::maker::Maker;
+use support::{Case, NOW, SoftKey, accepting, at};
+
+/// Attests with these endorsements: what the challenge says, and what the evidence says for a challenge that was given all the same.
+fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, Reject>; 2] {
+    let request = ChallengeRequest {
+        pool: case.pool.clone(),
+        name: None,
+        attester: Attester::from(case.attester()),
+    };
+    let policy = accepting(&case.selection);
+    let issued = Challenge::issue(&request, endorsements, &policy, "gateway.test", at(NOW), Duration::from_secs(60));
+    let (challenge, evidence) = (case.challenge(), case.evidence());
+    let submission = Submission::new(&challenge, &evidence, &case.server_keys);
+    [issued.map(|_| None), attest::verify(&submission, endorsements, at(NOW)).map(Some)]
+}
+
+#[track_caller]
+fn refused(case: &Case, endorsements: &Endorsements, code: &str) {
+    for result in attest(case, endorsements) {
+        assert_eq!(result.unwrap_err().code(), code);
+    }
+}
+
+fn certified(by: &Maker) -> Case {
+    let (area, certificate) = by.ek();
+    Case::new(SoftKey::p256()).but(|case| {
+        case.ek_area = area;
+        case.ek_certificate = Some(certificate);
+    })
+}
+
+fn trusting(maker: &Maker) -> Endorsements {
+    Endorsements::new(Arc::new(EkRoots::new(vec![maker.root().into()], Vec::new()).unwrap()))
+}
+
+#[test]
+fn attack_03_a_certificate_is_for_one_ek() {
+    let maker = Maker::new("A maker of TPMs");
+    let [challenge, evidence] = attest(&certified(&maker), &trusting(&maker));
+    challenge.unwrap();
+    let by = evidence.unwrap().unwrap().tpm().unwrap().endorsed_by.clone();
+    assert!(matches!(by, EndorsedBy::Root { root_subject, .. } if root_subject == "CN=A maker of TPMs"));
+
+    // Another TPM's, by the same maker: it can be had from any machine.
+    let borrowed = certified(&maker).but(|case| case.ek_certificate = certified(&maker).ek_certificate);
+    refused(&borrowed, &trusting(&maker), "ek-certificate-mismatch");
+    // A maker that calls itself by a trusted one's name, and one that is not known.
+    refused(
+        &certified(&Maker::new("A maker of TPMs")),
+        &trusting(&maker),
+        "ek-certificate-invalid",
+    );
+    refused(&certified(&Maker::new("Another")), &trusting(&maker), "ek-not-endorsed");
+    refused(
+        &certified(&maker).but(|case| case.ek_certificate = None),
+        &trusting(&maker),
+        "ek-not-endorsed",
+    );
+}
+
+#[test]
+fn attack_32_without_a_makers_root_the_allowlist_is_all() {
+    let maker = Maker::new("A maker of TPMs");
+    let case = certified(&maker);
+    let none = Endorsements::new(Arc::default());
+    refused(&case, &none, "ek-not-endorsed");
+    let [_, reject] = attest(&case, &none);
+    let detail = reject.unwrap_err().detail();
+    assert!(
+        detail.contains("no root of TPM makers is configured here, or taken by the pool"),
+        "{detail}"
+    );
+    let digest = EkDigest::from_public_area(&case.ek_area.to_bytes()).unwrap();
+    let [challenge, evidence] = attest(&case, &none.clone().allow(digest));
+    challenge.unwrap();
+    assert!(matches!(
+        evidence.unwrap().unwrap().tpm().unwrap().endorsed_by,
+        EndorsedBy::Allowlist
+    ));
+    // The list is about one EK, whoever else the maker has certified.
+    refused(&certified(&maker), &none.allow(digest), "ek-not-endorsed");
+}
+
+/// TPM 2.0 Part 1, "Names": the hash algorithm's identifier, and by that the digest of the public area as it is on the wire. A TPM gives the
+/// secret out for the key of this Name only.
+#[test]
+fn the_name_of_an_ak_is_computed_from_its_public_area() {
+    for (hash, id) in [(HashAlg::Sha256, 0x0b), (HashAlg::Sha384, 0x0c), (HashAlg::Sha512, 0x0d)] {
+        let case = Case::new(SoftKey::p256()).but(|case| case.ak_area.name_alg = hash);
+        let bytes = case.ak_area.to_bytes();
+        let name = AkPublic::parse(&bytes).unwrap().name().as_bytes().to_vec();
+        assert_eq!(name, [&[0, id], hash.digest(&[&bytes]).as_ref()].concat());
+        assert_eq!(case.verify().unwrap().tpm().unwrap().ak_name, data_encoding::HEXLOWER.encode(&name));
+        // Every bit of the area is in it.
+        let other = case.but(|case| case.ak_area.auth_policy = vec![0; 32]);
+        assert_ne!(AkPublic::parse(&other.ak_area.to_bytes()).unwrap().name().as_bytes(), name);
+    }
+    // A TPMT_PUBLIC written down by hand: an AK on P-256 with ECDSA and SHA-256, zeros and ones for its point.
+    let area = [
+        "0023000b00050072",
+        "0000",
+        "00100018000b00030010",
+        "0020",
+        &"00".repeat(32),
+        "0020",
+        &"01".repeat(32),
+    ]
+    .concat();
+    let area = data_encoding::HEXLOWER.decode(area.as_bytes()).unwrap();
+    let ak = AkPublic::parse(&area).unwrap();
+    assert_eq!(ak.name().to_string(), NAME);
+}
+
+/// Computed elsewhere: the nameAlg, and SHA-256 of the bytes above.
+const NAME: &str = "000b48a2b7eb9e1ab0e68fa39cc9d26bb7e15756da04c326ea58a8892f3bc4a2e446";

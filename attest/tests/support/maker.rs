@@ -1,0 +1,55 @@
+//! A maker of TPMs in software: a root, and EKs that it certifies.
+
+use attest::tpm::wire::{Curve, KeyParameters, Public};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+
+use super::{SoftKey, ek_area};
+
+/// tcg-kp-EKCertificate.
+const EK_USAGE: [u64; 5] = [2, 23, 133, 8, 1];
+
+pub struct Maker {
+    params: CertificateParams,
+    key: KeyPair,
+}
+
+impl Maker {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        Self {
+            params,
+            key: KeyPair::generate().unwrap(),
+        }
+    }
+
+    /// The root's certificate, DER.
+    pub fn root(&self) -> Vec<u8> {
+        self.params.self_signed(&self.key).unwrap().der().to_vec()
+    }
+
+    /// A new EK: its public area, and its certificate, DER.
+    pub fn ek(&self) -> (Public, Vec<u8>) {
+        let key = KeyPair::generate().unwrap();
+        let (x, y) = key.public_key_raw()[1..].split_at(32);
+        let area = Public {
+            key: KeyParameters::Ecc {
+                curve: Curve::P256,
+                x: x.to_vec(),
+                y: y.to_vec(),
+            },
+            ..ek_area(&SoftKey::p256())
+        };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(EK_USAGE.to_vec())];
+        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
+        (area, certificate.der().to_vec())
+    }
+}

@@ -11,7 +11,7 @@ PACKAGES := $(shell sed -e 's/\#.*//' .ci/debian-packages)
 # An emulated VM keeps one processor busy, and this must do with two.
 VM_TEST_THREADS ?= 2
 
-.PHONY: help deps crates packages toolchain build check deny test test-rust test-vm bench demo node-initrd images clean
+.PHONY: help deps crates packages toolchain build check deny test test-rust test-vm bench mutants demo node-initrd images clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -78,6 +78,15 @@ test-vm: images
 
 bench: toolchain ## the benchmarks
 	$(CARGO) bench --workspace --exclude swtpm-tests --locked --no-fail-fast
+
+mutants: toolchain ## mutation tests of what decides (hours); FILE=attest/src/tpm/ak.rs for a part
+	@if ! $(CARGO) mutants --version >/dev/null 2>&1; then
+		echo "cargo-mutants is not installed: cargo install --locked cargo-mutants" >&2
+		exit 1
+	fi
+	echo "== Mutants: which alterations no test notices; build/mutants has the details"
+	mkdir -p build/mutants
+	$(CARGO) mutants --output build/mutants $(if $(FILE),--file '$(FILE)')
 
 images: ## what the VMs boot, in build/images (1-2 minutes, then kept)
 	@swtpm-tests/images/build all

@@ -22,6 +22,7 @@
 //! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
 //! the [`seal`].
 
+pub mod admission;
 pub mod api;
 pub mod audit;
 mod causes;
@@ -31,7 +32,6 @@ pub mod clock;
 pub mod cloud;
 pub mod ek_roots;
 pub mod enrolment;
-pub mod guesses;
 pub mod ignition;
 pub mod inspection;
 pub mod instances;

@@ -90,7 +90,7 @@ impl Default for Metrics {
         let guesses_ignored = Counter::default();
         registry.register(
             "guesses_ignored",
-            "Tokens and tickets that were not looked at, because too many wrong ones came from the same source",
+            "Wrong tokens, tickets and client certificates that were answered by 503 and not recorded, because too many came from the same source",
             guesses_ignored.clone(),
         );
         let certificates_broken = Gauge::default();
@@ -169,7 +169,7 @@ impl Metrics {
         self.pool_reloads.get_or_create(&labels).inc();
     }
 
-    /// Counts a credential that was not looked at.
+    /// Counts a wrong credential that was not recorded.
     pub fn guess_ignored(&self) {
         self.guesses_ignored.inc();
     }

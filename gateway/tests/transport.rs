@@ -4,12 +4,14 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, NamedGroup, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use support::kubelet::{embedded, in_process};
 use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -137,22 +139,28 @@ async fn half_a_request(gateway: &Gateway) -> TlsStream<TcpStream> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_is_an_empty_503_and_health_still_answers() {
-    let mut gateway = Gateway::init();
+    let gateway = Gateway::init();
     gateway.settings("[limits]\nrequests = 1");
-    gateway.run();
-    let mut busy = half_a_request(&gateway).await;
-    gateway.config("/config/worker", &[]).await.try_again();
-    gateway.config("/config/worker", &["Bearer x"]).await.try_again();
-    Answer::of(gateway.client.get(gateway.url("/v1/attest")))
-        .await
-        .refused(503, "unavailable");
+    let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let busy = running.admission.requests.take(Ipv4Addr::LOCALHOST.into(), LIMIT).await.unwrap();
+    let discovery = Answer::of(gateway.client.get(gateway.url("/v1/attest")));
+    let (nothing, wrong, discovery) = tokio::join!(
+        gateway.config("/config/worker", &[]),
+        gateway.config("/config/worker", &["Bearer x"]),
+        discovery
+    );
+    nothing.try_again();
+    wrong.try_again();
+    discovery.refused(503, "unavailable");
     assert_eq!(Answer::of(gateway.client.get(gateway.url("/healthz"))).await.status.as_u16(), 200);
-    busy.write_all(b"{}").await.unwrap();
-    assert!(read_all(&mut busy).await.starts_with("HTTP/1.1 400"));
-    gateway
-        .config("/config/worker", &[])
-        .await
-        .is_config(&gateway.rendered(POOL, "pre-approved"));
+    // Who waits is served as soon as there is room.
+    let waiting = gateway.config("/config/worker", &[]);
+    let go_on = async {
+        tokio::task::yield_now().await;
+        drop(busy);
+    };
+    let (answer, ()) = tokio::join!(waiting, go_on);
+    answer.is_config(&gateway.rendered(POOL, "pre-approved"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

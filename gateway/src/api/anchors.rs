@@ -10,7 +10,7 @@ use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
 use super::Gateway;
-use super::config::listen_to;
+use super::config::turned_out_wrong;
 use super::evidence::Asked;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
@@ -122,10 +122,7 @@ impl Anchors {
             let reject = match attest::verify(&submission, &endorsements.clone().with_clouds(self.clouds.clone()), asked.now) {
                 Ok(claims) => return Ok(claims),
                 // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
-                Err(Reject::TokenMissing) => {
-                    gateway.guesses.wrong(asked.peer, asked.now);
-                    return Err(TokenError::Invalid.into());
-                }
+                Err(Reject::TokenMissing) => return Err(turned_out_wrong(gateway, asked.peer, asked.now, TokenError::Invalid.into())),
                 Err(reject) => reject,
             };
             retries += 1;
@@ -195,7 +192,6 @@ async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::Sp
 /// The name of the provisioning token beside the evidence, if it is one. It is looked at only: it is used up when everything else holds.
 async fn token_name(gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
     let Some(evidence) = &asked.evidence.token else { return Ok(None) };
-    listen_to(gateway, asked.peer, asked.now)?;
     let found = tokens::look_up(&*gateway.store, evidence.token.reveal()).await;
     Ok(found.map_err(|error| Refusal::because(&error))?.map(|(record, _)| record.name))
 }

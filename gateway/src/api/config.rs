@@ -15,8 +15,8 @@ use super::credential::Credential;
 use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
+use crate::admission::Wrong;
 use crate::audit::{Decision, Record, Shown, Verdict};
-use crate::guesses::Standing;
 use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
 use crate::policy::{ConfigSet, Earns, Grant};
@@ -119,11 +119,9 @@ async fn decide<'p>(
     let grant: Grant = match Credential::read(asked.headers, asked.uri, asked.presented)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
-            listen_to(gateway, peer, now)?;
-            let ticket = tickets::open(&gateway.seal, &text, pool.name(), now).inspect_err(|error| {
-                if matches!(error, TicketError::Invalid) {
-                    gateway.guesses.wrong(peer, now);
-                }
+            let ticket = tickets::open(&gateway.seal, &text, pool.name(), now).map_err(|error| match error {
+                TicketError::Invalid => turned_out_wrong(gateway, peer, now, error.into()),
+                error => error.into(),
             })?;
             record.identity = Some(ticket.identity().to_string());
             record.name = ticket.name().map(str::to_owned);
@@ -136,17 +134,15 @@ async fn decide<'p>(
         }
         Credential::Token(text) => {
             record.shown = Shown::Token;
-            listen_to(gateway, peer, now)?;
             // A pool that accepts no tokens does not look at one.
             if pool.grants.token == Earns::Refuse {
                 return Err(Refusal::token_not_accepted(pool.name()));
             }
             let token = tokens::open(&*gateway.store, &text, pool.name(), peer, now)
                 .await
-                .inspect_err(|error| {
-                    if matches!(error, TokenError::Invalid) {
-                        gateway.guesses.wrong(peer, now);
-                    }
+                .map_err(|error| match error {
+                    TokenError::Invalid => turned_out_wrong(gateway, peer, now, error.into()),
+                    error => error.into(),
                 })?;
             record.name = Some(token.name().to_owned());
             let refused = || Refusal::token_not_accepted(pool.name());
@@ -158,7 +154,6 @@ async fn decide<'p>(
         }
         Credential::Certificate(presented) => {
             record.shown = Shown::Kubelet;
-            listen_to(gateway, peer, now)?;
             kubelet::grant(gateway, pool, &presented, peer, now, record, kept).await?
         }
         Credential::Nothing => {
@@ -180,17 +175,17 @@ fn servable(pool: &Pool, earns: Earns, version: SpecVersion, refused: impl Fn() 
     pool.can_say(set, version).map_err(Refusal::from)
 }
 
-/// Refuses to look at credentials of a source that has shown too many wrong ones. It is told to come again, so that a good node behind the
-/// same address waits and is not turned away; and nothing is recorded, so that guessing does not fill the disk.
-pub(super) fn listen_to(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime) -> Result<(), Refusal> {
-    let Standing::Over { tell } = gateway.guesses.standing(peer, now) else {
-        return Ok(());
+/// Counts a credential that was wrong. Whoever shows too many is told to come again, so that a rack of good machines with a dead pointer waits
+/// and is not turned away; and that is not recorded, so that guessing does not fill the disk. Right ones are never counted.
+pub(super) fn turned_out_wrong(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime, refusal: Refusal) -> Refusal {
+    let Wrong::TooMany { tell } = gateway.admission.wrong.count(peer, now) else {
+        return refusal;
     };
     gateway.metrics.guess_ignored();
     if tell {
-        tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while none is looked at, the answer is 503");
+        tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while wrong ones are answered by 503");
     }
-    Err(Refusal::unavailable())
+    Refusal::unavailable()
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use attest::UnixTime;
 
 use super::Gateway;
+use super::config::turned_out_wrong;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, Record};
 use crate::clock::rfc3339;
@@ -41,11 +42,10 @@ pub(super) async fn grant(
         let authorities = tls.client_authorities.certificates();
         basis.client_authorities = authorities.map(|Certificate { der, .. }| keep(der, kept)).collect();
     }
-    let verified = verified.inspect_err(|error| {
+    let verified = verified.map_err(|error| match error.path() {
         // A stranger's: it fills the log as a wrong token does.
-        if error.path().is_empty() {
-            gateway.guesses.wrong(peer, now);
-        }
+        [] => turned_out_wrong(gateway, peer, now, error.into()),
+        _ => error.into(),
     })?;
     record.identity = Some(verified.identity());
     record.name = Some(verified.name().to_owned());

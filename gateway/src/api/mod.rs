@@ -23,17 +23,16 @@ use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 pub use problem::{CODES, Refusal, decided_by};
-use tokio::sync::Semaphore;
 
+use crate::admission::Admission;
 use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::ek_roots::EkRootsFolder;
 use crate::enrolment::{self, EkRecord};
-use crate::guesses::Guesses;
 use crate::metrics::Metrics;
 use crate::pki::{Fingerprint, LiveTls};
 use crate::pools::live::{LivePools, Lookup};
@@ -73,8 +72,8 @@ pub struct Gateway {
     pub metrics: Arc<Metrics>,
     /// What is shown to nodes at the moment.
     pub tls: LiveTls,
-    /// Who has shown wrong tokens and tickets.
-    pub guesses: Guesses,
+    /// What sources share: who waits, and who is told to come again.
+    pub admission: Admission,
     /// Which pointers are in use.
     pub sightings: Sightings,
     /// Whether the gateway is on its way out.
@@ -223,30 +222,28 @@ impl Vouched {
 
 /// The whole API.
 pub fn router(gateway: Arc<Gateway>) -> Router {
-    let work = Arc::new(Semaphore::new(gateway.settings.limits.requests));
-    let limits = overload::Limits {
-        work,
-        time: gateway.settings.limits.request,
+    // What has no body is not asked for one.
+    let guarded = |path: &str, endpoint: MethodRouter<Arc<Gateway>>, body_bytes: usize| {
+        let guard = overload::Guard {
+            gateway: Arc::clone(&gateway),
+            body_bytes,
+        };
+        let endpoint = endpoint
+            .layer(DefaultBodyLimit::max(body_bytes))
+            .layer(middleware::from_fn_with_state(guard, overload::guard));
+        Router::new().route(path, endpoint)
     };
-    let busy = Router::new()
-        .route(DISCOVERY_PATH, get(discovery::get))
-        .route(
-            CHALLENGE_PATH,
-            post(challenge::post).layer(DefaultBodyLimit::max(CHALLENGE_BODY_LIMIT_BYTES)),
-        )
-        .route(
-            EVIDENCE_PATH,
-            post(evidence::post).layer(DefaultBodyLimit::max(EVIDENCE_BODY_LIMIT_BYTES)),
-        )
-        .route("/config/{pool}", get(config::get))
-        // The Machine Config Server takes a path's last element.
-        .route("/config/{pool}/", get(config::get))
-        .layer(middleware::from_fn_with_state(limits, overload::guard));
     // Health is answered however busy the gateway is.
     let health = Router::new()
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready));
-    busy.merge(health)
+    guarded(DISCOVERY_PATH, get(discovery::get), 0)
+        .merge(guarded(CHALLENGE_PATH, post(challenge::post), CHALLENGE_BODY_LIMIT_BYTES))
+        .merge(guarded(EVIDENCE_PATH, post(evidence::post), EVIDENCE_BODY_LIMIT_BYTES))
+        .merge(guarded("/config/{pool}", get(config::get), 0))
+        // The Machine Config Server takes a path's last element.
+        .merge(guarded("/config/{pool}/", get(config::get), 0))
+        .merge(health)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .with_state(gateway)

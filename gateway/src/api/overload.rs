@@ -3,23 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
 
 use super::problem::{self, Refusal};
+use super::{Gateway, Peer};
+use crate::admission::{NoBody, Source};
 
-/// The limits.
+/// How long a request waits for its turn. Ignition waits 10 s for the head of an answer, and the answer takes its time too.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What guards one path.
 #[derive(Debug, Clone)]
-pub(super) struct Limits {
-    pub work: Arc<Semaphore>,
-    pub time: Duration,
+pub(super) struct Guard {
+    pub gateway: Arc<Gateway>,
+    /// The largest body that it takes.
+    pub body_bytes: usize,
 }
 
-/// Does a request if there is room for it and it comes to an end in time. On `/config` the answer is an empty 503 otherwise:
-/// Ignition retries that for ever, on the same connection.
-pub(super) async fn guard(State(limits): State<Limits>, request: Request, next: Next) -> Response {
+/// Does a request when it is there whole and it is its source's turn, if it comes to an end in time. Nothing that others need is held while
+/// its sender is waited for. On `/config` the answer is an empty 503 otherwise: Ignition retries that for ever, on the same connection.
+pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let config = problem::is_config(request.uri().path());
     let unavailable = || {
         if config {
@@ -28,11 +34,24 @@ pub(super) async fn guard(State(limits): State<Limits>, request: Request, next: 
             Refusal::unavailable().into_response()
         }
     };
-    let Ok(_permit) = limits.work.try_acquire() else {
+    let Guard { gateway, body_bytes } = guard;
+    let Some(Peer(peer)) = request.extensions().get().copied() else {
         return unavailable();
     };
-    match tokio::time::timeout(limits.time, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => unavailable(),
-    }
+    let source = Source::from(peer.ip());
+    let admission = &gateway.admission;
+    let (head, body) = request.into_parts();
+    let body = match admission.bodies.read(source, body, body_bytes).await {
+        Ok(body) => body,
+        Err(NoBody::TooLarge) => return Refusal::body_too_large().into_response(),
+        Err(NoBody::Broken) => return Refusal::malformed("the body did not arrive whole").into_response(),
+        Err(NoBody::TooSlow | NoBody::NoRoom) => return unavailable(),
+    };
+    let Ok(_turn) = admission.requests.take(source, PATIENCE).await else {
+        return unavailable();
+    };
+    let request = Request::from_parts(head, Body::from(body.bytes));
+    let answer = tokio::time::timeout(gateway.settings.limits.request, next.run(request)).await;
+    drop(body.room);
+    answer.unwrap_or_else(|_| unavailable())
 }

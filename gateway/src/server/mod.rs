@@ -21,11 +21,11 @@ use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use crate::admission::Admission;
 use crate::api::{self, Gateway, Peer};
 use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::Clock;
 use crate::cloud;
-use crate::guesses::Guesses;
 use crate::inspection::{Depth, Faults, Found, Inspection};
 use crate::kubelet::Presented;
 use crate::metrics::Metrics;
@@ -201,6 +201,7 @@ impl Server {
         );
         let draining = AtomicBool::new(false);
         let gateway = Arc::new(Gateway {
+            admission: Admission::new(&settings.limits),
             settings,
             clock,
             seal,
@@ -213,7 +214,6 @@ impl Server {
             pools,
             metrics,
             tls,
-            guesses: Guesses::default(),
             sightings,
             draining,
         });

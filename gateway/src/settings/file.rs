@@ -106,6 +106,7 @@ impl Default for Ticket {
 pub(super) struct Limits {
     pub connections: usize,
     pub requests: usize,
+    pub body_bytes: usize,
     pub handshake_seconds: u32,
     pub header_seconds: u32,
     pub request_seconds: u32,
@@ -118,6 +119,8 @@ impl Default for Limits {
         Self {
             connections: 4096,
             requests: 512,
+            // A thousand nodes at once, each with an event log of a hundred kilobytes.
+            body_bytes: 128 * 1024 * 1024,
             handshake_seconds: 10,
             header_seconds: 10,
             request_seconds: 30,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::SpkiSha256;
+use attest::protocol::EVIDENCE_BODY_LIMIT_BYTES;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 use file::File;
 pub use file::LogFormat;
@@ -15,6 +16,9 @@ use tracing_subscriber::EnvFilter;
 
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
+
+/// Least memory for bodies, in bytes: twice the largest body that there is, so that one of them never keeps all others waiting.
+const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 
 /// Everything the gateway is told, checked and with its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,6 +80,8 @@ pub struct Limits {
     pub connections: usize,
     /// Requests in work at once.
     pub requests: usize,
+    /// Memory for the bodies of requests, in bytes: those under way and those in work.
+    pub body_bytes: usize,
     /// For the TLS handshake.
     pub handshake: Duration,
     /// For a request's head.
@@ -186,6 +192,9 @@ impl Settings {
         if limits.connections == 0 || limits.requests == 0 {
             return range("limits", "0".to_owned(), "connections and requests are at least 1");
         }
+        if limits.body_bytes < BODY_BYTES_LEAST {
+            return range("limits.body_bytes", limits.body_bytes.to_string(), "at least 4194304");
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         if let Err(error) = EnvFilter::try_new(&log.filter) {
             return range(
@@ -219,6 +228,7 @@ impl Settings {
             limits: Limits {
                 connections: limits.connections,
                 requests: limits.requests,
+                body_bytes: limits.body_bytes,
                 handshake: seconds("limits.handshake_seconds", limits.handshake_seconds, 120)?,
                 header: seconds("limits.header_seconds", limits.header_seconds, 120)?,
                 request,
@@ -308,6 +318,7 @@ mod tests {
         assert!(error("[challenge]\nlifetime_seconds = 0").contains("challenge.lifetime_seconds"));
         assert!(error("[challenge]\nlifetime_seconds = 90000").contains("challenge.lifetime_seconds"));
         assert!(error("[limits]\nconnections = -1").contains("line 2"));
+        assert!(error("[limits]\nbody_bytes = 4194303").contains("at least 4194304"));
         assert!(error("[tls]\nprevious_keys = [\"abc\"]").contains("64"));
         assert!(error("[log]\nformat = \"xml\"").contains("text"));
         assert!(error("[log]\nfilter = \"a=b=c\"").contains("log.filter is \"a=b=c\""));

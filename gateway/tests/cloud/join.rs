@@ -233,8 +233,8 @@ async fn a_token_that_is_wrong_is_refused_and_is_worth_nothing_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_guesses_tokens_beside_evidence_is_not_listened_to() {
-    let (gateway, _) = with_token(&[]);
+async fn who_guesses_tokens_beside_evidence_is_told_to_come_again() {
+    let (gateway, token) = with_token(&[]);
     let kinds = [Kind::AwsIdentityDocument, Kind::Token];
     let node = Machine::new().but(|machine| machine.token = "guess".to_owned());
     let mut codes = Vec::new();
@@ -243,6 +243,9 @@ async fn who_guesses_tokens_beside_evidence_is_not_listened_to() {
     }
     assert!(codes.iter().any(|code| code == "token-invalid"));
     assert_eq!(codes.last().unwrap(), "unavailable");
+    // A right one is taken, from the same address.
+    let node = Machine::new().but(|machine| machine.token.clone_from(&token));
+    drop(node.attest(&gateway, &kinds).await.ticket());
 }
 
 #[tokio::test(flavor = "multi_thread")]

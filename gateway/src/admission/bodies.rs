@@ -1,0 +1,195 @@
+//! Bodies of requests, read before anything that others need is held: bounded in memory, in time, and in how slow a sender may be.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use futures_util::StreamExt;
+use tokio::time::Instant;
+
+use super::Source;
+use super::shares::{NoRoom, Share, Shares};
+
+/// How long a sender may take whatever it sends. A node sends its body at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Beyond that, so many bytes each second: the largest body over a line of half a megabit takes half a minute.
+const RATE_BYTES: u64 = 64 * 1024;
+
+/// All bodies under way, and those that are worked on.
+#[derive(Debug)]
+pub struct Bodies {
+    memory: Shares,
+    /// For a whole body, however fast it comes.
+    limit: Duration,
+}
+
+/// A body that is there whole, and the room that it takes.
+#[derive(Debug)]
+pub struct Whole {
+    /// The body.
+    pub bytes: Bytes,
+    /// Given back with it.
+    pub room: Option<Share>,
+}
+
+/// Why there is no body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoBody {
+    /// It is larger than it may be.
+    TooLarge,
+    /// The connection ended before it did.
+    Broken,
+    /// It did not come in time.
+    TooSlow,
+    /// There is no room for it.
+    NoRoom,
+}
+
+impl From<NoRoom> for NoBody {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
+    }
+}
+
+impl Bodies {
+    /// So many bytes in all, each body within `limit`.
+    #[must_use]
+    pub fn new(bytes: usize, limit: Duration) -> Self {
+        Self {
+            memory: Shares::new(bytes),
+            limit,
+        }
+    }
+
+    /// Reads a body of at most `most` bytes; of none, whatever was sent. What is too large is read as far as that, and not refused for what it
+    /// announces: a client that still sends would not see the answer. Memory is taken as the bytes come, whatever length was announced.
+    ///
+    /// # Errors
+    /// [`NoBody`].
+    pub async fn read(&self, source: Source, body: Body, most: usize) -> Result<Whole, NoBody> {
+        if body.is_end_stream() || most == 0 {
+            let bytes = Bytes::new();
+            return Ok(Whole { bytes, room: None });
+        }
+        let start = Instant::now();
+        let room = self.memory.enter(source);
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut stream = body.into_data_stream();
+        loop {
+            room.waits(start.into_std());
+            let chunk = tokio::select! {
+                biased;
+                () = room.evicted() => return Err(NoBody::NoRoom),
+                chunk = tokio::time::timeout_at(self.deadline(start, bytes.len()), stream.next()) => chunk,
+            };
+            room.works();
+            let chunk = match chunk {
+                Ok(Some(Ok(chunk))) => chunk,
+                Ok(Some(Err(_))) => return Err(NoBody::Broken),
+                Ok(None) => break,
+                Err(_) => return Err(NoBody::TooSlow),
+            };
+            let length = bytes.len().saturating_add(chunk.len());
+            if length > most {
+                return Err(NoBody::TooLarge);
+            }
+            if length > bytes.capacity() {
+                // Doubled, so that a long body is not copied again for each piece of it.
+                let capacity = length.max(bytes.capacity().saturating_mul(2).min(most));
+                room.grow(capacity - bytes.capacity(), Instant::now().into_std())?;
+                bytes.reserve_exact(capacity - bytes.len());
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        let bytes = bytes.into();
+        Ok(Whole { bytes, room: Some(room) })
+    }
+
+    fn deadline(&self, start: Instant, arrived: usize) -> Instant {
+        let earned = Duration::from_secs(u64::try_from(arrived).unwrap_or(u64::MAX) / RATE_BYTES);
+        start + PATIENCE.saturating_add(earned).min(self.limit)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use axum::Error;
+    use futures_util::stream;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const MOST: usize = 1000;
+
+    fn source(number: u32) -> Source {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    fn body(pieces: &[usize]) -> Body {
+        let pieces: Vec<_> = pieces.iter().map(|size| Ok::<_, Error>(Bytes::from(vec![7; *size]))).collect();
+        Body::from_stream(stream::iter(pieces))
+    }
+
+    /// One whose last piece never comes.
+    fn unfinished(size: usize) -> Body {
+        let first = stream::iter([Ok::<_, Error>(Bytes::from(vec![7; size]))]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_whole_and_no_more_than_it_may_have() {
+        let bodies = Bodies::new(10 * MOST, LONG);
+        for (pieces, expected) in [
+            (&[][..], Ok(0)),
+            (&[1], Ok(1)),
+            (&[MOST], Ok(MOST)),
+            (&[MOST / 2, MOST / 2], Ok(MOST)),
+            (&[MOST + 1], Err(NoBody::TooLarge)),
+            (&[MOST, 1], Err(NoBody::TooLarge)),
+        ] {
+            let read = bodies.read(source(1), body(pieces), MOST).await;
+            assert_eq!(read.map(|whole| whole.bytes.len()), expected, "{pieces:?}");
+        }
+        let broken = Body::from_stream(stream::iter([Ok(Bytes::from_static(b"{")), Err(Error::new("reset"))]));
+        assert_eq!(bodies.read(source(1), broken, MOST).await.unwrap_err(), NoBody::Broken);
+        let whole = bodies.read(source(1), body(&[MOST]), MOST).await.unwrap();
+        assert!(bodies.memory.enter(source(2)).grow(10 * MOST, Instant::now().into_std()).is_err());
+        drop(whole);
+        assert!(bodies.memory.enter(source(2)).grow(10 * MOST, Instant::now().into_std()).is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_does_not_go_on_is_cut() {
+        let bodies = Bodies::new(10 * MOST, Duration::from_millis(1));
+        assert_eq!(bodies.read(source(1), unfinished(9), MOST).await.unwrap_err(), NoBody::TooSlow);
+    }
+
+    #[test]
+    fn time_is_earned_by_what_arrives() {
+        let bodies = Bodies::new(MOST, Duration::from_secs(30));
+        let start = Instant::now();
+        let check = |arrived: usize, seconds: u64| assert_eq!(bodies.deadline(start, arrived) - start, Duration::from_secs(seconds));
+        check(0, 10);
+        check(64 * 1024, 11);
+        check(1024 * 1024, 26);
+        check(2 * 1024 * 1024, 30);
+    }
+
+    #[tokio::test]
+    async fn attack_40_unfinished_bodies_make_room_for_others() {
+        let bodies = std::sync::Arc::new(Bodies::new(3 * MOST, LONG));
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let bodies = std::sync::Arc::clone(&bodies);
+            held.push(tokio::spawn(async move { bodies.read(source(66), unfinished(MOST), MOST).await }));
+            // On one thread, it has read what there is when it is this one's turn again.
+            tokio::task::yield_now().await;
+        }
+        let whole = bodies.read(source(7), body(&[MOST]), MOST).await.unwrap();
+        assert_eq!(whole.bytes.len(), MOST);
+        assert_eq!(held.remove(0).await.unwrap().unwrap_err(), NoBody::NoRoom);
+        assert!(held.iter().all(|one| !one.is_finished()));
+    }
+}

@@ -1,0 +1,185 @@
+//! What strangers can hold of what others need: connections, bodies, memory, the log. Others are served beside them.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use rustls::version::TLS13;
+use support::kubelet::{Cluster, Connection, PATH, client};
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Where strangers come from. All of 127.0.0.0/8 is this machine's.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+/// Where nodes come from.
+const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// A connection from this address, after its handshake.
+async fn connect(gateway: &Gateway, from: Ipv4Addr) -> std::io::Result<TlsStream<TcpStream>> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let stream = socket.connect(gateway.address()).await?;
+    let config = client(gateway, &[&TLS13], None);
+    TlsConnector::from(Arc::new(config))
+        .connect("localhost".try_into().unwrap(), stream)
+        .await
+}
+
+/// Sends the head of a request with evidence, and the first bytes of its body, once the gateway has said that it waits for them.
+async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut stream = connect(gateway, from).await?;
+    let head =
+        format!("POST /v1/attest/evidence HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {announced}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut line = [0; 25];
+    stream.read_exact(&mut line).await?;
+    assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(first).await?;
+    stream.flush().await?;
+    Ok(stream)
+}
+
+/// A client of the same gateway that comes from this address.
+fn from(gateway: &Gateway, address: Ipv4Addr) -> reqwest::Client {
+    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
+    reqwest::Client::builder()
+        .tls_certs_only([ca])
+        .no_proxy()
+        .local_address(IpAddr::from(address))
+        .build()
+        .unwrap()
+}
+
+async fn fetch(gateway: &Gateway, client: &reqwest::Client, credential: &str) -> Answer {
+    let request = client.get(gateway.url(PATH)).header("accept", accept(SPEC)).bearer_auth(credential);
+    Answer::of(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_35_unfinished_bodies_hold_nothing_that_others_need() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[limits]\nrequests = 4");
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    // From elsewhere, and from the node's own address.
+    for stranger in [STRANGER, NODE] {
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(unfinished(&gateway, stranger, 1000, b"{").await.unwrap());
+        }
+        let ticket = gateway.ticket().await;
+        gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+        drop(held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_40_memory_for_bodies_has_a_bound_in_bytes() {
+    const LARGE_BYTES: usize = 2 * 1024 * 1024 - 1;
+    let mut gateway = Gateway::init();
+    gateway.settings("[limits]\nbody_bytes = 8388608");
+    gateway.run();
+    drop(gateway.ticket().await);
+    let before = memory(&gateway);
+    let gateway = Arc::new(gateway);
+    let mut strangers = JoinSet::new();
+    for _ in 0..100 {
+        let gateway = Arc::clone(&gateway);
+        // All but the last byte, and then until the gateway has had enough of it.
+        strangers.spawn(async move {
+            let stranger = unfinished(&gateway, STRANGER, LARGE_BYTES + 1, &vec![b' '; LARGE_BYTES]).await;
+            if let Ok(mut stream) = stranger {
+                let mut answer = Vec::new();
+                drop(stream.read_to_end(&mut answer).await);
+                assert!(
+                    answer.is_empty() || answer.starts_with(b"HTTP/1.1 503 "),
+                    "{}",
+                    String::from_utf8_lossy(&answer)
+                );
+            }
+        });
+    }
+    // No more than four of them have room at a time.
+    for _ in 0..96 {
+        strangers.join_next().await.unwrap().unwrap();
+    }
+    drop(gateway.ticket().await);
+    let grown = memory(&gateway).saturating_sub(before);
+    assert!(grown < 64 * 1024 * 1024, "{grown} bytes for bodies of 8 MiB in all");
+}
+
+/// The most memory that the gateway has had so far, bytes.
+fn memory(gateway: &Gateway) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", gateway.process_id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// Shows this credential until the gateway says to come again; how often it was refused before.
+async fn until_told_to_come_again(gateway: &Gateway, client: &reqwest::Client, wrong: &str, code: &str) -> usize {
+    for refused in 0..1000 {
+        let answer = fetch(gateway, client, wrong).await;
+        if answer.status == 503 {
+            answer.try_again();
+            return refused;
+        }
+        answer.refused(403, code);
+    }
+    unreachable!("wrong credentials are not counted")
+}
+
+fn accepting_tokens() -> Gateway {
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.run();
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_39_wrong_tickets_block_no_right_credential() {
+    let gateway = accepting_tokens();
+    let full = gateway.rendered(POOL, "full");
+    let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
+    let shared = from(&gateway, STRANGER);
+    let refused = until_told_to_come_again(&gateway, &shared, &format!("{ticket}A"), "ticket-invalid").await;
+    assert!(refused >= 20, "{refused}");
+    for _ in 0..3 {
+        fetch(&gateway, &shared, &ticket).await.is_config(&full);
+        fetch(&gateway, &shared, &token).await.is_config(&full);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_39_wrong_tokens_block_no_right_credential() {
+    let gateway = accepting_tokens();
+    let full = gateway.rendered(POOL, "full");
+    let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
+    let shared = from(&gateway, STRANGER);
+    let refused = until_told_to_come_again(&gateway, &shared, &"A".repeat(43), "token-invalid").await;
+    assert!(refused >= 20, "{refused}");
+    for _ in 0..3 {
+        fetch(&gateway, &shared, &token).await.is_config(&full);
+        fetch(&gateway, &shared, &ticket).await.is_config(&full);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_39_wrong_certificates_block_no_right_credential() {
+    let cluster = Cluster::new();
+    let gateway = support::kubelet::start(&cluster);
+    let full = gateway.rendered(POOL, "full");
+    let ticket = gateway.ticket().await;
+    let mut stranger = Connection::open(&gateway, Some(&Cluster::new().kubelet("worker-1"))).await;
+    while stranger.get(PATH, &[]).await.status == 403 {}
+    let mut node = Connection::open(&gateway, Some(&cluster.kubelet("worker-1"))).await;
+    node.get(PATH, &[]).await.is_config(&full);
+    gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+}

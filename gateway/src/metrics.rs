@@ -18,6 +18,7 @@ pub struct Metrics {
     pool_broken: Family<PoolLabels, Gauge>,
     pool_reloads: Family<ReloadLabels, Counter>,
     guesses_ignored: Counter,
+    challenges_over_budget: Counter,
     certificates_broken: Gauge,
     certificate_expiry: Family<CertificateLabels, Gauge>,
     tls_refused_by_client: Counter,
@@ -93,6 +94,12 @@ impl Default for Metrics {
             "Wrong tokens, tickets and client certificates that were answered by 503 and not recorded, because too many came from the same source",
             guesses_ignored.clone(),
         );
+        let challenges_over_budget = Counter::default();
+        registry.register(
+            "challenges_over_budget",
+            "Challenges that were not given, because there were too many in all and too many from the same source",
+            challenges_over_budget.clone(),
+        );
         let certificates_broken = Gauge::default();
         registry.register(
             "certificates_broken",
@@ -129,6 +136,7 @@ impl Default for Metrics {
             pool_broken,
             pool_reloads,
             guesses_ignored,
+            challenges_over_budget,
             certificates_broken,
             certificate_expiry,
             tls_refused_by_client,
@@ -172,6 +180,11 @@ impl Metrics {
     /// Counts a wrong credential that was not recorded.
     pub fn guess_ignored(&self) {
         self.guesses_ignored.inc();
+    }
+
+    /// Counts a challenge that was not given.
+    pub fn challenge_over_budget(&self) {
+        self.challenges_over_budget.inc();
     }
 
     /// Forgets a pool that is there no longer.
@@ -256,6 +269,7 @@ mod tests {
         metrics.pool_broken("infra", false);
         metrics.pool_reloaded("worker", false);
         metrics.guess_ignored();
+        metrics.challenge_over_budget();
         metrics.certificates([("mcs", "a".to_owned(), 6)].into_iter());
         metrics.certificates([("mcs", "b".to_owned(), 7)].into_iter());
         metrics.certificates_broken(true);
@@ -270,6 +284,7 @@ mod tests {
             r#"attest_gateway_pool_source_broken{pool="infra"} 0"#,
             r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,
             "attest_gateway_guesses_ignored_total 1",
+            "attest_gateway_challenges_over_budget_total 1",
             r#"attest_gateway_certificate_expiry_seconds{certificate="mcs",fingerprint="b"} 7"#,
             "attest_gateway_certificates_broken 1",
             "attest_gateway_tls_refused_by_client_total 1",

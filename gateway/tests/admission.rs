@@ -8,9 +8,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use attest_gateway::admission::Spending;
 use rustls::version::TLS13;
-use support::kubelet::{Cluster, Connection, PATH, client};
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
+use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -121,6 +122,26 @@ fn memory(gateway: &Gateway) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.process_id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
+    let gateway = Gateway::init();
+    let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let asked = challenge_request(&case, POOL);
+    let ask = async |address: Ipv4Addr| {
+        let client = from(&gateway, address);
+        Answer::of(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
+    };
+    assert_eq!(ask(STRANGER).await.status, 200);
+    while running.admission.challenges.spend(STRANGER.into(), 1, running.clock.now()) == Spending::Granted {}
+    ask(STRANGER).await.refused(503, "unavailable");
+    assert_eq!(ask(NODE).await.status, 200);
+    let metrics = running.metrics.text().unwrap();
+    assert!(metrics.contains("attest_gateway_challenges_over_budget_total 1\n"), "{metrics}");
+    assert!(gateway.records().is_empty(), "what is told to come again is not recorded");
 }
 
 /// Shows this credential until the gateway says to come again; how often it was refused before.

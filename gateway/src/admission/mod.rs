@@ -5,6 +5,7 @@
 //! at once all the same.
 
 mod bodies;
+mod budget;
 mod shares;
 mod source;
 mod turns;
@@ -12,6 +13,7 @@ mod verification;
 mod wrong;
 
 pub use bodies::{Bodies, NoBody, Whole};
+pub use budget::{Budget, Spending};
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};
@@ -19,6 +21,11 @@ pub use verification::Verification;
 pub use wrong::{Wrong, WrongCredentials};
 
 use crate::settings::Limits;
+
+/// Challenges at once. Ten thousand nodes that boot together ask for one each, and for another if the first answer was lost.
+const CHALLENGES_AT_ONCE: u64 = 20_000;
+/// Challenges each second beyond that: at about a millisecond each, a quarter of a processor.
+const CHALLENGES_EACH_SECOND: u64 = 250;
 
 /// Everything that sources share.
 #[derive(Debug)]
@@ -29,6 +36,8 @@ pub struct Admission {
     pub requests: Turns,
     /// What takes the processor.
     pub verification: Verification,
+    /// Challenges, which cost whoever asks nothing.
+    pub challenges: Budget,
     /// Credentials that turned out wrong.
     pub wrong: WrongCredentials,
 }
@@ -41,7 +50,42 @@ impl Admission {
             bodies: Bodies::new(limits.body_bytes, limits.request),
             requests: Turns::new(limits.requests),
             verification: Verification::default(),
+            challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
             wrong: WrongCredentials::default(),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use attest::UnixTime;
+
+    use super::*;
+
+    #[test]
+    fn attack_26_who_asks_for_challenges_without_end_takes_nobody_elses() {
+        let budget = Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
+        let spend = |source: u32, now: u64| {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+            budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) == Spending::Granted
+        };
+        // 192,064 of them in 40 s gave a full config once.
+        let granted: usize = (0..40).map(|second| (0..4801).filter(|_| spend(66, second)).count()).sum();
+        assert_eq!(granted, 10_000 + 39 * 250);
+        // A thousand nodes behind one address, two challenges each; and others, each behind its own.
+        assert!((0..2000).all(|_| spend(7, 39)));
+        assert!((1000..1500).all(|node| spend(node, 39)));
+        assert!(!spend(66, 39));
+    }
+
+    #[test]
+    fn ten_thousand_nodes_boot_at_once() {
+        let budget = Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
+        assert!((0..10_000).all(|node| budget.spend(Ipv4Addr::from_bits(node).into(), 1, now) == Spending::Granted));
     }
 }

@@ -119,7 +119,9 @@ impl Anchors {
                 token: basis.cloud.token.as_deref(),
                 ..Submission::new(challenge, asked.evidence, &basis.server_keys)
             };
-            let reject = match attest::verify(&submission, &endorsements.clone().with_clouds(self.clouds.clone()), asked.now) {
+            let endorsements = endorsements.clone().with_clouds(self.clouds.clone());
+            let verify = || attest::verify(&submission, &endorsements, asked.now);
+            let reject = match gateway.admission.verification.run(asked.peer.into(), verify).await? {
                 Ok(claims) => return Ok(claims),
                 // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
                 Err(Reject::TokenMissing) => return Err(turned_out_wrong(gateway, asked.peer, asked.now, TokenError::Invalid.into())),

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Refusal;
 use super::{Gateway, Peer};
+use crate::admission::{Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
 use crate::pools::Pool;
 use crate::{challenges, revocations};
@@ -35,7 +36,15 @@ pub(super) async fn post(
         Err(refusal) => return refusal.into_response(),
     };
     let now = gateway.clock.now();
-    let refusal = match issue(&gateway, &request, &pool, now).await {
+    let source = Source::from(peer.ip());
+    if let Spending::Over { tell } = gateway.admission.challenges.spend(source, 1, now) {
+        gateway.metrics.challenge_over_budget();
+        if tell {
+            tracing::warn!("{source} asks for more challenges than its part: for a while the answer is 503");
+        }
+        return Refusal::unavailable().into_response();
+    }
+    let refusal = match issue(&gateway, &request, &pool, source, now).await {
         Ok(response) => return Json(response).into_response(),
         Err(refusal) if refusal.is_unavailable() => return refusal.into_response(),
         Err(refusal) => refusal,
@@ -61,7 +70,13 @@ pub(super) async fn post(
     super::answer(gateway.record(&record, Vec::new(), refusal).await)
 }
 
-async fn issue(gateway: &Gateway, request: &ChallengeRequest, pool: &Pool, now: UnixTime) -> Result<ChallengeResponse, Refusal> {
+async fn issue(
+    gateway: &Gateway,
+    request: &ChallengeRequest,
+    pool: &Pool,
+    source: Source,
+    now: UnixTime,
+) -> Result<ChallengeResponse, Refusal> {
     let ek = request.attester.tpm.as_ref().map(|tpm| tpm.ek_digest()).transpose()?;
     let identity = ek.map(NodeIdentity::of_tpm);
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
@@ -70,14 +85,9 @@ async fn issue(gateway: &Gateway, request: &ChallengeRequest, pool: &Pool, now: 
     revocations::refuse(&*gateway.store, &names, &identities).await?;
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     let lifetime = gateway.settings.challenge_lifetime;
-    let issued = Challenge::issue(
-        request,
-        &vouched.endorsements,
-        &pool.policy,
-        gateway.clouds.gateway_name(),
-        now,
-        lifetime,
-    )?;
+    let gateway_name = gateway.clouds.gateway_name();
+    let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, now, lifetime);
+    let issued = gateway.admission.verification.run(source, issue).await??;
     let challenge = challenges::seal(&gateway.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,

@@ -34,7 +34,8 @@ pub(super) async fn grant(
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),
         ..Basis::default()
     });
-    let verified = kubelet::verify(presented, &tls.client_authorities, now);
+    let verify = || kubelet::verify(presented, &tls.client_authorities, now);
+    let verified = gateway.admission.verification.run(peer.into(), verify).await?;
     // A chain is kept if a CA of the cluster has signed it. Of a stranger's there is its fingerprint and nothing else.
     let path = verified.as_ref().map_or_else(|error| error.path(), |verified| verified.path());
     if !path.is_empty() {

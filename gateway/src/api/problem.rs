@@ -6,6 +6,7 @@ use attest::reject::{ADVICE, Advice};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::admission::TooBusy;
 use crate::audit::DecidedBy;
 use crate::challenges::ChallengeError;
 use crate::cloud::CloudUnavailable;
@@ -253,6 +254,12 @@ impl Refusal {
 
     pub(super) fn credential_ambiguous() -> Self {
         Self::new(CREDENTIAL_AMBIGUOUS, "more than one credential was shown")
+    }
+}
+
+impl From<TooBusy> for Refusal {
+    fn from(_: TooBusy) -> Self {
+        Self::unavailable()
     }
 }
 

@@ -19,6 +19,7 @@ pub struct Metrics {
     pool_reloads: Family<ReloadLabels, Counter>,
     guesses_ignored: Counter,
     challenges_over_budget: Counter,
+    decisions_counted: Counter,
     certificates_broken: Gauge,
     certificate_expiry: Family<CertificateLabels, Gauge>,
     tls_refused_by_client: Counter,
@@ -100,6 +101,12 @@ impl Default for Metrics {
             "Challenges that were not given, because there were too many in all and too many from the same source",
             challenges_over_budget.clone(),
         );
+        let decisions_counted = Counter::default();
+        registry.register(
+            "decisions_counted",
+            "Decisions about who proved nothing that were counted in the attestation log and not recorded one by one",
+            decisions_counted.clone(),
+        );
         let certificates_broken = Gauge::default();
         registry.register(
             "certificates_broken",
@@ -137,6 +144,7 @@ impl Default for Metrics {
             pool_reloads,
             guesses_ignored,
             challenges_over_budget,
+            decisions_counted,
             certificates_broken,
             certificate_expiry,
             tls_refused_by_client,
@@ -153,7 +161,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Counts a decision that was recorded.
+    /// Counts a decision, recorded or counted there.
     pub fn decided(&self, record: &Record) {
         let labels = DecisionLabels {
             decision: word(&record.decision),
@@ -185,6 +193,11 @@ impl Metrics {
     /// Counts a challenge that was not given.
     pub fn challenge_over_budget(&self) {
         self.challenges_over_budget.inc();
+    }
+
+    /// Counts a decision that is not recorded by itself.
+    pub fn decision_counted(&self) {
+        self.decisions_counted.inc();
     }
 
     /// Forgets a pool that is there no longer.
@@ -270,6 +283,7 @@ mod tests {
         metrics.pool_reloaded("worker", false);
         metrics.guess_ignored();
         metrics.challenge_over_budget();
+        metrics.decision_counted();
         metrics.certificates([("mcs", "a".to_owned(), 6)].into_iter());
         metrics.certificates([("mcs", "b".to_owned(), 7)].into_iter());
         metrics.certificates_broken(true);
@@ -285,6 +299,7 @@ mod tests {
             r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,
             "attest_gateway_guesses_ignored_total 1",
             "attest_gateway_challenges_over_budget_total 1",
+            "attest_gateway_decisions_counted_total 1",
             r#"attest_gateway_certificate_expiry_seconds{certificate="mcs",fingerprint="b"} 7"#,
             "attest_gateway_certificates_broken 1",
             "attest_gateway_tls_refused_by_client_total 1",

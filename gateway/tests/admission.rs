@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use attest_gateway::admission::Spending;
+use attest_gateway::audit::{Decision, Record};
 use rustls::version::TLS13;
 use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, tpm};
@@ -142,6 +143,120 @@ async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
     let metrics = running.metrics.text().unwrap();
     assert!(metrics.contains("attest_gateway_challenges_over_budget_total 1\n"), "{metrics}");
     assert!(gateway.records().is_empty(), "what is told to come again is not recorded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_37_refusals_do_not_fill_the_disk() {
+    let gateway = Gateway::init();
+    let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let (stranger, node) = (from(&gateway, STRANGER), from(&gateway, NODE));
+    let wrong = format!("ticket.{}", "A".repeat(43));
+    fetch(&gateway, &stranger, &wrong).await.refused(403, "ticket-invalid");
+    // As if it had been refused for half an hour.
+    let mut refusal = Record::new(
+        "d".to_owned(),
+        Decision::Challenge,
+        running.clock.now().as_secs(),
+        format!("{STRANGER}:1"),
+        POOL.to_owned(),
+    );
+    refusal.reason = "x".repeat(1024 * 1024);
+    for _ in 0..40 {
+        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+    }
+    let bytes = || fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len();
+    assert!(bytes() < 10_000_000, "{} bytes", bytes());
+    for _ in 0..5 {
+        fetch(&gateway, &stranger, &wrong).await.refused(403, "ticket-invalid");
+    }
+    // Others are recorded one by one beside it, and so is whoever gets something.
+    let of = |peer: Ipv4Addr| {
+        let records = gateway.records().into_iter();
+        let of = records.filter(|record| record["peer"].as_str().unwrap().starts_with(&format!("{peer}:")));
+        of.map(|record| record["verdict"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    fetch(&gateway, &node, &wrong).await.refused(403, "ticket-invalid");
+    let ticket = gateway.ticket().await;
+    fetch(&gateway, &stranger, &ticket).await.is_config(&gateway.rendered(POOL, "full"));
+    assert_eq!(of(NODE), ["refused", "trusted"]);
+    // What is not recorded is counted.
+    running.journal.sum_up(running.clock.now().as_secs(), true).await.unwrap();
+    let one_by_one = of(STRANGER);
+    assert_eq!(one_by_one.last().unwrap(), "served");
+    let records = gateway.records();
+    let counted: Vec<_> = records.iter().filter(|record| record["decision"] == "counted").collect();
+    assert!(counted.iter().all(|line| line["peer"] == STRANGER.to_string()), "{counted:?}");
+    assert_eq!((counted.len(), counted[0]["counted"].as_u64()), (2, Some(0)));
+    assert_eq!(counted[1]["counted"], 1 + 40 + 5 + 1 - one_by_one.len());
+    let table = gateway.command(&["audit"]);
+    assert!(!table.contains("DIFFERENT"), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_need() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[limits]\nconnections = 20");
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    for stranger in [STRANGER, NODE] {
+        let mut idle = Vec::new();
+        for number in 0..40 {
+            // Those from the node's own address make room when they have been idle for a second.
+            let mut stream = connect(&gateway, stranger).await.unwrap();
+            if number % 2 == 0 {
+                stream
+                    .write_all(b"GET /config/worker HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    .await
+                    .unwrap();
+            }
+            idle.push(stream);
+        }
+        let ticket = gateway.ticket().await;
+        gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+    }
+}
+
+/// A thousand machines behind one balancer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_nodes_behind_one_address_boot_at_once() {
+    const NODES: usize = 1000;
+    let gateway = Gateway::start();
+    let full = gateway.rendered(POOL, "full");
+    let first = tpm();
+    gateway.endorse(&first, &[]);
+    let gateway = Arc::new(gateway);
+    let client = Arc::new(from(&gateway, NODE));
+    let mut nodes = JoinSet::new();
+    for _ in 0..NODES {
+        // Next boots of one machine: endorsing a thousand of them is not what this is about.
+        let case = support::next_boot(&first);
+        let asked = challenge_request(&case, POOL);
+        let challenge = gateway.challenge(&case, None);
+        let answer = gateway.answer(case, &challenge);
+        let (gateway, client, full) = (Arc::clone(&gateway), Arc::clone(&client), full.clone());
+        nodes.spawn(async move {
+            let challenge = again(|| client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await;
+            assert_eq!(challenge.status, 200);
+            let ticket = again(|| client.post(gateway.url("/v1/attest/evidence")).json(&answer))
+                .await
+                .ticket();
+            let config = || client.get(gateway.url(PATH)).header("accept", accept(SPEC)).bearer_auth(&ticket);
+            again(config).await.is_config(&full);
+        });
+    }
+    while let Some(node) = nodes.join_next().await {
+        node.unwrap();
+    }
+}
+
+/// Asks again while the answer is 503, as nodes do.
+async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
+    loop {
+        let answer = Answer::of(request()).await;
+        if answer.status != 503 {
+            return answer;
+        }
+    }
 }
 
 /// Shows this credential until the gateway says to come again; how often it was refused before.

@@ -6,6 +6,7 @@
 
 mod bodies;
 mod budget;
+mod connections;
 mod shares;
 mod source;
 mod turns;
@@ -14,6 +15,7 @@ mod wrong;
 
 pub use bodies::{Bodies, NoBody, Whole};
 pub use budget::{Budget, Spending};
+pub use connections::{Connections, Place, Working};
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};
@@ -30,6 +32,8 @@ const CHALLENGES_EACH_SECOND: u64 = 250;
 /// Everything that sources share.
 #[derive(Debug)]
 pub struct Admission {
+    /// Connections.
+    pub connections: Connections,
     /// Bodies under way, in bytes.
     pub bodies: Bodies,
     /// Requests in work.
@@ -47,6 +51,7 @@ impl Admission {
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
+            connections: Connections::new(limits.connections),
             bodies: Bodies::new(limits.body_bytes, limits.request),
             requests: Turns::new(limits.requests),
             verification: Verification::default(),

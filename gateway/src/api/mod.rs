@@ -28,7 +28,7 @@ use axum::{Router, middleware};
 pub use problem::{CODES, Refusal, decided_by};
 
 use crate::admission::Admission;
-use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict};
+use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict, decision_id};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::ek_roots::EkRootsFolder;
@@ -261,13 +261,6 @@ fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -
         _ => Refusal::malformed("the body did not arrive whole"),
     })?;
     serde_json::from_slice(&body).map_err(Refusal::malformed)
-}
-
-/// A new decision's id: 128 random bits. `None` if the system's random generator fails.
-fn decision_id() -> Option<String> {
-    let mut id = [0; 16];
-    aws_lc_rs::rand::fill(&mut id).ok()?;
-    Some(data_encoding::HEXLOWER.encode(&id))
 }
 
 /// What the client calls itself, cut to what a log line bears.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
-use crate::admission::{NoBody, Source};
+use crate::admission::{NoBody, Place, Source};
 
 /// How long a request waits for its turn. Ignition waits 10 s for the head of an answer, and the answer takes its time too.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,11 +47,13 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
         Err(NoBody::Broken) => return Refusal::malformed("the body did not arrive whole").into_response(),
         Err(NoBody::TooSlow | NoBody::NoRoom) => return unavailable(),
     };
+    let place = head.extensions.get::<Place>().cloned();
     let Ok(_turn) = admission.requests.take(source, PATIENCE).await else {
         return unavailable();
     };
+    let working = place.as_ref().map(Place::working);
     let request = Request::from_parts(head, Body::from(body.bytes));
     let answer = tokio::time::timeout(gateway.settings.limits.request, next.run(request)).await;
-    drop(body.room);
+    drop((working, body.room));
     answer.unwrap_or_else(|_| unavailable())
 }

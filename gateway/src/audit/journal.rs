@@ -10,6 +10,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
+use super::counted::{self, Recording, Strangers};
 use super::record::{Decision, Line, Record, Shown, Verdict};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -69,6 +70,7 @@ pub struct Journal {
     appends: mpsc::SyncSender<Append>,
     metrics: Arc<Metrics>,
     store: Option<Arc<dyn Store>>,
+    strangers: Strangers,
 }
 
 impl Journal {
@@ -121,6 +123,7 @@ impl Journal {
             appends,
             metrics,
             store: None,
+            strangers: Strangers::default(),
         };
         Ok((journal, length - whole))
     }
@@ -135,14 +138,57 @@ impl Journal {
     }
 
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
-    /// answered. The console shows the same decision as a line for people.
+    /// answered. The console shows the same decision as a line for people. Of strangers' decisions that are more than the budget for them,
+    /// a line says beforehand that they are counted, and [`Journal::sum_up`] how many there were.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503, whatever the outcome was.
     pub async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
+        let line = self.line(record)?;
+        let bytes = blobs
+            .iter()
+            .map(|(_, content)| content.len())
+            .fold(line.len(), usize::saturating_add);
+        match self.strangers.admit(record, bytes) {
+            Recording::OneByOne => {
+                self.append(line, blobs).await?;
+                show(record);
+            }
+            Recording::Counted { source, announced } => {
+                if !announced {
+                    let counting = counted::begins(source, record.at)?;
+                    self.append(self.line(&counting)?, Vec::new()).await?;
+                    show(&counting);
+                    self.strangers.announced(source);
+                }
+                self.metrics.decision_counted();
+            }
+        }
+        self.metrics.decided(record);
+        Ok(Recorded(outcome))
+    }
+
+    /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.
+    ///
+    /// # Errors
+    /// [`JournalError`]: what was counted is lost with it; that something was stands in the log.
+    pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
+        for sum in self.strangers.sums(now, all) {
+            let record = counted::sum(sum, now)?;
+            self.append(self.line(&record)?, Vec::new()).await?;
+            show(&record);
+        }
+        Ok(())
+    }
+
+    fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
         let store = self.store.as_ref().and_then(|store| store.standing());
         let mut line = serde_json::to_vec(&Line { record, store })?;
         line.push(b'\n');
+        Ok(line)
+    }
+
+    async fn append(&self, line: Vec<u8>, blobs: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
         self.appends
             .try_send(Append { line, blobs, done })
@@ -150,9 +196,7 @@ impl Journal {
         if !written.await.unwrap_or(false) {
             return Err(JournalError::Failed);
         }
-        show(record);
-        self.metrics.decided(record);
-        Ok(Recorded(outcome))
+        Ok(())
     }
 }
 
@@ -257,6 +301,7 @@ fn show(record: &Record) {
     let (pool, reason) = (printable(pool), printable(reason));
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     match (verdict, decision) {
+        (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {

@@ -3,6 +3,7 @@
 
 mod anchors;
 mod blobs;
+mod counted;
 mod digests;
 mod journal;
 mod pending;
@@ -15,5 +16,5 @@ pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::trusted_by;
-pub use record::{Basis, CloudBasis, DecidedBy, Decision, Record, RecordedAnswer, Shown, TicketTerms, Verdict};
+pub use record::{Basis, CloudBasis, DecidedBy, Decision, Record, RecordedAnswer, Shown, TicketTerms, Verdict, decision_id};
 pub use replay::{ReplayError, replay, replay_kubelet};

@@ -26,6 +26,8 @@ pub enum Decision {
     Evidence,
     /// Whether a config is served, and which.
     Config,
+    /// None: how many decisions about who proved nothing are counted and not recorded one by one.
+    Counted,
 }
 
 /// How it was decided.
@@ -135,6 +137,9 @@ pub struct Record {
     /// Which use of the ticket or token this was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_number: Option<u32>,
+    /// Of a line that counts: how many decisions it stands for; 0 where the counting begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<u64>,
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
@@ -151,6 +156,14 @@ pub struct Record {
     /// Everything that the decision was made from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
+}
+
+/// A new decision's id: 128 random bits. `None` if the system's random generator fails.
+#[must_use]
+pub fn decision_id() -> Option<String> {
+    let mut id = [0; 16];
+    aws_lc_rs::rand::fill(&mut id).ok()?;
+    Some(data_encoding::HEXLOWER.encode(&id))
 }
 
 impl Record {
@@ -190,6 +203,7 @@ impl Record {
             ticket: None,
             earned_by: None,
             use_number: None,
+            counted: None,
             user_agent: None,
             pointer_authorities: None,
             alerts: Vec::new(),

@@ -1,5 +1,7 @@
 //! The server: from a listening socket to requests, within limits, until told to stop.
 
+mod connection;
+mod pace;
 mod refused;
 
 use std::future::Future;
@@ -8,26 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt;
 
 use crate::admission::Admission;
-use crate::api::{self, Gateway, Peer};
+use crate::api::{self, Gateway};
 use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::Clock;
 use crate::cloud;
 use crate::inspection::{Depth, Faults, Found, Inspection};
-use crate::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki;
 use crate::pools::watch::watch;
@@ -36,17 +30,15 @@ use crate::settings::Settings;
 use crate::sightings::Sightings;
 use crate::store::{Embedded, Store, StoreError};
 use crate::tokens;
+use connection::Connections;
 use refused::Refused;
 
-/// Largest request head: a ticket, and whatever proxies add.
-const HEAD_LIMIT_BYTES: usize = 16 * 1024;
-/// How long a connection may last: a large config over a slow line, and no longer, so that clients that do not read cannot hold on to
-/// connections for ever.
-const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 /// How often uses that need not be remembered any longer are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(300);
 /// How often it is looked which sightings of pointers are due to be written.
 const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a minute is over in which decisions were counted.
+const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 /// How far the clock may be set back without anything that was spent becoming good again.
 const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// How often the gateway looks whether a token is to be rotated: often enough that a folder that lost its token is mended soon.
@@ -248,21 +240,20 @@ impl Server {
             hangup,
         } = self;
         let limits = gateway.settings.limits;
-        let connections = Arc::new(Semaphore::new(limits.connections));
-        let router = api::router(Arc::clone(&gateway));
         let graceful = GracefulShutdown::new();
         let mut background = JoinSet::new();
         background.spawn(forget(Arc::clone(&gateway)));
         background.spawn(rotate_tokens(Arc::clone(&gateway)));
         background.spawn(write_sightings(Arc::clone(&gateway)));
+        background.spawn(sum_up(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { watch(&watched.pools, hangup.pools).await });
         let watched = Arc::clone(&gateway);
         background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
         let watched = Arc::clone(&gateway);
         background.spawn(async move { cloud::watch::watch(&watched.clouds, hangup.clouds).await });
-        let handshakes = Arc::new(Handshakes {
-            limit: limits.handshake,
+        let connections = Arc::new(Connections {
+            router: api::router(Arc::clone(&gateway)),
             refused: Refused::default(),
             gateway: Arc::clone(&gateway),
         });
@@ -271,12 +262,6 @@ impl Server {
         }
         let mut stop = std::pin::pin!(stop);
         loop {
-            // Taken before accepting: beyond the limit, connections wait in the kernel's queue and cost nothing here.
-            let permit = tokio::select! {
-                permit = Arc::clone(&connections).acquire_owned() => permit,
-                () = &mut stop => break,
-            };
-            let Ok(permit) = permit else { break };
             let (stream, peer) = tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -289,13 +274,13 @@ impl Server {
                 () = &mut stop => break,
             };
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-            // Whatever changes from now on, this connection goes on with what it began with.
-            let tls = TlsAcceptor::from(Arc::clone(&gateway.tls.current().config));
-            let (router, watcher, handshakes) = (router.clone(), graceful.watcher(), Arc::clone(&handshakes));
-            tokio::spawn(async move {
-                connection(stream, peer, &tls, router, watcher, &handshakes, limits.header).await;
-                drop(permit);
-            });
+            // Nobody else is accepted before there is a place: they wait in the kernel's queue and cost nothing here.
+            let place = tokio::select! {
+                place = gateway.admission.connections.place(peer.ip().into()) => place,
+                () = &mut stop => break,
+            };
+            let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());
+            tokio::spawn(async move { connections.serve(stream, peer, place, watcher).await });
         }
         gateway.draining.store(true, Ordering::Relaxed);
         drop(listener);
@@ -303,6 +288,9 @@ impl Server {
         match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
+        }
+        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), true).await {
+            tracing::warn!(%error, "cannot record how many decisions were counted");
         }
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot write which pointers were seen");
@@ -329,65 +317,6 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
     if let Err(error) = axum::serve(listener, api::metrics_router(gateway)).await {
         tracing::warn!(%error, "metrics are not served any longer");
-    }
-}
-
-/// What handshakes have in common.
-struct Handshakes {
-    limit: Duration,
-    refused: Refused,
-    gateway: Arc<Gateway>,
-}
-
-impl Handshakes {
-    fn failed(&self, peer: SocketAddr, error: &std::io::Error) {
-        let Some(alert) = refused::alert(error) else {
-            return tracing::debug!(%peer, %error, "TLS handshake failed");
-        };
-        self.gateway.metrics.tls_refused_by_client();
-        if self.refused.is_worth_saying(peer.ip(), self.gateway.clock.now().as_secs()) {
-            tracing::warn!(
-                "{peer} refuses the MCS certificate ({alert:?}): its pointer lacks the CA that signed it, or names the gateway otherwise than the certificate does; give it a new pointer (`attest-gateway pointer`, `ca status`)"
-            );
-        }
-    }
-}
-
-/// One connection: the handshake, then its requests.
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    tls: &TlsAcceptor,
-    router: Router,
-    watcher: Watcher,
-    handshakes: &Handshakes,
-    header: Duration,
-) {
-    // Latency is all that this costs, and a whole config is written at once.
-    drop(stream.set_nodelay(true));
-    let stream = match tokio::time::timeout(handshakes.limit, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return handshakes.failed(peer, &error),
-        Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
-    };
-    let presented = stream.get_ref().1.peer_certificates().map(Presented::new);
-    // Not a layer of the router, which would wrap every route anew for each connection.
-    let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
-        if let Some(presented) = &presented {
-            request.extensions_mut().insert(presented.clone());
-        }
-        request.map(axum::body::Body::new)
-    }));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header)
-        .max_buf_size(HEAD_LIMIT_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_LIMIT, watcher.watch(connection)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "connection ended"),
-        Err(_) => tracing::debug!(%peer, "connection lasted too long"),
     }
 }
 
@@ -441,6 +370,17 @@ async fn write_sightings(gateway: Arc<Gateway>) {
         }
         if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
+        }
+    }
+}
+
+/// Records how many decisions were counted in the minutes that are over.
+async fn sum_up(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(SUM_UP_EVERY);
+    loop {
+        every.tick().await;
+        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await {
+            tracing::warn!(%error, "cannot record how many decisions were counted");
         }
     }
 }

@@ -1,0 +1,224 @@
+//! Whom the log is not filled by. What proved nothing is recorded one by one within a budget of bytes; beyond that it is counted, and a line
+//! for each source and minute says how much it was.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use attest::UnixTime;
+
+use super::journal::JournalError;
+use super::record::{Decision, Record, Shown, Verdict, decision_id};
+use crate::admission::{Budget, Source, Spending};
+use crate::clock::rfc3339;
+
+/// Bytes of records at once. A rack of a thousand machines that are refused takes one; ten thousand that show nothing, five.
+const AT_ONCE_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of records each second beyond that: a megabyte a minute.
+const EACH_SECOND_BYTES: u64 = 16 * 1024;
+/// How long it is counted before a line says how much it was, seconds.
+const COUNT_SECONDS: u64 = 60;
+/// Sources that are counted by themselves. All others are counted together.
+const SOURCES_LIMIT: usize = 1024;
+
+/// What came from strangers lately.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    budget: Budget,
+    counts: Mutex<BTreeMap<Option<Source>, Count>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    since: u64,
+    decisions: u64,
+    /// Whether the log says already that something is counted.
+    announced: bool,
+}
+
+/// Whose decisions, how many, since when.
+pub(super) type Sum = (Option<Source>, u64, u64);
+
+/// What becomes of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recording {
+    /// It is written.
+    OneByOne,
+    /// It is counted for this source. If the log does not say so yet, it has to before anybody is answered.
+    Counted { source: Option<Source>, announced: bool },
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Self {
+            budget: Budget::new(AT_ONCE_BYTES, EACH_SECOND_BYTES),
+            counts: Mutex::default(),
+        }
+    }
+}
+
+impl Strangers {
+    /// What becomes of a record that takes so many bytes.
+    pub(super) fn admit(&self, record: &Record, bytes: usize) -> Recording {
+        let peer = record.peer.parse::<SocketAddr>().ok();
+        let Some(source) = peer.map(|peer| Source::from(peer.ip())).filter(|_| proved_nothing(record)) else {
+            return Recording::OneByOne;
+        };
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(record.at));
+        match self.budget.spend(source, bytes, now) {
+            Spending::Granted => Recording::OneByOne,
+            Spending::Over { .. } => self.count(source, record.at),
+        }
+    }
+
+    fn count(&self, source: Source, at: u64) -> Recording {
+        let mut counts = self.lock();
+        let known = counts.contains_key(&Some(source)) || counts.len() < SOURCES_LIMIT;
+        let source = known.then_some(source);
+        let count = counts.entry(source).or_insert(Count {
+            since: at,
+            decisions: 0,
+            announced: false,
+        });
+        count.decisions = count.decisions.saturating_add(1);
+        let announced = count.announced;
+        Recording::Counted { source, announced }
+    }
+
+    /// The log says now that this source's are counted.
+    pub(super) fn announced(&self, source: Option<Source>) {
+        if let Some(count) = self.lock().get_mut(&source) {
+            count.announced = true;
+        }
+    }
+
+    /// What is to be said of the minutes that are over at `now`, or of all.
+    pub(super) fn sums(&self, now: u64, all: bool) -> Vec<Sum> {
+        let mut counts = self.lock();
+        let over = |count: &Count| all || now.abs_diff(count.since) >= COUNT_SECONDS;
+        let sums = counts.iter().filter(|(_, count)| over(count));
+        let sums = sums.map(|(source, count)| (*source, count.decisions, count.since)).collect();
+        counts.retain(|_, count| !over(count));
+        sums
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Option<Source>, Count>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a decision came of nothing that was proven: refusals, and configs for who shows nothing.
+fn proved_nothing(record: &Record) -> bool {
+    match record.verdict {
+        Verdict::Trusted => false,
+        Verdict::Served => record.shown == Shown::Nothing,
+        // One challenge is one attempt, so that evidence that holds and is not accepted cannot be shown again and again.
+        Verdict::Refused => record.claims.is_none(),
+    }
+}
+
+/// The line that says that something is counted from now on.
+///
+/// # Errors
+/// [`JournalError::Failed`] without random bytes.
+pub(super) fn begins(source: Option<Source>, now: u64) -> Result<Record, JournalError> {
+    let reason = "more decisions about who proved nothing than are recorded one by one: from now on they are counted";
+    line(source, now, reason.to_owned(), 0)
+}
+
+/// The line that says how much it was.
+///
+/// # Errors
+/// [`JournalError::Failed`] without random bytes.
+pub(super) fn sum((source, decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
+    let reason = format!(
+        "{decisions} decisions about who proved nothing since {} are not recorded one by one",
+        rfc3339(since)
+    );
+    line(source, now, reason, decisions)
+}
+
+fn line(source: Option<Source>, now: u64, reason: String, counted: u64) -> Result<Record, JournalError> {
+    let id = decision_id().ok_or(JournalError::Failed)?;
+    let peer = source.map_or_else(|| "others".to_owned(), |source| source.to_string());
+    let mut record = Record::new(id, Decision::Counted, now, peer, String::new());
+    record.reason = reason;
+    record.counted = Some(counted);
+    Ok(record)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn refusal(source: u32, at: u64) -> Record {
+        let peer = SocketAddr::from((Ipv4Addr::from_bits(source), 1));
+        Record::new(String::new(), Decision::Challenge, at, peer.to_string(), String::new())
+    }
+
+    /// Bytes that are written of so many refusals of a kilobyte.
+    fn written(strangers: &Strangers, source: u32, refusals: usize, at: u64) -> usize {
+        let record = refusal(source, at);
+        let one_by_one = || strangers.admit(&record, 1024) == Recording::OneByOne;
+        1024 * (0..refusals).filter(|_| one_by_one()).count()
+    }
+
+    #[test]
+    fn attack_37_a_flood_of_a_minute_adds_less_than_twenty_megabytes() {
+        let strangers = Strangers::default();
+        let from_one: usize = (0..60).map(|second| written(&strangers, 66, 3000, 1000 + second)).sum();
+        assert!(from_one < 10_000_000, "{from_one}");
+        // Another source's refusals are recorded one by one beside it.
+        assert_eq!(written(&strangers, 7, 100, 1059), 100 * 1024);
+        let strangers = Strangers::default();
+        let from_many: usize = (0..60)
+            .flat_map(|second| (0..100).map(move |source| (second, source)))
+            .map(|(second, source)| written(&strangers, source, 30, 1000 + second))
+            .sum();
+        assert!(from_many < 20_000_000, "{from_many}");
+    }
+
+    #[test]
+    fn what_is_counted_is_said_once_a_minute_and_for_so_many_sources() {
+        let strangers = Strangers::default();
+        written(&strangers, 66, 20_000, 1000);
+        let source = Source::from(Ipv4Addr::from_bits(66));
+        let counted = |announced| Recording::Counted {
+            source: Some(source),
+            announced,
+        };
+        assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(false));
+        strangers.announced(Some(source));
+        assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(true));
+        assert!(strangers.sums(1059, false).is_empty());
+        let sums = strangers.sums(1060, false);
+        assert_eq!(sums, [(Some(source), 20_000 - 8 * 1024 + 2, 1000)]);
+        assert!(strangers.sums(1060, true).is_empty());
+        for source in 0..5000 {
+            strangers.count(Ipv4Addr::from_bits(source).into(), 1000);
+        }
+        let sums = strangers.sums(1000, true);
+        assert_eq!(sums.len(), SOURCES_LIMIT + 1);
+        assert_eq!(sums.iter().map(|(_, count, _)| count).sum::<u64>(), 5000);
+    }
+
+    #[test]
+    fn what_was_proven_is_always_recorded() {
+        let strangers = Strangers::default();
+        written(&strangers, 66, 20_000, 1000);
+        assert_ne!(strangers.admit(&refusal(66, 1000), 1), Recording::OneByOne);
+        let mut trusted = refusal(66, 1000);
+        trusted.verdict = Verdict::Trusted;
+        assert_eq!(strangers.admit(&trusted, 1), Recording::OneByOne);
+        let mut served = refusal(66, 1000);
+        served.verdict = Verdict::Served;
+        served.shown = Shown::Token;
+        assert_eq!(strangers.admit(&served, 1), Recording::OneByOne);
+        served.shown = Shown::Nothing;
+        assert_ne!(strangers.admit(&served, 1), Recording::OneByOne);
+    }
+}

@@ -99,3 +99,46 @@ impl Opened {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::time::Duration;
+
+    use attest::challenge::Subject;
+    use attest::protocol::{Blob, HexDigest};
+
+    use super::*;
+
+    const EXPIRES: u64 = 1_800_000_120;
+
+    /// Opened at this time, by itself: before anything is spent, and before evidence is looked at.
+    fn opened(at: u64) -> Result<Challenge, ChallengeError> {
+        let folder = tempfile::tempdir().unwrap();
+        let key = Seal::open(&folder.path().join("seal.key")).unwrap();
+        let challenge = Challenge {
+            id: HexDigest::from([3; 32]),
+            issued: EXPIRES - 120,
+            expires: EXPIRES,
+            purpose: "ignition-config".to_owned(),
+            pool: "worker".to_owned(),
+            name: None,
+            nonce: Blob(vec![7; 32]),
+            subject: Subject::default(),
+        };
+        let text = seal(&key, &challenge).unwrap();
+        Opened::open(&key, &text, UnixTime::since_unix_epoch(Duration::from_secs(at))).map(|opened| opened.0)
+    }
+
+    #[test]
+    fn a_challenge_is_opened_until_its_last_second() {
+        assert_eq!(opened(EXPIRES).unwrap().expires, EXPIRES);
+        for late in [EXPIRES + 1, EXPIRES + 1_000_000, u64::MAX] {
+            let refused = opened(late);
+            assert!(
+                matches!(refused, Err(ChallengeError::Expired { expires: EXPIRES, now }) if now == late),
+                "{refused:?}"
+            );
+        }
+    }
+}

@@ -459,3 +459,39 @@ async fn attack_23_bodies_that_are_none_cost_nothing() {
     let Answer { status, .. } = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
     assert_eq!(status.as_u16(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_replaced_in_the_middle_of_an_attestation_is_still_this_servers() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let [early, late] = [next_boot(&case), case].map(|case| {
+        let challenge = gateway.challenge(&case, None);
+        gateway.answer(case, &challenge)
+    });
+    gateway.post("/v1/attest/evidence", &early).await.ticket();
+    gateway.command(&["certificate", "renew"]);
+    gateway.line(|line| line.contains("the MCS certificate is now"));
+    gateway.post("/v1/attest/evidence", &late).await.ticket();
+    let keys = gateway.records().pop().unwrap()["basis"]["server_keys"].clone();
+    assert_eq!(keys.as_array().unwrap().len(), 2, "{keys}");
+    let new = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    assert_eq!(keys[0], json!(new.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let (challenge, next) = (gateway.challenge(&case, None), next_boot(&case));
+    let evidence = gateway.answer(case, &challenge);
+    gateway.edit_pool("worker", "\"0-7\" = \"not checked\"", "\"0-8\" = \"not checked\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "quote-selection");
+    // It is one attempt all the same, also when the pool asks for what it asked for before.
+    gateway.edit_pool("worker", "\"0-8\" = \"not checked\"", "\"0-7\" = \"not checked\"");
+    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
+    gateway.attest(next, None).await.ticket();
+}

@@ -119,6 +119,10 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
         true,
         &[&["TLS", "worker", "pre-approved"], &["a stranger gets no more"]],
     );
+    // Who says no version is asked for, too: curl, and the oldest nodes.
+    let asked = careful.requests();
+    let unversioned = |request: &&Request| request.path() == "/config/worker" && request.header("accept") == Some("*/*");
+    assert_eq!(asked.iter().filter(unversioned).count(), 1);
     // One open port among others is enough.
     let server = machine_config_server(false, "worker", full, None);
     let (success, said) = probe(&gateway, &[&careful.address().to_string(), &server.address().to_string()]);

@@ -334,6 +334,29 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn wrong_tokens_count_and_wrong_tickets_count() {
+    let gateway = accepting("");
+    let wrong = "A".repeat(43);
+    for (address, guess, code) in [
+        ("127.0.0.3", wrong.clone(), "token-invalid"),
+        ("127.0.0.4", format!("ticket.{wrong}"), "ticket-invalid"),
+    ] {
+        let guesser = from(&gateway, address);
+        let mut refused = 0;
+        loop {
+            let answer = fetch(&gateway, &guesser, &guess).await;
+            if answer.status == 503 {
+                break answer.try_again();
+            }
+            answer.refused(403, code);
+            refused += 1;
+            assert!(refused < 1000, "{code} is not counted");
+        }
+        assert!(refused >= 20, "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pool_takes_tokens_once_its_administrator_says_so_and_without_a_restart() {
     let mut gateway = Gateway::init();
     gateway.run();

@@ -421,4 +421,25 @@ mod tests {
         assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
         assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS);
     }
+
+    #[test]
+    fn a_line_that_cannot_be_made_durable_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
+        let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let mut writer = Writer {
+            file,
+            length: 0,
+            blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
+            broken: false,
+        };
+        let (done, _written) = oneshot::channel();
+        let append = Append {
+            line: b"{}\n".to_vec(),
+            blobs: Vec::new(),
+            done,
+        };
+        assert!(writer.write(&[append]).is_err());
+        assert_eq!(writer.length, 0);
+    }
 }

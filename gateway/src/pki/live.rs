@@ -185,3 +185,65 @@ fn server_config(serving: &Serving, client_authorities: &Authorities) -> Result<
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::pki::{self, Names};
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn files(folder: &Path) -> TlsSettings {
+        TlsSettings {
+            ca: folder.join("mcs-ca.crt"),
+            certificate: folder.join("mcs.crt"),
+            key: folder.join("mcs.key"),
+            previous_keys: Vec::new(),
+            client_ca: None,
+        }
+    }
+
+    /// Makes another CA, another certificate and another key where the files lie.
+    fn replace(files: &TlsSettings) {
+        let folder = tempfile::tempdir().unwrap();
+        let new = self::files(folder.path());
+        let names = Names {
+            hosts: vec!["localhost".to_owned()],
+            addresses: Vec::new(),
+        };
+        pki::create(&new, &names, Clock::Fixed(NOW).now()).unwrap();
+        for (from, to) in [(&new.ca, &files.ca), (&new.certificate, &files.certificate), (&new.key, &files.key)] {
+            fs::copy(from, to).unwrap();
+        }
+    }
+
+    #[test]
+    fn evidence_for_a_replaced_key_is_taken_for_as_long_as_a_challenge_lasts_and_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path());
+        replace(&files);
+        let mut live = LiveTls::open(&files, Clock::Fixed(NOW)).unwrap();
+        let [first] = live.server_keys()[..] else { panic!("one key") };
+        replace(&files);
+        live.reload().unwrap();
+        let [second, retired] = live.server_keys()[..] else {
+            panic!("two keys")
+        };
+        assert_eq!(retired, first);
+        assert_ne!(second, first);
+        live.clock = Clock::Fixed(NOW + RETIRED_KEY_SECONDS);
+        assert_eq!(live.server_keys(), [second, first]);
+        live.clock = Clock::Fixed(NOW + RETIRED_KEY_SECONDS + 1);
+        assert_eq!(live.server_keys(), [second]);
+        // Who rotates without end does not collect keys without end.
+        for _ in 0..=RETIRED_LIMIT_KEYS + 1 {
+            replace(&files);
+            live.reload().unwrap();
+        }
+        assert_eq!(live.server_keys().len(), 1 + RETIRED_LIMIT_KEYS);
+    }
+}

@@ -268,6 +268,15 @@ fn check_fails_for_pools_only_if_serve_has_none() {
 }
 
 #[test]
+fn serve_takes_open_state_from_everybody_but_its_owner() {
+    let gateway = Gateway::init();
+    mode(&gateway, "state", 0o2775);
+    let served = serve(&gateway);
+    assert!(served.well && served.said.contains("had mode 2775"), "{}", served.said);
+    assert_eq!(fs::metadata(gateway.path("state")).unwrap().permissions().mode() & 0o7777, 0o2700);
+}
+
+#[test]
 fn check_makes_nothing() {
     let gateway = Gateway::init();
     let names = || {

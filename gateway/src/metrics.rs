@@ -25,6 +25,7 @@ pub struct Metrics {
     tls_refused_by_client: Counter,
     cloud_fetches: Family<FetchLabels, Counter>,
     google_keys_stale: Gauge,
+    clock_ahead: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -137,6 +138,12 @@ impl Default for Metrics {
             "1 while Google's keys are used for longer than Google says, because newer ones cannot be fetched",
             google_keys_stale.clone(),
         );
+        let clock_ahead = Gauge::default();
+        registry.register(
+            "clock_ahead_seconds",
+            "By how much the clock is ahead of the time that the store believes: it has jumped, or the gateway was stopped",
+            clock_ahead.clone(),
+        );
         Self {
             registry,
             decisions,
@@ -150,6 +157,7 @@ impl Default for Metrics {
             tls_refused_by_client,
             cloud_fetches,
             google_keys_stale,
+            clock_ahead,
         }
     }
 }
@@ -240,6 +248,11 @@ impl Metrics {
         self.google_keys_stale.set(i64::from(stale));
     }
 
+    /// Says by how many seconds the clock is ahead of the time that the store believes.
+    pub fn clock_ahead(&self, seconds: u64) {
+        self.clock_ahead.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -290,6 +303,7 @@ mod tests {
         metrics.tls_refused_by_client();
         metrics.cloud_fetched("aws-sts", Fetched::Limited);
         metrics.google_keys_stale(true);
+        metrics.clock_ahead(7);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -305,6 +319,7 @@ mod tests {
             "attest_gateway_tls_refused_by_client_total 1",
             r#"attest_gateway_cloud_fetches_total{what="aws-sts",result="limited"} 1"#,
             "attest_gateway_google_keys_stale 1",
+            "attest_gateway_clock_ahead_seconds 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

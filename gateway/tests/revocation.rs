@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use attest::protocol::Blob;
-use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError};
+use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, Tick};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
@@ -105,8 +105,8 @@ impl Store for Failing {
         self.store.uses(kind, id).await
     }
 
-    async fn forget_expired(&self, now: u64) -> Result<(), StoreError> {
-        self.store.forget_expired(now).await
+    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
+        self.store.forget_expired(tick).await
     }
 }
 

@@ -8,8 +8,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use attest::UnixTime;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 use crate::admission::Admission;
 use crate::api::{self, Gateway};
 use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
-use crate::clock::Clock;
+use crate::clock::{Clock, rfc3339};
 use crate::cloud;
 use crate::inspection::{Depth, Faults, Found, Inspection};
 use crate::metrics::Metrics;
@@ -28,7 +29,7 @@ use crate::pools::watch::watch;
 use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
 use crate::sightings::Sightings;
-use crate::store::{Embedded, Store, StoreError};
+use crate::store::{Embedded, Store, StoreError, Tick};
 use crate::tokens;
 use connection::Connections;
 use refused::Refused;
@@ -39,8 +40,8 @@ const FORGET_EVERY: Duration = Duration::from_secs(300);
 const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
 /// How often it is looked whether a minute is over in which decisions were counted.
 const SUM_UP_EVERY: Duration = Duration::from_secs(5);
-/// How far the clock may be set back without anything that was spent becoming good again.
-const CLOCK_SET_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
+const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
 /// How often the gateway looks whether a token is to be rotated: often enough that a folder that lost its token is mended soon.
 const ROTATE_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
@@ -180,7 +181,6 @@ impl Server {
                 resolved.kept
             );
         }
-        store.forget_expired(forgettable(clock)).await?;
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         tracing::info!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
@@ -320,24 +320,43 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
-/// Uses of things that expired before this time can be forgotten.
-fn forgettable(clock: Clock) -> u64 {
-    clock.now().as_secs().saturating_sub(CLOCK_SET_BACK_LIMIT.as_secs())
-}
-
-/// Keeps the store small.
+/// Keeps the store small, by its own time.
 async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
+    let (mut last, mut jumped) = (Instant::now(), false);
     loop {
         every.tick().await;
-        if let Err(error) = gateway.store.forget_expired(forgettable(gateway.clock)).await {
-            tracing::warn!(%error, "cannot forget what has expired");
-        }
-        if let Err(error) = tokens::forget_expired(&*gateway.store, gateway.clock.now()).await {
-            tracing::warn!(%error, "cannot forget tokens that have expired");
+        let (now, passed) = (gateway.clock.now().as_secs(), last.elapsed());
+        last = Instant::now();
+        match gateway.store.forget_expired(Tick { now, passed }).await {
+            Ok(believed) => {
+                jumped = note_clock(&gateway, now, believed, jumped);
+                let believed = UnixTime::since_unix_epoch(Duration::from_secs(believed));
+                if let Err(error) = tokens::forget_expired(&*gateway.store, believed).await {
+                    tracing::warn!(%error, "cannot forget tokens that have expired");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
         }
         keep_mark(&gateway).await;
     }
+}
+
+/// Says when the clock has jumped, and when the store's time has caught up with it; gives whether it is ahead.
+fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool {
+    let ahead = now.saturating_sub(believed);
+    gateway.metrics.clock_ahead(ahead);
+    let jumps = ahead > CLOCK_JUMP_LIMIT.as_secs();
+    match (jumped, jumps) {
+        (false, true) => tracing::warn!(
+            "the clock says {}, {} s after the last time that the store knows: right if the gateway was stopped for so long, and otherwise the clock is wrong; what was spent is not forgotten until the store's time has followed",
+            rfc3339(now),
+            ahead
+        ),
+        (true, false) => tracing::info!("the store's time has caught up with the clock"),
+        _ => {}
+    }
+    jumps
 }
 
 /// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
 use super::uses::{self, whole};
-use super::{Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, schema};
+use super::{Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, schema};
 use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
@@ -354,13 +354,19 @@ fn put(connection: &Connection, kind: Kind, entry: &Entry) -> Result<(), rusqlit
 #[async_trait]
 impl Store for Embedded {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        self.transact(move |connection| whole(connection, || uses::spend(connection, &thing)))
-            .await
+        self.transact_with(move |connection| {
+            believed::refuse_forgotten(connection, &thing)?;
+            Ok(whole(connection, || uses::spend(connection, &thing))?)
+        })
+        .await
     }
 
     async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
-        self.transact(move |connection| whole(connection, || uses::spend_for(connection, &thing, &pending)))
-            .await
+        self.transact_with(move |connection| {
+            believed::refuse_forgotten(connection, &thing)?;
+            Ok(whole(connection, || uses::spend_for(connection, &thing, &pending))?)
+        })
+        .await
     }
 
     fn settle(&self, decision: &str) {
@@ -408,6 +414,9 @@ impl Store for Embedded {
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| {
+            if kind == Kind::Token {
+                uses::forget(connection, Kind::TokenUse, &id)?;
+            }
             connection
                 .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
                 .execute(params![kind.as_str(), id])
@@ -455,7 +464,12 @@ impl Store for Embedded {
             .await
     }
 
-    async fn forget_expired(&self, now: u64) -> Result<(), StoreError> {
-        self.transact(move |connection| uses::forget_expired(connection, now)).await
+    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
+        self.transact(move |connection| {
+            let believed = believed::go_on(connection, tick)?;
+            believed::forget(connection, believed)?;
+            Ok(believed)
+        })
+        .await
     }
 }

@@ -4,6 +4,7 @@
 //! revision for [`Store::spend`] and [`Store::insert`], a lease for expiry) has to give these and no more.
 
 mod accept;
+mod believed;
 mod embedded;
 mod known;
 mod schema;
@@ -12,6 +13,7 @@ mod tests;
 mod uses;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use accept::{Accepted, accept};
 use async_trait::async_trait;
@@ -80,6 +82,15 @@ pub struct Spendable {
     pub limit: u32,
     /// Until when its use must be remembered, seconds since 1970: not before the thing itself has expired.
     pub remember_until: u64,
+}
+
+/// How time goes on for whoever holds the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tick {
+    /// What the clock says, seconds since 1970. It may jump.
+    pub now: u64,
+    /// How long the gateway has run since it said so last; zero at the start.
+    pub passed: Duration,
 }
 
 /// What [`Store::spend`] found.
@@ -222,6 +233,19 @@ pub enum StoreError {
         /// What is wrong.
         source: serde_json::Error,
     },
+    /// Whether it was used is not known any longer.
+    #[error(
+        "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
+         The clock was set back: set it right, or `attest-gateway store accept` after it was wrong for long"
+    )]
+    Forgotten {
+        /// What it is.
+        kind: &'static str,
+        /// Its last second.
+        expires: u64,
+        /// Up to when uses are forgotten.
+        until: u64,
+    },
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,
@@ -272,7 +296,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Reads an entry.
     async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError>;
 
-    /// Removes an entry; says whether there was one.
+    /// Removes an entry; says whether there was one. With a token its uses go.
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
 
     /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
@@ -292,8 +316,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Forgets uses that need not be remembered any longer at `now` (seconds since 1970).
-    async fn forget_expired(&self, now: u64) -> Result<(), StoreError>;
+    /// Lets the store's own time follow the clock, step by step, and forgets uses of what expired a day before it. Gives that time, in
+    /// seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
+    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError>;
 }
 
 /// Takes the folder of private state from everybody but its owner; says which mode it had, if that was another one.

@@ -79,6 +79,8 @@ fn new_id() -> Result<String, StoreError> {
 
 fn make(connection: &Connection, id: &str) -> Result<(), rusqlite::Error> {
     connection.execute_batch(TABLES)?;
+    // Those of tokens that are gone; today they go with them.
+    connection.execute_batch("DELETE FROM uses WHERE kind = 'token-use' AND id NOT IN (SELECT id FROM entries WHERE kind = 'token')")?;
     // Another process may have been faster.
     connection.execute(
         "INSERT OR IGNORE INTO store (one, id, mark, forgotten_until) VALUES (1, ?1, 1, 0)",

@@ -107,7 +107,8 @@ async fn what_is_forgotten_is_not_given_back() {
     store.spend_for(thing("a", 1, 10), pending("d1")).await.unwrap();
     store.spend_for(thing("b", 1, 10), pending("d2")).await.unwrap();
     store.give_back("d2").await.unwrap();
-    store.forget_expired(11).await.unwrap();
+    tick(&store, 10, 0).await;
+    tick(&store, DAY + 11, DAY).await;
     assert!(store.give_back("d1").await.unwrap());
     for id in ["a", "b"] {
         assert_eq!(store.uses(Kind::Ticket, id).await.unwrap(), 0);
@@ -163,7 +164,6 @@ async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
     assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
     drop(store);
     let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
-    store.forget_expired(10).await.unwrap();
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
     let other_kind = Spendable {
         kind: Kind::Challenge,
@@ -174,8 +174,87 @@ async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
         Spend::Granted { use_number: 1 },
         "each kind has its own ids"
     );
-    store.forget_expired(11).await.unwrap();
-    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
+}
+
+const DAY: u64 = 24 * 3600;
+
+/// Lets time go on: what the clock says, and how many seconds the gateway has run.
+async fn tick(store: &Embedded, now: u64, passed: u64) -> u64 {
+    let passed = Duration::from_secs(passed);
+    store.forget_expired(Tick { now, passed }).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_was_spent_is_forgotten_a_day_after_it_expired_and_not_before() {
+    let (_folder, store) = open();
+    assert_eq!(tick(&store, 1000, 0).await, 1000);
+    store.spend(thing("a", 1, 1000)).await.unwrap();
+    for time in [1000, 1001, DAY, DAY + 1000] {
+        assert_eq!(tick(&store, time, DAY).await, time);
+        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1, "{time}");
+    }
+    tick(&store, DAY + 1001, 1).await;
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgotten_is_never_good_again() {
+    let (folder, store) = open();
+    store.spend(thing("a", 1, 1600)).await.unwrap();
+    assert_eq!(tick(&store, 1000, 0).await, 1000);
+    drop(store);
+    // Starts with a clock that is far ahead, and some minutes of running with it.
+    for _ in 0..10 {
+        let store = Embedded::open(&file(&folder)).unwrap();
+        tick(&store, 1000 + 10 * DAY, 0).await;
+        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    }
+    let store = Embedded::open(&file(&folder)).unwrap();
+    assert_eq!(tick(&store, 1000 + 10 * DAY, 300).await, 4000, "step by step");
+    assert_eq!(tick(&store, 1000, 300).await, 4000, "and never back");
+    assert_eq!(store.spend(thing("a", 1, 1600)).await.unwrap(), Spend::Exhausted);
+    // What is new is good while the clock is right again.
+    assert_eq!(store.spend(thing("b", 1, 1700)).await.unwrap(), Spend::Granted { use_number: 1 });
+    // A clock that stays wrong for days is believed in the end. What was forgotten then is not good again when it is set right.
+    assert_eq!(tick(&store, 10 * DAY, DAY).await, 10 * DAY);
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+    for id in ["a", "b", "c"] {
+        let refused = store.spend(thing(id, 1, 1700)).await;
+        assert!(
+            matches!(refused, Err(StoreError::Forgotten { until: 1700, .. })),
+            "{id}: {refused:?}"
+        );
+    }
+    assert_eq!(store.spend(thing("c", 1, 1701)).await.unwrap(), Spend::Granted { use_number: 1 });
+}
+
+#[tokio::test]
+async fn attack_41_a_store_of_an_older_release_begins_with_the_oldest_thing_that_it_remembers() {
+    let (_folder, store) = open();
+    store.spend(thing("a", 1, 1600)).await.unwrap();
+    assert_eq!(tick(&store, 10 * DAY, 0).await, 1600);
+    let (_folder, store) = open();
+    assert_eq!(tick(&store, 10 * DAY, 0).await, 10 * DAY);
+}
+
+#[tokio::test]
+async fn attack_41_the_uses_of_a_token_go_with_it_and_never_by_time() {
+    let (_folder, store) = open();
+    let token = || Spendable {
+        kind: Kind::TokenUse,
+        ..thing("t", 1, 10)
+    };
+    store.put(Kind::Token, entry("t", "{}")).await.unwrap();
+    store.spend(token()).await.unwrap();
+    tick(&store, 1000, 0).await;
+    for day in 1..30 {
+        tick(&store, 1000 + day * DAY, DAY).await;
+    }
+    assert_eq!(store.spend(token()).await.unwrap(), Spend::Exhausted);
+    store.remove(Kind::Name, "t").await.unwrap();
+    assert_eq!(store.uses(Kind::TokenUse, "t").await.unwrap(), 1, "another kind of entry");
+    assert!(store.remove(Kind::Token, "t").await.unwrap());
+    assert_eq!(store.uses(Kind::TokenUse, "t").await.unwrap(), 0);
 }
 
 #[tokio::test]

@@ -108,11 +108,22 @@ pub(super) fn pending(connection: &Connection) -> Result<Vec<Pending>, rusqlite:
         .collect()
 }
 
-/// Forgets uses, and what was given back of them.
-pub(super) fn forget_expired(connection: &Connection, now: u64) -> Result<(), rusqlite::Error> {
+/// Forgets the uses of one thing, and what was given back of them.
+pub(super) fn forget(connection: &Connection, kind: Kind, id: &str) -> Result<(), rusqlite::Error> {
+    for sql in [
+        "DELETE FROM uses WHERE kind = ?1 AND id = ?2",
+        "DELETE FROM freed_uses WHERE kind = ?1 AND id = ?2",
+    ] {
+        connection.prepare_cached(sql)?.execute(params![kind.as_str(), id])?;
+    }
+    Ok(())
+}
+
+/// Forgets uses of what expired before `until`, and what was given back of them. Those of tokens go with the token.
+pub(super) fn forget_expired(connection: &Connection, until: i64) -> Result<(), rusqlite::Error> {
     connection
-        .prepare_cached("DELETE FROM uses WHERE remember_until < ?1")?
-        .execute([i64::try_from(now).unwrap_or(i64::MAX)])?;
+        .prepare_cached("DELETE FROM uses WHERE remember_until < ?1 AND kind <> ?2")?
+        .execute(params![until, Kind::TokenUse.as_str()])?;
     connection
         .prepare_cached(
             "DELETE FROM freed_uses WHERE NOT EXISTS (SELECT 1 FROM uses WHERE uses.kind = freed_uses.kind AND uses.id = freed_uses.id)",

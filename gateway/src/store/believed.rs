@@ -1,0 +1,82 @@
+//! The time that the store believes, and what may be forgotten by it.
+//!
+//! What was spent must stay spent until it has expired, whatever the clock says. A clock that is days ahead for one start would have it
+//! forgotten, and set right again the clock would make it good. So the store has a time of its own: it follows the clock only as fast as the
+//! gateway runs, or some times that after a pause, and never goes back. And what might have been forgotten is not taken for unused.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{Kind, Spendable, StoreError, Tick, uses};
+
+/// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
+/// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
+const CATCH_UP: u64 = 10;
+/// How much longer than it could be used a thing is remembered: how far the clock may be set back without anything having to be refused.
+pub(super) const REMEMBERED_SECONDS: u64 = 24 * 3600;
+
+/// Lets the store's time go on, and gives it.
+pub(super) fn go_on(connection: &Connection, tick: Tick) -> Result<u64, rusqlite::Error> {
+    let before: Option<i64> = connection
+        .prepare_cached("SELECT believed FROM store WHERE one = 1")?
+        .query_row([], |row| row.get(0))?;
+    let believed = match before.map(i64::unsigned_abs) {
+        Some(before) => {
+            let ahead = tick.now.saturating_sub(before);
+            before.saturating_add(ahead.min(tick.passed.as_secs().saturating_mul(CATCH_UP)))
+        }
+        None => first(connection, tick.now)?,
+    };
+    connection
+        .prepare_cached("UPDATE store SET believed = ?1")?
+        .execute([integer(believed)])?;
+    Ok(believed)
+}
+
+/// Where a store's time begins: now, but not after anything that it remembers.
+fn first(connection: &Connection, now: u64) -> Result<u64, rusqlite::Error> {
+    let oldest: Option<i64> = connection.query_row(
+        "SELECT min(remember_until) FROM uses WHERE kind <> ?1",
+        [Kind::TokenUse.as_str()],
+        |row| row.get(0),
+    )?;
+    Ok(oldest.map_or(now, |oldest| now.min(oldest.unsigned_abs())))
+}
+
+/// Forgets uses of what expired long before the store's time, and remembers up to when that was. Uses of a token go with the token, and
+/// never by time.
+pub(super) fn forget(connection: &Connection, believed: u64) -> Result<(), rusqlite::Error> {
+    let until = integer(believed.saturating_sub(REMEMBERED_SECONDS));
+    let tokens = Kind::TokenUse.as_str();
+    let last: Option<i64> = connection
+        .prepare_cached("SELECT max(remember_until) FROM uses WHERE remember_until < ?1 AND kind <> ?2")?
+        .query_row(params![until, tokens], |row| row.get(0))?;
+    let Some(last) = last else { return Ok(()) };
+    uses::forget_expired(connection, until)?;
+    connection
+        .prepare_cached("UPDATE store SET forgotten_until = max(forgotten_until, ?1)")?
+        .execute([last])
+        .map(drop)
+}
+
+/// Refuses what was never used, as far as is known, and expires no later than something that was forgotten: it may have been that.
+pub(super) fn refuse_forgotten(connection: &Connection, thing: &Spendable) -> Result<(), StoreError> {
+    if thing.kind == Kind::TokenUse {
+        return Ok(());
+    }
+    let until: Option<i64> = connection
+        .prepare_cached("SELECT forgotten_until FROM store WHERE one = 1 AND forgotten_until >= ?1")?
+        .query_row([integer(thing.remember_until)], |row| row.get(0))
+        .optional()?;
+    match until {
+        None => Ok(()),
+        Some(until) => Err(StoreError::Forgotten {
+            kind: thing.kind.as_str(),
+            expires: thing.remember_until,
+            until: until.unsigned_abs(),
+        }),
+    }
+}
+
+pub(super) fn integer(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}

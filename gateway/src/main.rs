@@ -54,6 +54,9 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
+    /// The seal of challenges and tickets.
+    #[command(subcommand)]
+    Seal(commands::seal::Command),
     /// The store of what is spent, revoked and enrolled.
     #[command(subcommand)]
     Store(commands::store::Command),
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
+        Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),

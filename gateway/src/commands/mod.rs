@@ -13,6 +13,7 @@ mod owner;
 pub mod pointer;
 pub mod probe;
 pub mod render;
+pub mod seal;
 pub mod serve;
 pub mod store;
 pub mod token;

@@ -42,7 +42,7 @@ const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
 const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 /// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
 const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
-/// How often the gateway looks whether a token is to be rotated: often enough that a folder that lost its token is mended soon.
+/// How often the gateway looks whether a token, or the seal's key, is to be rotated: often enough that a folder that lost its token is mended soon.
 const ROTATE_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -244,6 +244,7 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(forget(Arc::clone(&gateway)));
         background.spawn(rotate_tokens(Arc::clone(&gateway)));
+        background.spawn(tend_seal(Arc::clone(&gateway)));
         background.spawn(write_sightings(Arc::clone(&gateway)));
         background.spawn(sum_up(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
@@ -363,6 +364,19 @@ fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool 
 async fn keep_mark(gateway: &Gateway) {
     if let Err(error) = gateway.store.keep_mark().await {
         tracing::warn!(%error, "cannot write how far the store has come");
+    }
+}
+
+/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over.
+async fn tend_seal(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(ROTATE_EVERY);
+    loop {
+        every.tick().await;
+        match gateway.seal.tend(gateway.clock.now().as_secs(), gateway.settings.seal_keep()) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("the seal has a new key"),
+            Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
+        }
     }
 }
 

@@ -259,6 +259,14 @@ impl Settings {
         self.state.join("gateway.db")
     }
 
+    /// How long a key of the seal opens after a newer one has taken its place: as long as what it sealed last is good, and longer than
+    /// a running gateway takes to notice.
+    #[must_use]
+    pub fn seal_keep(&self) -> Duration {
+        const NOTICED: Duration = Duration::from_secs(3600);
+        self.challenge_lifetime.max(self.ticket.lifetime).saturating_add(NOTICED)
+    }
+
     /// The seal's key.
     #[must_use]
     pub fn seal_key(&self) -> PathBuf {

@@ -237,11 +237,11 @@ fn seal(settings: &Settings) -> Item {
         state: State::NotHere,
         problem: None,
         purpose: "AES-256-GCM: challenges and tickets are given away under it, and taken back unread by anybody else",
-        made: "by serve, at its first start: 32 random bytes".to_owned(),
+        made: "by serve, at its first start and each month: 32 random bytes".to_owned(),
         place: place(&path),
         fails: "nodes with a ticket are refused, and must boot again; whoever has it can make tickets",
         expires: None,
-        rotates: "stop the gateway, remove the file, start it".to_owned(),
+        rotates: "by itself each month, or seal rotate; if it was stolen: stop the gateway, remove the file, start it".to_owned(),
     };
     if !path.exists() {
         return item;

@@ -39,7 +39,7 @@ const fn refuse() -> Earns {
 }
 
 /// Which of a pool's two configs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfigSet {
     /// What a node needs to submit its CSR; no secrets.

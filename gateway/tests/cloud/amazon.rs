@@ -206,6 +206,16 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
             .next_step
             .contains(&format!("attest-gateway node release {identity}"))
     );
+    // That is what the store says; the evidence held, and the auditor sees both.
+    assert_eq!(
+        (&record["decided_by"], site::again(&gateway, &record).as_str()),
+        (&"store".into(), "accepted")
+    );
+    let table = gateway.command(&["audit"]);
+    assert!(
+        table.contains(" instance-claimed  trusted ") && !table.contains("DIFFERENT"),
+        "{table}"
+    );
     // Who knows the claimant's digest, which is in the log, does not know the claimant.
     let asked = thief.ask(&gateway, &[KIND]).await;
     let mut other = thief.evidence(&asked);

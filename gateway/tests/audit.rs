@@ -1,0 +1,283 @@
+//! What an auditor is told: that a log is as it was written, or what in it is not.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use attest::protocol::HexDigest;
+use serde_json::{Value, json};
+use support::{Gateway, POOL, bearer, challenge_request, next_boot, tpm};
+
+const EVIDENCE: &str = "/v1/attest/evidence";
+
+/// A log with a record of each kind, made by what the gateway does.
+struct Log {
+    gateway: Gateway,
+    records: Vec<Value>,
+    altered: PathBuf,
+}
+
+/// Where each kind of record stands in the log.
+const TRUSTED: usize = 0;
+const TICKET: usize = 1;
+const TICKET_AGAIN: usize = 2;
+const NAMED: usize = 3;
+const TOKEN: usize = 4;
+const NOTHING: usize = 5;
+const REFUSED_BY_EVIDENCE: usize = 6;
+const REFUSED_BY_STORE: usize = 7;
+const BY_DIGEST: usize = 8;
+const UNREAD: usize = 9;
+const TOKEN_REFUSED: usize = 10;
+const CHALLENGE: usize = 11;
+
+impl Log {
+    async fn written() -> Self {
+        let mut gateway = Gateway::init();
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+        gateway.run();
+        let (case, named, stranger) = (tpm(), tpm(), tpm());
+        gateway.endorse(&case, &[]);
+        gateway.endorse(&named, &["--name", "worker-1"]);
+        let ticket = bearer(&gateway.attest(next_boot(&case), Some("worker-0")).await.ticket());
+        for _ in 0..2 {
+            gateway.config("/config/worker", &[&ticket]).await;
+        }
+        gateway.attest(next_boot(&named), None).await.ticket();
+        let token = bearer(&gateway.token(&["--name", "rack"]));
+        gateway.config("/config/worker", &[&token]).await;
+        gateway.config("/config/worker", &[]).await;
+        let challenge = gateway.challenge(&case, None);
+        let forged = gateway.answer(next_boot(&case), &challenge);
+        gateway.post(EVIDENCE, &forged).await.refused(403, "quote-signature");
+        gateway
+            .attest(next_boot(&case), Some("worker-1"))
+            .await
+            .refused(403, "node-name-taken");
+        let challenge = gateway.challenge(&case, None);
+        let mut forged = gateway.answer(next_boot(&case), &challenge);
+        forged.evidence.tpm.as_mut().unwrap().secret_sha256 = HexDigest::from([0; 32]);
+        gateway.post(EVIDENCE, &forged).await.refused(403, "credential-mismatch");
+        forged.challenge.insert(0, 'A');
+        gateway.post(EVIDENCE, &forged).await.refused(403, "challenge-invalid");
+        gateway
+            .config("/config/worker", &["Bearer no-such-token"])
+            .await
+            .refused(403, "token-invalid");
+        let request = challenge_request(&stranger, "worker");
+        gateway.post("/v1/attest/challenge", &request).await.refused(403, "ek-not-endorsed");
+        Self {
+            records: gateway.records(),
+            altered: gateway.path("altered.jsonl"),
+            gateway,
+        }
+    }
+
+    /// What the auditor says of these lines, and whether all is well.
+    fn audit(&self, lines: &[String]) -> (bool, String) {
+        self.audit_with(lines, &[])
+    }
+
+    fn audit_with(&self, lines: &[String], options: &[&str]) -> (bool, String) {
+        fs::write(&self.altered, lines.join("\n") + "\n").unwrap();
+        let arguments = [&["audit", "--log", self.altered.to_str().unwrap()], options].concat();
+        let output = self.gateway.try_command(&arguments);
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.records.iter().map(Value::to_string).collect()
+    }
+
+    /// One field of one record is another; `null` is none. The auditor names the line, and says what it is about. Gives what is said
+    /// otherwise.
+    fn misses(&self, at: usize, field: &str, value: &Value, said: &str) -> Option<String> {
+        let mut record = self.records[at].clone();
+        let (parent, name) = field.rsplit_once('/').unwrap();
+        let parent = record.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        let before = parent.get(name).cloned();
+        if value.is_null() {
+            parent.remove(name);
+        } else {
+            parent.insert(name.to_owned(), value.clone());
+        }
+        assert_ne!(before, parent.get(name).cloned(), "{field} is as it was");
+        let mut lines = self.lines();
+        lines[at] = record.to_string();
+        let (sound, table) = self.audit(&lines);
+        // Of another id, its uses tell.
+        let named = ["/id", "/ticket/uses"].contains(&field) || table.contains(&format!("line {}: ", at + 1));
+        let found = !sound && named && table.contains("DIFFERENT") && table.contains(said);
+        (!found).then(|| {
+            format!(
+                "{at} {field} {value}: {said:?} is not in:
+{table}"
+            )
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_34_every_altered_field_is_found() {
+    let log = Log::written().await;
+    let (sound, table) = log.audit(&log.lines());
+    assert!(sound && table.contains("0 different"), "{table}");
+    assert!(table.contains("2 recorded by digest, 1 unread, 0 lines"), "{table}");
+    let at = log.records[TRUSTED]["at"].as_u64().unwrap();
+    let other_id = "ab".repeat(16);
+    let other_tpm = format!("tpm:{}", "ab".repeat(32));
+    let mut missed = Vec::new();
+    for (line, field, value, said) in [
+        (TRUSTED, "/v", json!(2), "v is"),
+        (TRUSTED, "/time", json!("2020-01-01T00:00:00Z"), "time is"),
+        (TRUSTED, "/at", json!(at + 1), "time is"),
+        (TRUSTED, "/id", json!(other_id), "earned_by"),
+        (TRUSTED, "/decision", json!("config"), "verdict"),
+        (TRUSTED, "/verdict", json!("served"), "verdict"),
+        (TRUSTED, "/verdict", json!("refused"), "code is missing"),
+        (TRUSTED, "/code", json!("pcr-mismatch"), "code"),
+        (TRUSTED, "/pool", json!("infra"), "pool is"),
+        (TRUSTED, "/shown", json!("cloud"), "shown is"),
+        (TRUSTED, "/kinds", json!(["tpm", "gcp"]), "kinds is"),
+        (TRUSTED, "/kinds", Value::Null, "kinds is"),
+        (TRUSTED, "/identity", json!(other_tpm), "identity is"),
+        (TRUSTED, "/identity", Value::Null, "identity is"),
+        (TRUSTED, "/instance", json!("gcp:p/1"), "instance is"),
+        (TRUSTED, "/name", json!("worker-9"), "name is"),
+        (TRUSTED, "/name", Value::Null, "name is"),
+        (TRUSTED, "/reason", json!("because"), "reason is"),
+        (TRUSTED, "/decided_by", json!("store"), "decided_by is"),
+        (TRUSTED, "/grant", json!("pre-approved"), "grant is"),
+        (TRUSTED, "/grant", Value::Null, "grant is missing"),
+        (TRUSTED, "/grants", Value::Null, "grants is missing"),
+        (TRUSTED, "/ticket", Value::Null, "ticket is missing"),
+        (TRUSTED, "/ticket/uses", json!(1), "no use 2"),
+        (TRUSTED, "/ticket/expires", json!(at - 1), "terms"),
+        (TRUSTED, "/claims", json!({}), "claims are not"),
+        (TRUSTED, "/claims", Value::Null, "claims are not"),
+        (TRUSTED, "/claims/tpm/reset_count", json!(1), "claims are not"),
+        (TRUSTED, "/claims/name", json!("worker-9"), "claims are not"),
+        (TRUSTED, "/earned_by", json!(other_id), "earned_by does not"),
+        (TRUSTED, "/use_number", json!(1), "use_number is there"),
+        (TRUSTED, "/config_sha256", json!("00"), "config_sha256 does not"),
+        (TRUSTED, "/spec_version", json!("3.4.0"), "spec_version does not"),
+        (TRUSTED, "/basis", Value::Null, "comes out as cannot"),
+        (TRUSTED, "/basis/challenge/pool", json!("infra"), "pool is"),
+        (
+            TRUSTED,
+            "/basis/challenge/issued",
+            json!(at + 10),
+            "its challenge could be answered",
+        ),
+        (
+            TRUSTED,
+            "/basis/evidence/tpm/pcrs/1",
+            json!("00".repeat(32)),
+            "comes out as quote-pcr-digest",
+        ),
+        (TRUSTED, "/basis/allowlisted", json!(false), "comes out as ek-not-endorsed"),
+        (TRUSTED, "/basis/policy", Value::Null, "comes out as cannot"),
+        (NAMED, "/name", json!("worker-9"), "name is"),
+        (NAMED, "/basis/allowlisted_name", json!("worker-9"), "name is"),
+        (TICKET, "/identity", json!(other_tpm), "identity is"),
+        (TICKET, "/name", json!("worker-9"), "name is"),
+        (TICKET, "/pool", json!("infra"), "pool is"),
+        (TICKET, "/earned_by", Value::Null, "earned_by is missing"),
+        (TICKET, "/earned_by", log.records[NAMED]["id"].clone(), "earned_by"),
+        (TICKET, "/earned_by", log.records[NOTHING]["id"].clone(), "earned_by"),
+        (TICKET, "/use_number", json!(2), "reason is"),
+        (TICKET, "/use_number", json!(9), "no use 9"),
+        (TICKET, "/use_number", Value::Null, "use_number is missing"),
+        (TICKET, "/grant", json!("pre-approved"), "grant is"),
+        (TICKET, "/config_sha256", Value::Null, "config_sha256 is missing"),
+        (TICKET, "/shown", json!("nothing"), "identity does not"),
+        (TICKET_AGAIN, "/id", log.records[TICKET]["id"].clone(), "earlier decision"),
+        (TICKET_AGAIN, "/claims", json!({}), "claims does not"),
+        (TOKEN, "/shown", json!("ticket"), "earned_by is missing"),
+        (TOKEN, "/use_number", json!(7), "reason is"),
+        (TOKEN, "/identity", json!(other_tpm), "identity does not"),
+        (TOKEN, "/name", Value::Null, "name is missing"),
+        (NOTHING, "/grant", json!("full"), "grant is"),
+        (NOTHING, "/name", json!("worker-9"), "name does not"),
+        (NOTHING, "/verdict", json!("trusted"), "verdict"),
+        (NOTHING, "/reason", json!("a friend"), "reason is"),
+        (REFUSED_BY_EVIDENCE, "/code", json!("pcr-mismatch"), "comes out as quote-signature"),
+        (REFUSED_BY_EVIDENCE, "/code", json!("node-revoked"), "decided_by is"),
+        (REFUSED_BY_EVIDENCE, "/code", json!("challenge-invalid"), "decided_by is"),
+        (REFUSED_BY_EVIDENCE, "/reason", json!("because"), "reason is"),
+        (REFUSED_BY_EVIDENCE, "/identity", json!(other_tpm), "identity is"),
+        (REFUSED_BY_EVIDENCE, "/pool", json!("infra"), "pool is"),
+        (REFUSED_BY_STORE, "/code", json!("quote-signature"), "comes out as trusted"),
+        (REFUSED_BY_STORE, "/decided_by", json!("evidence"), "decided_by is"),
+        (REFUSED_BY_STORE, "/claims", json!({}), "claims are not"),
+        (REFUSED_BY_STORE, "/name", json!("worker-9"), "name is"),
+        (BY_DIGEST, "/verdict", json!("trusted"), "comes out as cannot"),
+        (BY_DIGEST, "/code", json!("challenge-invalid"), "comes out as cannot"),
+        (BY_DIGEST, "/basis", Value::Null, "comes out as cannot"),
+        (UNREAD, "/identity", json!(other_tpm), "identity does not"),
+        (UNREAD, "/pool", json!("worker"), "pool is"),
+        (UNREAD, "/code", json!("pcr-mismatch"), "decided_by is"),
+        (TOKEN_REFUSED, "/code", json!("ticket-spent"), "not given for what was shown"),
+        (TOKEN_REFUSED, "/verdict", json!("served"), "grant is missing"),
+        (CHALLENGE, "/verdict", json!("trusted"), "verdict"),
+        (CHALLENGE, "/basis", Value::Null, "digests is missing"),
+        (CHALLENGE, "/claims", json!({}), "claims does not"),
+    ] {
+        missed.extend(log.misses(line, field, &value, said));
+    }
+    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_read_ends_nothing() {
+    let log = Log::written().await;
+    let lines = log.lines();
+    // The first line is gone: what it earned is used later, for longer than a ticket lives.
+    let mut later = log.records[TICKET].clone();
+    let at = later["at"].as_u64().unwrap() + 100_000;
+    later["at"] = json!(at);
+    later["time"] = json!(attest_gateway::clock::rfc3339(at));
+    later["id"] = json!("cd".repeat(16));
+    later["use_number"] = json!(3);
+    later["reason"] = json!("a ticket was shown, use 3");
+    let (sound, table) = log.audit(&[lines[NAMED].clone(), later.to_string()]);
+    assert!(!sound && table.contains("which earned nothing before it"), "{table}");
+    let (sound, table) = log.audit(&[lines[TRUSTED].clone(), later.to_string()]);
+    assert!(!sound && table.contains("its ticket was too old"), "{table}");
+    // A log that was rotated in a ticket's life begins with its use.
+    let begins = [lines[TICKET].clone()];
+    let (sound, table) = log.audit(&begins);
+    assert!(!sound && table.contains("which earned nothing before it"), "{table}");
+    let (sound, table) = log.audit_with(&begins, &["--continued"]);
+    assert!(
+        sound && table.contains("warning") && table.contains("is not in this log"),
+        "{table}"
+    );
+    // The same use a second time.
+    let mut twice = log.records[TICKET].clone();
+    twice["id"] = json!("cd".repeat(16));
+    let (sound, table) = log.audit(&[lines[TRUSTED].clone(), lines[TICKET].clone(), twice.to_string()]);
+    assert!(!sound && table.contains("use 1 was made before"), "{table}");
+    // Before what earned it.
+    let (sound, table) = log.audit(&[lines[TRUSTED].clone(), lines[TRUSTED].clone()]);
+    assert!(!sound && table.contains("earlier decision"), "{table}");
+    let mut old = lines.clone();
+    old.swap(NOTHING, TRUSTED);
+    assert!(log.audit(&old).1.contains("line "), "moved");
+    // What cannot be read is named, and the rest is read.
+    let mut broken = lines.clone();
+    broken.insert(1, "{\"v\":1,\u{0}".to_owned());
+    broken.insert(4, "\u{fffd}".to_owned());
+    let (sound, table) = log.audit(&broken);
+    assert!(
+        !sound && table.contains("line 2: cannot be read") && table.contains("line 5: cannot be read"),
+        "{table}"
+    );
+    assert!(
+        table.contains("0 different") && table.contains("2 lines that cannot be read"),
+        "{table}"
+    );
+}

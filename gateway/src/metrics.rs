@@ -26,6 +26,7 @@ pub struct Metrics {
     cloud_fetches: Family<FetchLabels, Counter>,
     google_keys_stale: Gauge,
     clock_ahead: Gauge,
+    log_broken: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -144,7 +145,14 @@ impl Default for Metrics {
             "By how much the clock is ahead of the time that the store believes: it has jumped, or the gateway was stopped",
             clock_ahead.clone(),
         );
+        let log_broken = Gauge::default();
+        registry.register(
+            "log_broken",
+            "1 while the attestation log cannot be written: nodes get 503 until it can",
+            log_broken.clone(),
+        );
         Self {
+            log_broken,
             registry,
             decisions,
             pool_broken,
@@ -253,6 +261,11 @@ impl Metrics {
         self.clock_ahead.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
+    /// Says whether the attestation log cannot be written.
+    pub fn log_broken(&self, broken: bool) {
+        self.log_broken.set(i64::from(broken));
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -304,6 +317,7 @@ mod tests {
         metrics.cloud_fetched("aws-sts", Fetched::Limited);
         metrics.google_keys_stale(true);
         metrics.clock_ahead(7);
+        metrics.log_broken(true);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -320,6 +334,7 @@ mod tests {
             r#"attest_gateway_cloud_fetches_total{what="aws-sts",result="limited"} 1"#,
             "attest_gateway_google_keys_stale 1",
             "attest_gateway_clock_ahead_seconds 7",
+            "attest_gateway_log_broken 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

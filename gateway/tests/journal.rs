@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use support::{Gateway, POOL, tpm};
+use support::{Answer, Gateway, POOL, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
@@ -63,6 +63,62 @@ async fn what_cannot_be_recorded_is_not_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
+    const LIMIT_BLOCKS: usize = 400;
+    let mut gateway = Gateway::init();
+    // The store is made without that limit.
+    gateway.endorse(&tpm(), &[]);
+    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
+    let log = gateway.path("state/attestation.jsonl");
+    fs::write(&log, &filler).unwrap();
+    let mut shell = Command::new("bash");
+    shell
+        .arg("-c")
+        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
+        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
+        .arg(gateway.path("gateway.toml"));
+    gateway.run_as(shell);
+    let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    assert_eq!(ready().await.status.as_u16(), 200);
+    gateway.config("/config/worker", &[]).await.try_again();
+    let unready = ready().await;
+    assert_eq!(
+        (unready.status.as_u16(), String::from_utf8(unready.body).unwrap().trim()),
+        (503, "the attestation log cannot be written")
+    );
+    assert_eq!(fs::read_to_string(&log).unwrap(), filler);
+    // As `copytruncate` does it: the file is shorter than it was, and stays without a gap.
+    OpenOptions::new().write(true).truncate(true).open(&log).unwrap();
+    gateway
+        .config("/config/worker", &[])
+        .await
+        .is_config(&gateway.rendered(POOL, "pre-approved"));
+    assert_eq!(ready().await.status.as_u16(), 200);
+    assert_eq!(gateway.records().len(), 1);
+    assert!(!fs::read(&log).unwrap().contains(&0));
+    assert!(!gateway.path("state/attestation.probe").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_rotated_by_moving_it_and_a_signal() {
+    let gateway = Gateway::start();
+    let ticket = support::bearer(&gateway.ticket().await);
+    gateway.config("/config/worker", &[&ticket]).await;
+    let (log, old) = (gateway.path("state/attestation.jsonl"), gateway.path("state/attestation.jsonl.1"));
+    fs::rename(&log, &old).unwrap();
+    gateway.hang_up();
+    gateway.line(|line| line.contains("the attestation log was moved"));
+    gateway.config("/config/worker", &[&ticket]).await;
+    let lines = |path| fs::read_to_string(path).unwrap().lines().count();
+    assert_eq!((lines(&old), lines(&log)), (2, 1));
+    let [log, old] = [&log, &old].map(|path| path.to_str().unwrap());
+    let table = gateway.command(&["audit", "--log", old, "--log", log]);
+    assert!(table.contains("3 as recorded, 0 different"), "{table}");
+    gateway.command(&["audit", "--continued"]);
+    assert!(!gateway.try_command(&["audit"]).status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_state_is_nobody_elses() {
     let gateway = Gateway::start();
     gateway.ticket().await;
@@ -88,5 +144,5 @@ async fn two_gateways_do_not_write_one_log() {
     let second = support::program().args(["serve", "--config"]).arg(&other).output().unwrap();
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr);
-    assert!(said.contains("another") && said.contains("attestation.jsonl"), "{said}");
+    assert!(said.contains("another gateway") && said.contains("attestation log"), "{said}");
 }

@@ -14,7 +14,7 @@ pub(super) async fn alive() -> StatusCode {
     StatusCode::OK
 }
 
-/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, and when no pool is served. A pool that is
+/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, when the attestation log cannot be written, and when no pool is served. A pool that is
 /// not served, or in its last good state only, has a line, without the reason.
 pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, String) {
     let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
@@ -24,6 +24,9 @@ pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, S
     if let Err(error) = gateway.store.get(Kind::Clock, "readyz").await {
         tracing::error!(%error, "not ready");
         return unready("the store does not answer");
+    }
+    if !gateway.journal.is_writable().await {
+        return unready("the attestation log cannot be written");
     }
     let (served, troubles) = gateway.pools.health();
     let troubles = troubles.join("\n");

@@ -1,8 +1,5 @@
 //! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -11,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
 use super::counted::{self, Recording, Strangers};
+use super::log_file::LogFile;
 use super::record::{Decision, Line, Record, Shown, Verdict};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -19,8 +17,6 @@ use crate::store::Store;
 const BATCH_LIMIT: usize = 256;
 /// Records that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
-/// How much of the file's end is read at a time when looking for a torn line.
-const CHUNK_BYTES: u64 = 64 * 1024;
 
 /// The attestation log cannot be written: nothing may be answered that it should hold.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +54,13 @@ impl<T> Recorded<T> {
     }
 }
 
+/// What the writer does, in this order.
+enum Work {
+    Append(Append),
+    Reopen(oneshot::Sender<Result<bool, JournalError>>),
+    Probe(oneshot::Sender<bool>),
+}
+
 struct Append {
     line: Vec<u8>,
     blobs: Vec<(String, Vec<u8>)>,
@@ -67,7 +70,7 @@ struct Append {
 /// The attestation log, open for appending.
 #[derive(Debug)]
 pub struct Journal {
-    appends: mpsc::SyncSender<Append>,
+    work: mpsc::SyncSender<Work>,
     metrics: Arc<Metrics>,
     store: Option<Arc<dyn Store>>,
     strangers: Strangers,
@@ -80,52 +83,22 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Io`].
     pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
-        let io = |source| JournalError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(io)?;
-        // Two writers would cut off each other's lines. The lock goes with the file, however the process ends.
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(io(error)),
-        }
-        let length = file.metadata().map_err(io)?.len();
-        let whole = end_of_last_line(&mut file, length).map_err(io)?;
-        if whole < length {
-            file.set_len(whole).map_err(io)?;
-        }
-        file.sync_all().map_err(io)?;
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
-        }
-        let (appends, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
+        let (log, cut) = LogFile::open(path)?;
+        let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         thread::Builder::new()
             .name("attestation-log".to_owned())
-            .spawn(move || {
-                Writer {
-                    file,
-                    length: whole,
-                    blobs,
-                    broken: false,
-                }
-                .run(&receiver)
-            })
-            .map_err(io)?;
+            .spawn(move || Writer { log, blobs }.run(&receiver))
+            .map_err(|source| JournalError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
         let journal = Self {
-            appends,
+            work,
             metrics,
             store: None,
             strangers: Strangers::default(),
         };
-        Ok((journal, length - whole))
+        Ok((journal, cut))
     }
 
     /// Has each line say how far this store has come.
@@ -135,6 +108,25 @@ impl Journal {
             store: Some(store),
             ..self
         }
+    }
+
+    /// Goes on in the file that has the log's name now, after it was moved. Says whether it was.
+    ///
+    /// # Errors
+    /// [`JournalError`]: it goes on in the file that was moved.
+    pub async fn reopen(&self) -> Result<bool, JournalError> {
+        let (done, reopened) = oneshot::channel();
+        self.work.try_send(Work::Reopen(done)).map_err(|_| JournalError::Failed)?;
+        reopened.await.map_err(|_| JournalError::Failed)?
+    }
+
+    /// Whether a record could be written now.
+    pub async fn is_writable(&self) -> bool {
+        let (done, found) = oneshot::channel();
+        let asked = self.work.try_send(Work::Probe(done)).is_ok();
+        let writable = asked && found.await.unwrap_or(false);
+        self.metrics.log_broken(!writable);
+        writable
     }
 
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
@@ -190,78 +182,65 @@ impl Journal {
 
     async fn append(&self, line: Vec<u8>, blobs: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
-        self.appends
-            .try_send(Append { line, blobs, done })
+        self.work
+            .try_send(Work::Append(Append { line, blobs, done }))
             .map_err(|_| JournalError::Failed)?;
-        if !written.await.unwrap_or(false) {
+        let written = written.await.unwrap_or(false);
+        self.metrics.log_broken(!written);
+        if !written {
             return Err(JournalError::Failed);
         }
         Ok(())
     }
 }
 
-/// Where the last whole line ends, in bytes from the start.
-fn end_of_last_line(file: &mut File, length: u64) -> std::io::Result<u64> {
-    let mut end = length;
-    while end > 0 {
-        let start = end.saturating_sub(CHUNK_BYTES);
-        file.seek(SeekFrom::Start(start))?;
-        let mut chunk = Vec::new();
-        Read::by_ref(file).take(end - start).read_to_end(&mut chunk)?;
-        if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
-            let newline = u64::try_from(newline).unwrap_or(0);
-            return Ok(start + newline + 1);
-        }
-        end = start;
-    }
-    Ok(0)
-}
-
 struct Writer {
-    file: File,
-    /// Bytes of whole, durable lines.
-    length: u64,
+    log: LogFile,
     blobs: Blobs,
-    /// A failed write could not be undone: the file's end is unknown, and nothing more is written.
-    broken: bool,
 }
 
 impl Writer {
-    fn run(mut self, appends: &mpsc::Receiver<Append>) {
-        while let Ok(first) = appends.recv() {
-            let batch: Vec<Append> = std::iter::once(first).chain(appends.try_iter().take(BATCH_LIMIT - 1)).collect();
-            let result = self.write(&batch);
-            if let Err(error) = &result {
-                tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
-                self.undo();
+    fn run(mut self, work: &mpsc::Receiver<Work>) {
+        while let Ok(first) = work.recv() {
+            let mut batch = Vec::new();
+            for work in std::iter::once(first).chain(work.try_iter().take(BATCH_LIMIT - 1)) {
+                match work {
+                    Work::Append(append) => batch.push(append),
+                    // What was asked for before stands in the file that was there before.
+                    Work::Reopen(done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.log.reopen()));
+                    }
+                    Work::Probe(done) => drop(done.send(self.log.is_writable())),
+                }
             }
-            for append in batch {
-                // Whoever asked may be gone; the line stays.
-                let _ = append.done.send(result.is_ok());
-            }
+            self.append(batch);
+        }
+    }
+
+    fn append(&mut self, batch: Vec<Append>) {
+        if batch.is_empty() {
+            return;
+        }
+        let result = self.write(&batch);
+        if let Err(error) = &result {
+            tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
+        }
+        for append in batch {
+            // Whoever asked may be gone; the line stays.
+            let _ = append.done.send(result.is_ok());
         }
     }
 
     fn write(&mut self, batch: &[Append]) -> Result<(), BlobError> {
-        let io = |source| BlobError::Io {
-            path: "the attestation log".into(),
-            source,
-        };
-        if self.broken {
-            return Err(io(std::io::Error::other("an earlier write failed and could not be undone")));
-        }
         for (name, content) in batch.iter().flat_map(|append| &append.blobs) {
             self.blobs.put(name, content)?;
         }
         let lines: Vec<u8> = batch.iter().flat_map(|append| append.line.iter().copied()).collect();
-        self.file.write_all(&lines).and_then(|()| self.file.sync_data()).map_err(io)?;
-        self.length += u64::try_from(lines.len()).unwrap_or(0);
-        Ok(())
-    }
-
-    /// Cuts off what a failed write may have left: none of it was acknowledged.
-    fn undo(&mut self) {
-        self.broken = self.broken || self.file.set_len(self.length).and_then(|()| self.file.sync_all()).is_err();
+        self.log.append(&lines).map_err(|source| BlobError::Io {
+            path: "the attestation log".into(),
+            source,
+        })
     }
 }
 
@@ -332,6 +311,7 @@ fn show(record: &Record) {
 mod tests {
     use std::fs;
 
+    use super::super::log_file::CHUNK_BYTES;
     use super::*;
 
     fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
@@ -416,6 +396,47 @@ mod tests {
         assert!(log.lines().count() == 1 && log.contains("\"b\""), "{log}");
     }
 
+    #[tokio::test]
+    async fn a_log_that_is_moved_is_left_alone_once_it_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = open(folder.path()).unwrap();
+        let (log, moved) = (folder.path().join("attestation.jsonl"), folder.path().join("attestation.jsonl.1"));
+        let count = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+        journal.record(&record("a"), Vec::new(), ()).await.unwrap();
+        assert!(!journal.reopen().await.unwrap(), "nobody has moved it");
+        fs::rename(&log, &moved).unwrap();
+        journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+        assert!(journal.reopen().await.unwrap());
+        journal.record(&record("c"), Vec::new(), ()).await.unwrap();
+        assert_eq!((count(&moved), count(&log)), (2, 1));
+        // The lock is on the new one, and not on the old one any longer.
+        assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
+        fs::File::open(&moved).unwrap().try_lock().unwrap();
+        // What cannot be opened is said, and the log goes on where it was.
+        fs::rename(&log, folder.path().join("attestation.jsonl.2")).unwrap();
+        fs::create_dir(&log).unwrap();
+        journal.reopen().await.unwrap_err();
+        journal.record(&record("d"), Vec::new(), ()).await.unwrap();
+        assert_eq!(count(&folder.path().join("attestation.jsonl.2")), 2);
+    }
+
+    #[test]
+    fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
+        for (before, emptied, after) in [("a\n", false, "a\n"), ("a\n", true, ""), ("", false, "")] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("log");
+            let (mut log, _) = LogFile::open(&path).unwrap();
+            log.append(before.as_bytes()).unwrap();
+            log.tear(b"half a li");
+            if emptied {
+                fs::write(&path, "").unwrap();
+            }
+            log.append(b"b\n").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{after}b\n"));
+            assert!(log.is_writable());
+        }
+    }
+
     #[test]
     fn text_from_outside_cannot_look_like_another_line() {
         assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
@@ -426,12 +447,9 @@ mod tests {
     fn a_line_that_cannot_be_made_durable_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
-        let file = OpenOptions::new().write(true).open("/dev/null").unwrap();
         let mut writer = Writer {
-            file,
-            length: 0,
+            log: LogFile::on_device(Path::new("/dev/null")),
             blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
-            broken: false,
         };
         let (done, _written) = oneshot::channel();
         let append = Append {
@@ -440,6 +458,5 @@ mod tests {
             done,
         };
         assert!(writer.write(&[append]).is_err());
-        assert_eq!(writer.length, 0);
     }
 }

@@ -6,6 +6,7 @@ mod blobs;
 mod counted;
 mod digests;
 mod journal;
+mod log_file;
 mod pending;
 mod reason;
 mod record;

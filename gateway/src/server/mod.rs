@@ -99,6 +99,7 @@ pub struct Server {
 
 /// The administrator's signal, for each who listens to it.
 struct Hangup {
+    log: Signal,
     pools: Signal,
     certificates: Signal,
     clouds: Signal,
@@ -156,6 +157,7 @@ impl Server {
         } = found;
         let hangup = Hangup {
             pools: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
+            log: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
             certificates: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
             clouds: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
         };
@@ -249,6 +251,7 @@ impl Server {
         background.spawn(sum_up(Arc::clone(&gateway)));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { watch(&watched.pools, hangup.pools).await });
+        background.spawn(reopen_log(Arc::clone(&gateway), hangup.log));
         let watched = Arc::clone(&gateway);
         background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
         let watched = Arc::clone(&gateway);
@@ -318,6 +321,23 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
     if let Err(error) = axum::serve(listener, api::metrics_router(gateway)).await {
         tracing::warn!(%error, "metrics are not served any longer");
+    }
+}
+
+/// Goes on in a new attestation log after the old one was moved.
+async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        match gateway.journal.reopen().await {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("the attestation log was moved: a new one is begun");
+                // What the old one knows of the store is not looked at any longer; and what it holds is settled.
+                if let Err(error) = gateway.store.keep_mark().await {
+                    tracing::warn!(%error, "cannot note how far the store has come");
+                }
+            }
+            Err(error) => tracing::error!(%error, "a new attestation log cannot be begun; the one that was moved is written on"),
+        }
     }
 }
 

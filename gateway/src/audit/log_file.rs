@@ -1,0 +1,191 @@
+//! The log's file: whole lines at its end, whoever moves or empties it meanwhile.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Result, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::journal::JournalError;
+
+/// How much of the file's end is read at a time when looking for a torn line.
+pub(super) const CHUNK_BYTES: u64 = 64 * 1024;
+/// What is written beside the log to see whether there is room: a record of a TPM with its claims, and some more.
+const PROBE_BYTES: usize = 64 * 1024;
+/// How long what was found is believed: whoever asks for it costs no more than one write in that time.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// The file, locked: two writers would cut off each other's lines. The lock goes with the file, however the process ends.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: File,
+    /// Where a write began that failed and could not be undone: cut off before anything else is written.
+    torn: Option<u64>,
+    /// Whether the last write was one.
+    writable: bool,
+    probed: Option<(Instant, bool)>,
+}
+
+impl LogFile {
+    /// Opens the file, and makes it if there is none. A last line without its end was never acknowledged: it is cut off, and the number
+    /// of bytes cut is given.
+    pub(super) fn open(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
+        let io = |source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let length = file.metadata().map_err(io)?.len();
+        let whole = end_of_last_line(&mut file, length).map_err(io)?;
+        if whole < length {
+            file.set_len(whole).map_err(io)?;
+        }
+        file.sync_all().map_err(io)?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        let log = Self {
+            path: path.to_owned(),
+            file,
+            torn: None,
+            writable: true,
+            probed: None,
+        };
+        Ok((log, length - whole))
+    }
+
+    /// Goes on in the file that has the log's name now: another one, if this was moved. Says whether it was.
+    pub(super) fn reopen(&mut self) -> std::result::Result<bool, JournalError> {
+        let same = |there: fs::Metadata| {
+            let here = self.file.metadata()?;
+            Ok::<_, std::io::Error>((here.dev(), here.ino()) == (there.dev(), there.ino()))
+        };
+        if fs::metadata(&self.path).and_then(same).unwrap_or(false) {
+            return Ok(false);
+        }
+        *self = Self::open(&self.path)?.0;
+        Ok(true)
+    }
+
+    /// Appends whole lines, durably. What a failed write may have left is cut off: none of it was acknowledged.
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<()> {
+        let written = self.try_append(lines);
+        self.writable = written.is_ok();
+        self.probed = None;
+        written
+    }
+
+    fn try_append(&mut self, lines: &[u8]) -> Result<()> {
+        self.mend()?;
+        // The real end: somebody may have emptied the file since the last write.
+        let begin = self.file.metadata()?.len();
+        let written = self.file.write_all(lines).and_then(|()| self.file.sync_data());
+        if written.is_err() {
+            self.torn = Some(begin);
+            if let Err(error) = self.mend() {
+                tracing::error!(%error, "what a failed write has left in the attestation log cannot be cut off yet");
+            }
+        }
+        written
+    }
+
+    /// Cuts off what a failed write has left, and no more; a file that is shorter by now is never made longer.
+    fn mend(&mut self) -> Result<()> {
+        let Some(begin) = self.torn else { return Ok(()) };
+        let length = self.file.metadata()?.len();
+        let whole = end_of_last_line(&mut self.file, length.min(begin))?;
+        if whole < length {
+            self.file.set_len(whole)?;
+            self.file.sync_all()?;
+        }
+        self.torn = None;
+        Ok(())
+    }
+
+    /// On a device, which can be no log.
+    #[cfg(test)]
+    pub(super) fn on_device(path: &Path) -> Self {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        Self {
+            path: path.to_owned(),
+            file,
+            torn: None,
+            writable: true,
+            probed: None,
+        }
+    }
+
+    /// As if a write had failed after these bytes, and could not be undone.
+    #[cfg(test)]
+    pub(super) fn tear(&mut self, bytes: &[u8]) {
+        self.torn = self.file.metadata().ok().map(|metadata| metadata.len());
+        self.writable = false;
+        drop(self.file.write_all(bytes));
+    }
+
+    /// Whether a record could be written: after a failure only a write can tell; otherwise a file beside the log, which goes again.
+    pub(super) fn is_writable(&mut self) -> bool {
+        if let Some((at, found)) = self.probed
+            && at.elapsed() < PROBE_EVERY
+        {
+            return found;
+        }
+        let found = self
+            .try_writing()
+            .inspect_err(|error| tracing::error!(%error, "the attestation log cannot be written"));
+        self.writable = found.is_ok();
+        self.probed = Some((Instant::now(), self.writable));
+        self.writable
+    }
+
+    fn try_writing(&mut self) -> Result<()> {
+        let room = vec![b' '; PROBE_BYTES];
+        if !self.writable {
+            // Without a line's end: whatever becomes of it is cut off, at the next start if not now.
+            self.mend()?;
+            self.torn = Some(self.file.metadata()?.len());
+            let written = self.file.write_all(&room).and_then(|()| self.file.sync_data());
+            self.mend()?;
+            return written;
+        }
+        let beside = self.path.with_extension("probe");
+        let written = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&beside)
+            .and_then(|mut file| file.write_all(&room).and_then(|()| file.sync_data()));
+        fs::remove_file(&beside)?;
+        written
+    }
+}
+
+/// Where the last whole line ends, in bytes from the start.
+fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
+    let mut end = length;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK_BYTES);
+        file.seek(SeekFrom::Start(start))?;
+        let mut chunk = Vec::new();
+        Read::by_ref(file).take(end - start).read_to_end(&mut chunk)?;
+        if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
+            let newline = u64::try_from(newline).unwrap_or(0);
+            return Ok(start + newline + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}

@@ -139,7 +139,7 @@ async fn attack_25_no_refusal_of_evidence_tells_how_to_answer_its_challenge() {
     let (case, other, stranger) = (tpm(), tpm(), tpm());
     gateway.endorse(&case, &[]);
     gateway.endorse(&other, &["--name", "worker-0"]);
-    gateway.command(&["node", "revoke", "worker-9"]);
+    gateway.command(&["node", "revoke", "worker-9", "--anyway"]);
     for way in &WAYS {
         attack(&gateway, &case, way).await;
     }

@@ -86,7 +86,7 @@ mutants: toolchain ## mutation tests of what decides (hours); FILE=attest/src/tp
 	fi
 	echo "== Mutants: which alterations no test notices; build/mutants has the details"
 	mkdir -p build/mutants
-	$(CARGO) mutants --output build/mutants $(if $(FILE),--file '$(FILE)')
+	$(CARGO) mutants --output build/mutants $(if $(FILE),--re '$(FILE)')
 
 images: ## what the VMs boot, in build/images (1-2 minutes, then kept)
 	@swtpm-tests/images/build all

@@ -14,6 +14,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest::gcp::vtpm::VtpmRoots;
 use attest::protocol::{Attester, ChallengeRequest};
 use attest::tpm::ak::AkPublic;
 use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, HashAlg, Reject, Submission};
@@ -99,6 +100,18 @@ fn attack_32_without_a_makers_root_the_allowlist_is_all() {
     ));
     // The list is about one EK, whoever else the maker has certified.
     refused(&certified(&maker), &none.allow(digest), "ek-not-endorsed");
+}
+
+/// Where Google has to say which instance it is, a certificate of its CA that says none is not enough.
+#[test]
+fn a_pool_of_instances_takes_certificates_of_instances() {
+    let maker = Maker::new("Google");
+    let roots = VtpmRoots::new(vec![maker.root().into()], Vec::new()).unwrap();
+    refused(
+        &certified(&maker),
+        &Endorsements::of_gcp_instances(Arc::new(roots)),
+        "gcp-vtpm-no-instance",
+    );
 }
 
 /// TPM 2.0 Part 1, "Names": the hash algorithm's identifier, and by that the digest of the public area as it is on the wire. A TPM gives the

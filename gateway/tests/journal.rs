@@ -144,5 +144,5 @@ async fn two_gateways_do_not_write_one_log() {
     let second = support::program().args(["serve", "--config"]).arg(&other).output().unwrap();
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr);
-    assert!(said.contains("another gateway") && said.contains("attestation log"), "{said}");
+    assert!(said.contains("another") && said.contains("attestation.jsonl"), "{said}");
 }

@@ -61,8 +61,8 @@ pub enum ServeError {
     /// What the settings name.
     #[error(transparent)]
     Faults(#[from] Faults),
-    /// Another gateway serves with this state.
-    #[error("{0}: another gateway is writing the attestation log there")]
+    /// Another gateway serves with this state: it writes its attestation log.
+    #[error("another gateway is writing {0}")]
     Served(std::path::PathBuf),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
@@ -307,7 +307,9 @@ impl Server {
 async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Found, ServeError> {
     let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
     inspection.log();
-    inspection.into_found()?.ok_or_else(|| ServeError::Served(settings.state.clone()))
+    inspection
+        .into_found()?
+        .ok_or_else(|| ServeError::Served(settings.attestation_log()))
 }
 
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {

@@ -187,8 +187,8 @@ fn key(settings: &Settings) -> Item {
 fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
     match (read, source::exposed(path)) {
         (Err(problem), _) => item.problem(problem),
-        (Ok(()), Some(exposed)) if exposed.to_everybody => item.problem(exposed),
-        (Ok(()), _) => item,
+        (Ok(()), Some(exposed)) => item.problem(exposed),
+        (Ok(()), None) => item,
     }
 }
 

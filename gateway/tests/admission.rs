@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use attest_gateway::admission::Spending;
-use attest_gateway::audit::{Decision, Record};
+use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
 use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, tpm};
@@ -154,14 +154,20 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
     fetch(&gateway, &stranger, &wrong).await.refused(403, "ticket-invalid");
     // As if it had been refused for half an hour.
     let mut refusal = Record::new(
-        "d".to_owned(),
+        String::new(),
         Decision::Challenge,
         running.clock.now().as_secs(),
         format!("{STRANGER}:1"),
         POOL.to_owned(),
     );
+    refusal.code = Some("ek-not-endorsed".to_owned());
+    refusal.basis = Some(Basis {
+        digests: Some(Digests::default()),
+        ..Basis::default()
+    });
     refusal.reason = "x".repeat(1024 * 1024);
-    for _ in 0..40 {
+    for number in 0..40 {
+        refusal.id = format!("{number:032x}");
         running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
     }
     let bytes = || fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len();

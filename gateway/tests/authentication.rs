@@ -213,7 +213,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
         instance: None,
         name: None,
         pool: POOL,
-        decision: "d",
+        decision: "dddddddddddddddddddddddddddddddd",
         by_allowlist: false,
     };
     let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);

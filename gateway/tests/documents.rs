@@ -82,6 +82,30 @@ fn every_setting_is_described() {
     }
 }
 
+/// The fields that a table of fields has.
+fn fields(table: &str) -> BTreeSet<&str> {
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    rows.map(|(field, _)| field).collect()
+}
+
+#[test]
+fn the_logs_table_has_the_fields_of_its_schema() {
+    let schema: serde_json::Value = serde_json::from_str(&document("docs/attestation-log.schema.json")).unwrap();
+    let of = |pointer: &str, prefix: &str| -> Vec<String> {
+        let properties = schema.pointer(pointer).and_then(serde_json::Value::as_object).unwrap().iter();
+        properties
+            .filter(|(_, field)| field.get("deprecated").is_none())
+            .map(|(name, _)| format!("{prefix}{name}"))
+            .collect()
+    };
+    let known = [of("/properties", ""), of("/$defs/basis/properties", "basis.")].concat();
+    let configuration = document("docs/configuration.md");
+    let (_, section) = configuration.split_once("\n### Schema, version 1\n").unwrap();
+    let section = section.split("\n### ").next().unwrap_or_default();
+    assert!(section.contains("](attestation-log.schema.json)"));
+    assert_eq!(fields(section), known.iter().map(String::as_str).collect());
+}
+
 #[test]
 fn the_protocols_test_vector_is_right() {
     let extra_data = qualifying_data(&[7; 32], PURPOSE_CONFIG, "worker", &SpkiSha256([9; 32]));

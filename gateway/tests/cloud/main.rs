@@ -8,6 +8,7 @@ mod first_use;
 mod google;
 mod inventory;
 mod join;
+mod log_schema;
 mod machine;
 mod microsoft;
 mod outage;

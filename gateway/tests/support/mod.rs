@@ -15,6 +15,7 @@
 pub mod soft_tpm;
 
 pub mod kubelet;
+pub mod log_schema;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -351,6 +352,10 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.kill();
+        // Whatever a test has brought about, it is recorded as the documents say.
+        if !thread::panicking() {
+            log_schema::check_log(&self.path("state/attestation.jsonl"));
+        }
     }
 }
 

@@ -1,0 +1,214 @@
+//! The log's schema, which `docs/attestation-log.schema.json` gives: all that is written is in it, and all that is in it is written. Every
+//! test's gateway has its log checked at its end; here is one record of each kind.
+
+#[path = "../../../attest/tests/log_builder/mod.rs"]
+mod log_builder;
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use attest::Kind;
+use attest::tpm::wire::HashAlg;
+use attest_gateway::audit::{Decision, Record};
+use cloud_fixtures::aws::Sts;
+use serde_json::{Value, json};
+
+use crate::machine::Machine;
+use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
+use crate::support::kubelet::{self, Cluster, embedded, in_process};
+use crate::support::log_schema::{LOG, Schema};
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, next_boot, tpm};
+
+/// Ways to a config, and refusals of those who prove nothing.
+async fn configs() -> Vec<Value> {
+    let cluster = Cluster::new();
+    let mut gateway = kubelet::init(&cluster);
+    gateway.edit_pool(POOL, "\ntoken = \"refuse\"", "\ntoken = \"full\"");
+    let maker = Maker::new("A maker of TPMs");
+    site::write(&gateway, "ek-roots/maker.der", maker.root());
+    let by_maker = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+    gateway.edit_pool("infra", "endorsement = \"allowlist\"", by_maker);
+    gateway.run();
+    let (event_log, pcrs) = log_builder::like_a_server();
+    let (case, stranger) = (tpm(), tpm());
+    gateway.endorse(&case, &["--name", "worker-0"]);
+    let measured = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs).but(|boot| {
+        boot.ek_area = case.ek_area.clone();
+        boot.event_log = Some(event_log);
+    });
+    let ticket = gateway.attest(measured, Some("worker-0")).await.ticket();
+    gateway.config("/config/worker", &[&bearer(&ticket)]).await;
+    let bought = tpm().but(|case| {
+        let (area, certificate) = maker.ek();
+        case.ek_area = area;
+        case.ek_certificate = Some(certificate);
+        case.pool = "infra".to_owned();
+    });
+    gateway.attest(bought, None).await.ticket();
+    // Its counters run backwards: an alert.
+    let set_back = next_boot(&case).but(|boot| boot.quoted.clock.reset_count = 0);
+    gateway.attest(set_back, None).await.ticket();
+    let token = bearer(&gateway.token(&["--name", "rack"]));
+    gateway.config("/config/worker", &[&token]).await;
+    let by_pointer = gateway.url("/config/worker?ca=0000000000000000");
+    gateway
+        .client
+        .get(by_pointer)
+        .header("user-agent", "Ignition/2.26.0")
+        .send()
+        .await
+        .unwrap();
+    kubelet::get(&gateway, &cluster.kubelet("worker-1"), kubelet::PATH).await;
+    let challenge = gateway.challenge(&case, None);
+    let mut answer = gateway.answer(next_boot(&case), &challenge);
+    answer.challenge.insert(0, 'A');
+    let evidence = "/v1/attest/evidence";
+    gateway.post(evidence, &answer).await.refused(403, "challenge-invalid");
+    gateway
+        .attest(next_boot(&case), Some("worker-9"))
+        .await
+        .refused(403, "node-name-taken");
+    let request = challenge_request(&stranger, POOL);
+    gateway.post("/v1/attest/challenge", &request).await.refused(403, "ek-not-endorsed");
+    gateway.records()
+}
+
+/// What so many ask for nothing that it is counted.
+async fn counted() -> Vec<Value> {
+    let gateway = Gateway::init();
+    let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let peer = format!("{}:1", Ipv4Addr::LOCALHOST);
+    let mut refusal = Record::new(
+        "d".repeat(32),
+        Decision::Challenge,
+        running.clock.now().as_secs(),
+        peer,
+        POOL.to_owned(),
+    );
+    refusal.reason = "x".repeat(1024 * 1024);
+    for _ in 0..20 {
+        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+    }
+    gateway.records()
+}
+
+/// Evidence of each kind.
+async fn evidence() -> Vec<Value> {
+    let inventory = "[inventory]\ninstances = \"instances.txt\"\n";
+    let mut gateway = site::init(r#"[["tpm", "gcp"]]"#, &[&TPM.replace("allowlist", "gcp-instance"), GCP, inventory]);
+    site::write(&gateway, "pools/worker/instances.txt", "gcp:example-project/152986662232938449\n");
+    let pools: [(&str, &str, &[&str], &[Kind]); 4] = [
+        ("worker", "", &[], &[Kind::Tpm, Kind::Gcp]),
+        ("caller", r#"[["aws-sts"]]"#, &[STS], &[Kind::AwsSts]),
+        (
+            "documents",
+            r#"[["aws-identity-document", "aws-nitro-tpm", "token"]]"#,
+            &[DOCUMENT, NITRO_TPM],
+            &[Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::Token],
+        ),
+        ("microsoft", r#"[["azure"]]"#, &[AZURE_RULES], &[Kind::Azure]),
+    ];
+    for (name, accepts, rules, _) in &pools[1..] {
+        site::pool(&gateway, name, accepts, rules);
+        site::configs(&gateway, name);
+    }
+    let mut machine = site::with_vtpm(Machine::new());
+    let sts = Sts::start("eu-central-1", vec![machine.session.clone()]);
+    site::reach_sts(&gateway, &sts);
+    gateway.run();
+    let token = gateway.command(&["token", "create", "--pool", "documents", "--name", "rack-7"]);
+    machine.token = token.trim().to_owned();
+    for (pool, _, _, kinds) in pools {
+        machine.pool = pool.to_owned();
+        machine.attest(&gateway, kinds).await.ticket();
+    }
+    gateway.records()
+}
+
+/// The fields of an object in any of the records.
+fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
+    let objects = records.iter().filter_map(|record| record.pointer(pointer)?.as_object());
+    objects.flat_map(|object| object.keys().map(String::as_str)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_is_the_schema() {
+    let records = [configs().await, counted().await, evidence().await].concat();
+    for record in &records {
+        LOG.check(record).unwrap_or_else(|error| panic!("{error}\n{record}"));
+    }
+    // One of each kind.
+    for (field, known) in [
+        ("decision", &["challenge", "evidence", "config", "counted"][..]),
+        ("verdict", &["trusted", "served", "refused"]),
+        ("shown", &["tpm", "cloud", "ticket", "token", "kubelet", "nothing", "unreadable"]),
+        ("decided_by", &["evidence", "store", "request"]),
+    ] {
+        let found: BTreeSet<&str> = records.iter().map(|record| record[field].as_str().unwrap()).collect();
+        for known in known {
+            assert!(found.contains(known), "no record has {field} {known}");
+        }
+    }
+    // No field of the schema is one that nothing writes.
+    for (definition, pointer) in [
+        ("", ""),
+        ("basis", "/basis"),
+        ("cloud", "/basis/cloud"),
+        ("challenge", "/basis/challenge"),
+        ("evidence", "/basis/evidence"),
+        ("policy", "/basis/policy"),
+        ("claims", "/claims"),
+    ] {
+        assert_eq!(written(&records, pointer), LOG.fields(definition), "{definition:?}");
+    }
+}
+
+#[test]
+fn what_the_schema_does_not_say_is_refused() {
+    let schema = json!({
+        "type": "object",
+        "required": ["a"],
+        "additionalProperties": false,
+        "properties": {
+            "a": { "$ref": "#/$defs/hex" },
+            "b": { "oneOf": [{ "type": "null" }, { "const": 1 }] },
+            "c": { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+            "d": { "type": "object", "propertyNames": { "pattern": "^[a-z]$" }, "additionalProperties": { "type": "boolean" } },
+            "e": { "type": "string", "deprecated": true },
+            "f": { "enum": ["x"] }
+        },
+        "$defs": { "hex": { "type": "string", "pattern": "^[0-9a-f]+$" } }
+    });
+    let checked = Schema::read(schema).unwrap();
+    let good = json!({ "a": "0f", "b": 1, "c": [0], "d": { "x": true }, "f": "x" });
+    checked.check(&good).unwrap();
+    for (field, value) in [
+        ("a", json!("0F")),
+        ("a", json!(7)),
+        ("b", json!(2)),
+        ("c", json!([0, -1])),
+        ("c", json!({})),
+        ("d", json!({ "X": true })),
+        ("d", json!({ "x": 1 })),
+        ("e", json!("as older releases wrote")),
+        ("f", json!("y")),
+        ("unknown", json!(null)),
+    ] {
+        let mut bad = good.clone();
+        bad[field] = value;
+        let error = checked.check(&bad).unwrap_err();
+        assert!(error.starts_with(&format!("/{field}")), "{error}");
+    }
+    checked.check(&json!({ "b": 1 })).unwrap_err();
+    checked.check(&json!([])).unwrap_err();
+    // What would not be checked is no schema, wherever it stands.
+    for unknown in [
+        json!({ "maxLength": 3 }),
+        json!({ "items": { "format": "date-time" } }),
+        json!({ "type": "object" }),
+    ] {
+        Schema::read(json!({ "properties": { "a": { "oneOf": [unknown] } } })).unwrap_err();
+    }
+}

@@ -354,8 +354,8 @@ async fn forget(gateway: Arc<Gateway>) {
         match gateway.store.forget_expired(Tick { now, passed }).await {
             Ok(believed) => {
                 jumped = note_clock(&gateway, now, believed, jumped);
-                let believed = UnixTime::since_unix_epoch(Duration::from_secs(believed));
-                if let Err(error) = tokens::forget_expired(&*gateway.store, believed).await {
+                let both = UnixTime::since_unix_epoch(Duration::from_secs(believed.min(now)));
+                if let Err(error) = tokens::forget_expired(&*gateway.store, both).await {
                     tracing::warn!(%error, "cannot forget tokens that have expired");
                 }
             }

@@ -236,7 +236,7 @@ pub enum StoreError {
     /// Whether it was used is not known any longer.
     #[error(
         "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
-         The clock was set back: set it right, or `attest-gateway store accept` after it was wrong for long"
+         The clock was set back: set it right, if it is not; what expires later than that is taken"
     )]
     Forgotten {
         /// What it is.

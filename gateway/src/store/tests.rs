@@ -229,6 +229,17 @@ async fn attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgot
 }
 
 #[tokio::test]
+async fn a_store_that_was_begun_with_a_clock_ahead_goes_on_with_a_right_one() {
+    let (_folder, store) = open();
+    tick(&store, 60 * DAY, 0).await;
+    tick(&store, 1000, 300).await;
+    store.spend(thing("a", 1, 1600)).await.unwrap();
+    tick(&store, 1300, 300).await;
+    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    assert_eq!(store.spend(thing("b", 1, 1420)).await.unwrap(), Spend::Granted { use_number: 1 });
+}
+
+#[tokio::test]
 async fn attack_41_a_store_of_an_older_release_begins_with_the_oldest_thing_that_it_remembers() {
     let (_folder, store) = open();
     store.spend(thing("a", 1, 1600)).await.unwrap();

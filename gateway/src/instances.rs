@@ -143,13 +143,15 @@ impl Claim<'_> {
     }
 
     async fn take(&self, store: &dyn Store, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
-        let first = match holder.text() {
+        self.keep_from_others_than_its_nitro_tpm(store, instance, holder).await?;
+        let found = match holder.text() {
             Some(text) => store.insert(Kind::Instance, self.entry(instance.as_str(), text)?).await?,
             None => store.get(Kind::Instance, instance.as_str()).await?,
         };
-        let Some(first) = first.map(read).transpose()? else {
+        let Some(found) = found else {
             return Ok(None);
         };
+        let first = read(found.clone())?;
         let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
         if holder.text() == Some(&first.holder) || (*holder == Holder::Anybody && claimed_by_secret) {
             return Ok(None);
@@ -160,6 +162,11 @@ impl Claim<'_> {
         }
         // Whoever made up a secret can have been anybody; a TPM that is the instance's own cannot.
         if claimed_by_secret && self.claims.is_of_the_instances_own_tpm() {
+            if let Some(text) = holder.text() {
+                // If somebody was faster, it is no longer what was found, and whoever comes next finds that.
+                let own = self.entry(instance.as_str(), text)?;
+                store.change(Kind::Instance, vec![found], vec![own]).await?;
+            }
             return Ok(Some(format!(
                 "{instance} attests by its own TPM, and was claimed at {} from {} without it, by {}: if that was not this machine, somebody has its configuration",
                 rfc3339(first.at),
@@ -174,6 +181,26 @@ impl Claim<'_> {
         })
     }
 
+    /// A NitroTPM document says no account: an instance that has attested by it alone is held under another identity than its document has.
+    async fn keep_from_others_than_its_nitro_tpm(
+        &self,
+        store: &dyn Store,
+        instance: &NodeIdentity,
+        holder: &Holder,
+    ) -> Result<(), InstanceError> {
+        let Some(other) = by_nitro_tpm(instance.as_str()).filter(|_| self.claims.aws_nitro_tpm().is_none()) else {
+            return Ok(());
+        };
+        match store.get(Kind::Instance, &other).await?.map(read).transpose()? {
+            Some(first) if holder.text() != Some(&first.holder) => Err(InstanceError::Claimed {
+                instance: other,
+                first,
+                claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn entry(&self, instance: &str, holder: &str) -> Result<Entry, StoreError> {
         let record = InstanceRecord {
             holder: holder.to_owned(),
@@ -185,6 +212,13 @@ impl Claim<'_> {
             value: serde_json::to_string(&record).map_err(|source| unreadable(instance, source))?,
         })
     }
+}
+
+/// The identity that an instance of AWS has by its NitroTPM document alone, which says no account.
+#[must_use]
+pub fn by_nitro_tpm(identity: &str) -> Option<String> {
+    let (_, instance) = identity.strip_prefix("aws:")?.split_once('/')?;
+    Some(format!("aws-nitrotpm:{instance}"))
 }
 
 /// All instances that belong to somebody.

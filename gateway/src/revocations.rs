@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
 use crate::instances;
+use crate::instances::by_nitro_tpm;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
@@ -90,7 +91,7 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
         for kind in [Kind::Name, Kind::NameOf] {
             next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
         }
-        next.extend(other_identity(&who));
+        next.extend(by_nitro_tpm(&who));
         for (instance, record) in &instances {
             // Whoever made up a secret is no machine.
             if *instance == who && record.holder.starts_with("tpm:") {
@@ -108,12 +109,6 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
     }
     let names = all.iter().any(|who| is_node_name(who)) && all.len() > 1;
     Ok(Machine { all, seen: seen || names })
-}
-
-/// AWS's TPM document says no account, so the same instance has another identity by it.
-fn other_identity(identity: &str) -> Option<String> {
-    let (_, instance) = identity.strip_prefix("aws:")?.split_once('/')?;
-    Some(format!("aws-nitrotpm:{instance}"))
 }
 
 /// Revokes all that a machine is known by: nothing is given to it from now on, whatever it shows. Earlier revocations are replaced.
@@ -173,7 +168,7 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
 /// [`RevocationError`].
 pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
     let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
-    asked.extend(identities.iter().filter_map(|identity| other_identity(identity)));
+    asked.extend(identities.iter().filter_map(|identity| by_nitro_tpm(identity)));
     for name in names {
         asked.extend(store.get(Kind::Name, name).await?.map(|entry| entry.value));
     }

@@ -116,6 +116,8 @@ async fn documents_of_aws_alone_and_together() {
         |basis| basis["server_keys"] = json!(["ab".repeat(32)]),
         "nitro-tpm-user-data",
     );
+    // What belongs to its NitroTPM is not accepted without it.
+    gateway.command(&["node", "release", "aws-nitrotpm:i-0123456789abcdef0"]);
 
     let record = of(
         "both",
@@ -125,6 +127,7 @@ async fn documents_of_aws_alone_and_together() {
     )
     .await;
     assert_eq!(record["claims"]["aws_nitro_tpm"]["account"], "123456789012");
+    gateway.command(&["node", "release", AWS_IDENTITY]);
 
     let record = of("sts", &[Kind::AwsSts], AWS_IDENTITY, "AWS STS in eu-central-1: role worker-role").await;
     without(

@@ -139,8 +139,8 @@ async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_withou
     let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
     let alert = record["alerts"][0].as_str().unwrap();
     assert!(alert.contains(AWS_IDENTITY) && alert.contains("attests by its own TPM"), "{alert}");
-    gateway.command(&["node", "release", AWS_IDENTITY]);
-    // Once the TPM has it, nobody gets it without.
+    // Once the TPM has it, nobody gets it without: neither who came first.
+    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
     let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
     assert!(record.get("alerts").is_none());
     site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
@@ -163,4 +163,21 @@ async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_withou
     let identity = format!("tpm:{}", digest(machine.tpm.as_ref().unwrap()));
     let record = site::trusted(&gateway, &machine.attest(&gateway, &both).await, &identity, &both);
     assert!(record["alerts"][0].as_str().unwrap().contains("attests by its own TPM"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_an_instance_that_has_attested_by_its_nitrotpm_alone_is_not_had_by_its_document() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let gateway = site::start(
+        r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-nitro-tpm"], ["aws-identity-document"]]"#,
+        &[DOCUMENT, &unchecked],
+    );
+    let (_, instance) = AWS_IDENTITY.split_once('/').unwrap();
+    let identity = format!("aws-nitrotpm:{instance}");
+    let alone = [Kind::AwsNitroTpm];
+    site::trusted(&gateway, &Machine::new().attest(&gateway, &alone).await, &identity, &alone);
+    let document = [Kind::AwsIdentityDocument];
+    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
+    let both = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
+    site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
 }

@@ -11,8 +11,12 @@ use super::{Kind, Spendable, StoreError, Tick, uses};
 /// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
 /// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
 const CATCH_UP: u64 = 10;
-/// How much longer than it could be used a thing is remembered: how far the clock may be set back without anything having to be refused.
-pub(super) const REMEMBERED_SECONDS: u64 = 24 * 3600;
+/// What is forgotten by time, and how many seconds after it could last be used: how far the clock may be set back without anything having to
+/// be refused. A node asks for a challenge whenever it needs one, and whoever asks for all that there are makes 250 rows a second: an hour of
+/// them is 170 MB, a day would be four gigabytes. A ticket costs an attestation. What is not here goes with what it belongs to: a token's uses.
+const REMEMBERED: [(Kind, u64); 2] = [(Kind::Challenge, 3600), (Kind::Ticket, 24 * 3600)];
+/// Most rows that are forgotten in one transaction: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
+pub(super) const FORGET_ROWS: usize = 1000;
 
 /// Lets the store's time go on, and gives it.
 pub(super) fn go_on(connection: &Connection, tick: Tick) -> Result<u64, rusqlite::Error> {
@@ -42,20 +46,33 @@ fn first(connection: &Connection, now: u64) -> Result<u64, rusqlite::Error> {
     Ok(oldest.map_or(now, |oldest| now.min(oldest.unsigned_abs())))
 }
 
-/// Forgets uses of what expired long before the store's time, and remembers up to when that was. Uses of a token go with the token, and
-/// never by time.
-pub(super) fn forget(connection: &Connection, believed: u64) -> Result<(), rusqlite::Error> {
-    let until = integer(believed.saturating_sub(REMEMBERED_SECONDS));
-    let tokens = Kind::TokenUse.as_str();
-    let last: Option<i64> = connection
-        .prepare_cached("SELECT max(remember_until) FROM uses WHERE remember_until < ?1 AND kind <> ?2")?
-        .query_row(params![until, tokens], |row| row.get(0))?;
-    let Some(last) = last else { return Ok(()) };
-    uses::forget_expired(connection, until)?;
+/// Forgets uses of what expired long before the store's time, and remembers up to when that was. Says whether there may be more:
+/// [`FORGET_ROWS`] at most at a time.
+pub(super) fn forget(connection: &Connection, believed: u64) -> Result<bool, rusqlite::Error> {
+    let mut left = FORGET_ROWS;
+    for (kind, seconds) in REMEMBERED {
+        let expired = expired(connection, kind, believed.saturating_sub(seconds), left)?;
+        let Some((_, last)) = expired.last() else { continue };
+        for (id, _) in &expired {
+            uses::forget(connection, kind, id)?;
+        }
+        connection
+            .prepare_cached("UPDATE store SET forgotten_until = max(forgotten_until, ?1)")?
+            .execute([last])?;
+        left = left.saturating_sub(expired.len());
+    }
+    Ok(left == 0)
+}
+
+/// What expired before `until`, and when: the oldest first, so that nothing older is left when the last of these is forgotten.
+fn expired(connection: &Connection, kind: Kind, until: u64, most: usize) -> Result<Vec<(String, i64)>, rusqlite::Error> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection
-        .prepare_cached("UPDATE store SET forgotten_until = max(forgotten_until, ?1)")?
-        .execute([last])
-        .map(drop)
+        .prepare_cached(
+            "SELECT id, remember_until FROM uses INDEXED BY uses_by_expiry WHERE kind = ?1 AND remember_until < ?2 ORDER BY remember_until LIMIT ?3",
+        )?
+        .query_map(params![kind.as_str(), integer(until), most], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Refuses what was never used, as far as is known, and expires no later than something that was forgotten: it may have been that.

@@ -8,12 +8,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
@@ -23,6 +24,9 @@ use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long files that were left behind are looked through. An hour of all the challenges that
+/// there are, 170 MB, takes a second at most; a start has 90 s, and looks twice.
+const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 /// Requests that go into one transaction: bounds how long the first of them waits.
 const BATCH_LIMIT: usize = 256;
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
@@ -206,19 +210,46 @@ pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     let unfinished = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // The gateway was killed, or is running, or somebody has put one of the two files in place of another.
-    if unfinished {
-        let problem: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-        if problem != "ok" {
-            return Err(StoreError::Damaged {
-                path: file.to_owned(),
-                problem,
-            });
-        }
+    // The gateway was killed, or is running, or somebody has put one of the two files in place of another: SQLite would mix them without
+    // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
+    if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
+        tracing::warn!(
+            "{} and its log of transactions are too large to be looked through in {} s: that they fit is not made sure",
+            file.display(),
+            LOOK_THROUGH_LIMIT.as_secs()
+        );
     }
     match inode(file) {
         Ok(after) if after == before => Ok((connection, after)),
         _ => Err(StoreError::Replaced(file.to_owned())),
+    }
+}
+
+/// Whether all of it was looked through in that time, and no page is of another state than the others.
+///
+/// # Errors
+/// [`StoreError::Damaged`], and [`StoreError::Database`].
+pub(super) fn look_through(file: &Path, connection: &Connection, limit: Duration) -> Result<bool, StoreError> {
+    let interrupt = connection.get_interrupt_handle();
+    let (running, over) = mpsc::channel::<()>();
+    let looked = thread::scope(|scope| {
+        scope.spawn(move || {
+            while over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                interrupt.interrupt();
+            }
+        });
+        let looked = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        drop(running);
+        looked
+    });
+    match looked {
+        Ok(problem) if problem == "ok" => Ok(true),
+        Ok(problem) => Err(StoreError::Damaged {
+            path: file.to_owned(),
+            problem,
+        }),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -465,12 +496,14 @@ impl Store for Embedded {
     }
 
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
-        self.transact(move |connection| {
-            let believed = believed::go_on(connection, tick)?;
-            // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
-            believed::forget(connection, believed.min(tick.now))?;
-            Ok(believed)
-        })
-        .await
+        let believed = self.transact(move |connection| believed::go_on(connection, tick)).await?;
+        // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
+        let both = believed.min(tick.now);
+        // Others' work comes in between.
+        while self
+            .transact(move |connection| whole(connection, || believed::forget(connection, both)))
+            .await?
+        {}
+        Ok(believed)
     }
 }

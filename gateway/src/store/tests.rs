@@ -197,6 +197,102 @@ async fn what_was_spent_is_forgotten_a_day_after_it_expired_and_not_before() {
     assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
 }
 
+fn challenge(id: &str, remember_until: u64) -> Spendable {
+    Spendable {
+        kind: Kind::Challenge,
+        ..thing(id, 1, remember_until)
+    }
+}
+
+async fn rows(store: &Embedded) -> u64 {
+    let count = store.transact(|connection| connection.query_row("SELECT count(*) FROM uses", [], |row| row.get::<_, i64>(0)));
+    count.await.unwrap().unsigned_abs()
+}
+
+#[tokio::test]
+async fn spent_challenges_are_remembered_for_an_hour_so_that_the_store_does_not_grow_with_them() {
+    const LIFETIME: u64 = 120;
+    const EVERY: u64 = 300;
+    let (_folder, store) = open();
+    let mut most = 0;
+    for step in 0..100 {
+        let now = 1000 + step * EVERY;
+        for number in 0..10 {
+            store.spend(challenge(&format!("{step}-{number}"), now + LIFETIME)).await.unwrap();
+        }
+        tick(&store, now, EVERY).await;
+        most = most.max(rows(&store).await);
+    }
+    // Ten in 300 s, for an hour and as long as they were good, and until it is looked again.
+    assert!(most <= 10 * (3600 + LIFETIME + EVERY) / EVERY, "{most}");
+    assert!(most >= 10 * 3600 / EVERY, "{most}");
+}
+
+#[tokio::test]
+async fn attack_41_a_challenge_is_remembered_for_an_hour_and_is_never_good_again() {
+    let (_folder, store) = open();
+    tick(&store, 1000, 0).await;
+    store.spend(challenge("a", 1120)).await.unwrap();
+    store.spend(thing("t", 1, 1120)).await.unwrap();
+    tick(&store, 1120 + 3600, 3600).await;
+    assert_eq!(store.spend(challenge("a", 1120)).await.unwrap(), Spend::Exhausted);
+    tick(&store, 1121 + 3600, 1).await;
+    assert_eq!(store.uses(Kind::Challenge, "a").await.unwrap(), 0);
+    assert_eq!(store.uses(Kind::Ticket, "t").await.unwrap(), 1, "a ticket is remembered for a day");
+    let refused = store.spend(challenge("a", 1120)).await;
+    assert!(matches!(refused, Err(StoreError::Forgotten { until: 1120, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_an_older_release_remembered_is_forgotten_by_and_by_and_decisions_come_in_between() {
+    const ROWS: usize = 20 * believed::FORGET_ROWS;
+    let (_folder, store) = open();
+    tick(&store, 1000, 0).await;
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, 1000 + i % 7 FROM n";
+    let filled = store.transact(move |connection| connection.execute(fill, [i64::try_from(ROWS).unwrap()]));
+    assert_eq!(filled.await.unwrap(), ROWS);
+    let forgets = {
+        let store = store.clone();
+        tokio::spawn(async move { tick(&store, DAY, DAY).await })
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    while !forgets.is_finished() {
+        let spent = store.spend(challenge(&format!("new-{}", seen.len()), DAY + 120));
+        assert!(matches!(spent.await.unwrap(), Spend::Granted { .. } | Spend::Exhausted));
+        let old = store.transact(|connection| {
+            connection.query_row("SELECT count(*) FROM uses WHERE remember_until < 2000", [], |row| {
+                row.get::<_, i64>(0)
+            })
+        });
+        seen.insert(old.await.unwrap());
+    }
+    assert!(seen.len() > 5, "{seen:?}");
+    let left = store.transact(|connection| {
+        connection.query_row("SELECT count(*) FROM uses WHERE remember_until < 2000", [], |row| {
+            row.get::<_, i64>(0)
+        })
+    });
+    assert_eq!(left.await.unwrap(), 0);
+    let refused = store.spend(challenge("old", 1006)).await;
+    assert!(matches!(refused, Err(StoreError::Forgotten { until: 1006, .. })), "{refused:?}");
+}
+
+#[test]
+fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file(&folder);
+    let store = Embedded::open(&file).unwrap();
+    drop(store);
+    let (connection, _) = embedded::connect(&file).unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, i FROM n";
+    connection.execute(fill, []).unwrap();
+    let looked = |limit| embedded::look_through(&file, &connection, limit).unwrap();
+    assert!(!looked(Duration::ZERO));
+    assert!(looked(Duration::from_secs(600)));
+}
+
 #[tokio::test]
 async fn attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgotten_is_never_good_again() {
     let (folder, store) = open();

@@ -119,19 +119,6 @@ pub(super) fn forget(connection: &Connection, kind: Kind, id: &str) -> Result<()
     Ok(())
 }
 
-/// Forgets uses of what expired before `until`, and what was given back of them. Those of tokens go with the token.
-pub(super) fn forget_expired(connection: &Connection, until: i64) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("DELETE FROM uses WHERE remember_until < ?1 AND kind <> ?2")?
-        .execute(params![until, Kind::TokenUse.as_str()])?;
-    connection
-        .prepare_cached(
-            "DELETE FROM freed_uses WHERE NOT EXISTS (SELECT 1 FROM uses WHERE uses.kind = freed_uses.kind AND uses.id = freed_uses.id)",
-        )?
-        .execute([])
-        .map(drop)
-}
-
 /// All or none of it: others' work is in the same transaction.
 pub(super) fn whole<T>(connection: &Connection, work: impl FnOnce() -> Result<T, rusqlite::Error>) -> Result<T, rusqlite::Error> {
     connection.execute_batch("SAVEPOINT whole")?;

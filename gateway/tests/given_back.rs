@@ -6,9 +6,23 @@ mod support;
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
+use attest_gateway::clock::Clock;
+use attest_gateway::server::Server;
+use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Kind, Pending, Spend, Spendable, Store};
+use rustls::version::TLS13;
+use support::held::Held;
+use support::kubelet::{client, embedded};
 use support::{Answer, Gateway, POOL, accept, bearer, now, tpm};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Asks for the pool's config as a node whose Ignition is too old for it.
 async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
@@ -137,4 +151,120 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
     gateway.config("/config/worker", &[&tokens[0]]).await.refused(403, "token-spent");
     gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
     gateway.config("/config/worker", &[&tokens[1]]).await.refused(403, "token-spent");
+}
+
+/// A gateway in this process whose store holds what is spent, and that can be told to stop.
+struct Running {
+    store: Arc<Held>,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(gateway: &Gateway) -> Self {
+        let store = Arc::new(Held::new(embedded(gateway)));
+        let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
+        let server = Server::bind_with(settings, Clock::System, Arc::<Held>::clone(&store))
+            .await
+            .unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(server.serve(async move { drop(stopped.await) }));
+        Self { store, stop, served }
+    }
+
+    /// Stops it while a use is held, and then lets that go: what is begun is waited for.
+    async fn stop(mut self) -> Arc<Held> {
+        self.stop.send(()).unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut self.served).await;
+        assert!(early.is_err(), "it has not waited for a request that was begun");
+        self.store.let_go(1);
+        self.served.await.unwrap();
+        self.store
+    }
+}
+
+/// Sends a request on a connection of its own.
+async fn send(gateway: &Gateway, request: &[u8]) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(gateway.address()).await.unwrap();
+    let tls = TlsConnector::from(Arc::new(client(gateway, &[&TLS13], None)));
+    let mut stream = tls.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    stream
+}
+
+/// Hangs up, and waits until the gateway has noticed.
+async fn hang_up(mut stream: TlsStream<TcpStream>) {
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    drop(stream.read_to_end(&mut answer).await);
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// How often the only token was used.
+async fn uses(store: &Held) -> u32 {
+    let token = store.list(Kind::Token).await.unwrap().remove(0);
+    store.uses(Kind::TokenUse, &token.id).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() {
+    let gateway = init();
+    let token = gateway.token(&["--name", "once", "--uses", "1"]);
+    let running = Running::start(&gateway).await;
+    let request = format!("GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let stream = send(&gateway, request.as_bytes()).await;
+    running.store.made().await;
+    assert_eq!(uses(&running.store).await, 1);
+    hang_up(stream).await;
+    let store = running.stop().await;
+    assert_eq!((uses(&store).await, store.pending().await.unwrap()), (0, Vec::new()));
+    let records = gateway.records();
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!(
+        (&records[0]["verdict"], &records[0]["code"], &records[0]["use_number"]),
+        (&"refused".into(), &"client-gone".into(), &serde_json::Value::Null)
+    );
+    let table = gateway.command(&["audit"]);
+    assert!(table.contains("1 as recorded, 0 different"), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
+    let gateway = init();
+    gateway.settings("[limits]\nrequest_seconds = 1");
+    let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
+    let running = Running::start(&gateway).await;
+    gateway.config("/config/worker", &[&token]).await.try_again();
+    assert_eq!(uses(&running.store).await, 1);
+    let store = running.stop().await;
+    assert_eq!((uses(&store).await, store.pending().await.unwrap()), (0, Vec::new()));
+    let codes: Vec<_> = gateway.records().into_iter().map(|record| record["code"].clone()).collect();
+    assert_eq!(codes, ["client-gone"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_evidence_whose_sender_hangs_up_is_recorded_as_any_other() {
+    let gateway = init();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-0"]);
+    let running = Running::start(&gateway).await;
+    let challenge = gateway.challenge(&case, None);
+    let body = serde_json::to_string(&gateway.answer(case, &challenge)).unwrap();
+    let head = format!(
+        "POST /v1/attest/evidence HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let stream = send(&gateway, (head + &body).as_bytes()).await;
+    running.store.made().await;
+    hang_up(stream).await;
+    running.stop().await;
+    let records = gateway.records();
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!(
+        (&records[0]["code"], &records[0]["name"], &records[0]["ticket"]),
+        (&"client-gone".into(), &"worker-0".into(), &serde_json::Value::Null)
+    );
+    assert!(records[0]["claims"].is_object());
+    let table = gateway.command(&["audit"]);
+    assert!(table.contains("1 as recorded, 0 different"), "{table}");
 }

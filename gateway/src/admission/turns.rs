@@ -2,6 +2,7 @@
 //! them and not for all.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ pub struct Turns(Arc<Mutex<Queue>>);
 
 #[derive(Debug)]
 struct Queue {
+    at_once: usize,
     free: usize,
     waiting: HashMap<Source, VecDeque<oneshot::Sender<Turn>>>,
     /// The sources that wait, each once; the next one first.
@@ -34,6 +36,7 @@ impl Turns {
     #[must_use]
     pub fn new(at_once: usize) -> Self {
         Self(Arc::new(Mutex::new(Queue {
+            at_once,
             free: at_once,
             waiting: HashMap::new(),
             order: VecDeque::new(),
@@ -56,6 +59,14 @@ impl Turns {
         match tokio::time::timeout(patience, coming).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => Err(TooBusy),
+        }
+    }
+
+    /// Completes when nobody has a turn any longer: whoever takes all of them has waited for the others.
+    pub async fn rest(&self) {
+        let mut all = Vec::new();
+        while all.len() < self.lock().at_once {
+            all.extend(self.take(Source::from(Ipv4Addr::UNSPECIFIED), Duration::MAX).await);
         }
     }
 
@@ -126,7 +137,7 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -179,6 +190,18 @@ mod tests {
         assert_eq!(turns.lock().free, 2);
         assert!(turns.lock().waiting.is_empty() && turns.lock().order.is_empty());
         assert!(turns.take(source(2), Duration::ZERO).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn it_is_waited_for_all_turns() {
+        let turns = Turns::new(2);
+        turns.rest().await;
+        let one = turns.take(source(1), LONG).await.unwrap();
+        let mut rest = Box::pin(turns.rest());
+        assert!(rest.as_mut().now_or_never().is_none());
+        drop(one);
+        rest.await;
+        assert_eq!(turns.lock().free, 2);
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::accept;
+use super::awaited::Awaited;
 use super::credential::Credential;
 use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
@@ -29,6 +30,7 @@ use crate::tokens::{self, TokenError};
 pub(super) async fn get(
     State(gateway): State<Arc<Gateway>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(awaited): Extension<Awaited>,
     Path(pool): Path<String>,
     presented: Option<Extension<Presented>>,
     uri: Uri,
@@ -55,6 +57,7 @@ pub(super) async fn get(
         now,
     };
     let decided = decide(&gateway, &pool, &asked, &mut record, &mut kept).await;
+    let decided = decided.and_then(|config| awaited.give().map(|()| config));
     record.alerts.extend(less_than_due(&headers, &record));
     let outcome = match decided {
         Ok(config) => {

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::anchors::Anchors;
+use super::awaited::Awaited;
 use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::audit::{Basis, Blobs, Decision, Digests, Record, Shown, TicketTerms, Verdict, trusted_by};
@@ -27,6 +28,7 @@ use crate::{enrolment, revocations, tickets};
 pub(super) async fn post(
     State(gateway): State<Arc<Gateway>>,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(awaited): Extension<Awaited>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -91,6 +93,7 @@ pub(super) async fn post(
         now,
     };
     let decided = decide(&gateway, &asked, &mut record, &mut made).await;
+    let decided = decided.and_then(|earned| awaited.give().map(|()| earned));
     let outcome = match decided.and_then(|earned| earned.ticket(&gateway, &mut record, now)) {
         Ok(response) => response,
         Err(refusal) => {

@@ -2,6 +2,7 @@
 
 mod accept;
 mod anchors;
+mod awaited;
 mod challenge;
 mod config;
 mod credential;
@@ -276,6 +277,7 @@ fn refuse(record: &mut Record, refusal: &Refusal) {
     record.decided_by = refusal.decided_by();
     record.reason = refusal.reason();
     record.grant = None;
+    record.grants = None;
 }
 
 /// The answer to a recorded decision; 503 if it could not be recorded.

@@ -58,6 +58,7 @@ codes! {
     BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
     NO_SUCH_PATH = NOT_FOUND, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
+    CLIENT_GONE = REQUEST_TIMEOUT, "client-gone", "Nobody waited for the answer any longer", "Nothing: nobody got anything, and no ticket or token was used up. If this repeats, the gateway is too slow: look at its processor, its disk and limits.request_seconds.";
     CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
@@ -86,6 +87,8 @@ const BY_POLICY: &[&str] = &[
     "evidence-required",
     "spec-version-too-old",
 ];
+/// Codes of what would have been given, had anybody waited for it.
+const BY_GATEWAY: &[&str] = &["client-gone"];
 /// Codes of requests in which nothing was looked at that could be held against anything.
 const BY_REQUEST: &[&str] = &[
     "challenge-invalid",
@@ -105,6 +108,7 @@ pub fn decided_by(code: &str) -> DecidedBy {
     let table = [
         (BY_STORE, DecidedBy::Store),
         (BY_POLICY, DecidedBy::Policy),
+        (BY_GATEWAY, DecidedBy::Gateway),
         (BY_REQUEST, DecidedBy::Request),
     ];
     let found = table.into_iter().find(|(codes, _)| codes.contains(&code));
@@ -205,6 +209,12 @@ impl Refusal {
     pub(super) fn because(error: &dyn std::error::Error) -> Self {
         tracing::error!(%error, "cannot answer");
         Self::unavailable()
+    }
+
+    /// What would have been given, and was not: it is recorded, and nobody hears it.
+    pub(super) fn client_gone() -> Self {
+        let reason = "the client had hung up, or its time was over, before what it asked for could be given";
+        Self::new(CLIENT_GONE, reason)
     }
 
     pub(super) fn pool_unknown(pool: &str) -> Self {

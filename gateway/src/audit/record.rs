@@ -54,6 +54,8 @@ pub enum DecidedBy {
     Policy,
     /// The request itself: what was shown was not looked at.
     Request,
+    /// The gateway: nobody waited for the answer any longer. What was shown held.
+    Gateway,
 }
 
 /// What the node showed.

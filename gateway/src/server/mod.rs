@@ -289,7 +289,12 @@ impl Server {
         gateway.draining.store(true, Ordering::Relaxed);
         drop(listener);
         tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
-        match tokio::time::timeout(limits.drain, graceful.shutdown()).await {
+        // What is begun is done to its end, also for who has hung up.
+        let drained = async {
+            graceful.shutdown().await;
+            gateway.admission.requests.rest().await;
+        };
+        match tokio::time::timeout(limits.drain, drained).await {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
         }

@@ -1,0 +1,132 @@
+//! Whether somebody waits for the answer to a request. Once it has its turn a request is done to its end, whatever becomes of its client:
+//! what it has used up and what was decided must not depend on when somebody hangs up.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::response::Response;
+
+use super::problem::Refusal;
+
+/// Of a request, for whoever decides it: whether the answer can go anywhere still.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Awaited(Arc<OnceLock<Fate>>);
+
+/// What came first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// What was decided is given: from now on it is recorded so.
+    Given,
+    /// Nobody waits any longer: nothing is given.
+    GivenUp,
+}
+
+/// The client's side of it. When this is dropped, nobody waits any longer.
+#[derive(Debug)]
+pub(super) struct Waiting(Awaited);
+
+impl Awaited {
+    /// From now on what was decided is given, and recorded so. Before anything is recorded that gives something, and after everything else.
+    ///
+    /// # Errors
+    /// Nobody waits for it any longer.
+    pub(super) fn give(&self) -> Result<(), Refusal> {
+        match self.0.get_or_init(|| Fate::Given) {
+            Fate::Given => Ok(()),
+            Fate::GivenUp => Err(Refusal::client_gone()),
+        }
+    }
+}
+
+impl Waiting {
+    pub(super) fn new() -> (Self, Awaited) {
+        let awaited = Awaited::default();
+        (Self(awaited.clone()), awaited)
+    }
+
+    /// Does the work on its own, and waits for its answer: until `limit`, and beyond that only for the record of what is given. `None` if the
+    /// answer is no longer waited for, or the work failed.
+    pub(super) async fn answer(self, limit: Duration, work: impl Future<Output = Response> + Send + 'static) -> Option<Response> {
+        let mut work = tokio::spawn(work);
+        match tokio::time::timeout(limit, &mut work).await {
+            Ok(answer) => answer.ok(),
+            Err(_) if self.give_up() => None,
+            Err(_) => work.await.ok(),
+        }
+    }
+
+    /// Says that nobody waits any longer, unless what was decided is given already.
+    fn give_up(&self) -> bool {
+        *self.0.0.get_or_init(|| Fate::GivenUp) == Fate::GivenUp
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use axum::response::IntoResponse;
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn what_is_given_in_time_is_waited_for_however_long_its_record_takes() {
+        let (waiting, awaited) = Waiting::new();
+        let (recorded, record) = oneshot::channel::<()>();
+        awaited.give().unwrap();
+        let mut answer = Box::pin(waiting.answer(Duration::ZERO, async move {
+            record.await.unwrap();
+            "given".into_response()
+        }));
+        assert!(answer.as_mut().now_or_never().is_none());
+        recorded.send(()).unwrap();
+        assert!(answer.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_comes_too_late_is_not_given_and_is_done_to_its_end() {
+        let (waiting, awaited) = Waiting::new();
+        let (go_on, wait) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let answer = waiting.answer(Duration::ZERO, async move {
+            wait.await.unwrap();
+            end.send(awaited.give().is_err()).unwrap();
+            "late".into_response()
+        });
+        assert!(answer.await.is_none());
+        go_on.send(()).unwrap();
+        assert!(ended.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_is_given_nothing_unless_it_was_given_before() {
+        for given_before in [false, true] {
+            let (waiting, awaited) = Waiting::new();
+            let (go_on, wait) = oneshot::channel::<()>();
+            let (end, ended) = oneshot::channel();
+            let decides = awaited.clone();
+            let mut answer = Box::pin(waiting.answer(LONG, async move {
+                wait.await.unwrap();
+                end.send(decides.give().is_ok()).unwrap();
+                "nobody hears it".into_response()
+            }));
+            assert!(answer.as_mut().now_or_never().is_none());
+            if given_before {
+                awaited.give().unwrap();
+            }
+            drop(answer);
+            go_on.send(()).unwrap();
+            assert_eq!(ended.await.unwrap(), given_before);
+        }
+    }
+}

@@ -21,8 +21,10 @@ const MODE: u32 = 0o644;
 /// The newest spec version that the operator reads.
 const OPERATOR_NEWEST: SpecVersion = SpecVersion::V3_5;
 /// Ignition knows kernel arguments since this version.
-const KERNEL_ARGUMENTS_SINCE: SpecVersion = SpecVersion::V3_3;
+pub const KERNEL_ARGUMENTS_SINCE: SpecVersion = SpecVersion::V3_3;
 
+/// Where Ignition's kernel arguments are in a config.
+pub const KERNEL_ARGUMENTS: [&str; 2] = ["kernelArguments", "shouldExist"];
 /// Files that repeat what else is in the config.
 pub const REPEATING: [&str; 2] = [CONTENT, ENCAPSULATED];
 
@@ -71,12 +73,17 @@ impl Appended {
         }
         if self.annotations {
             let name = &machine_config.name;
-            let annotations = json!({
+            let mut annotations = json!({
                 "machineconfiguration.openshift.io/currentConfig": name,
                 "machineconfiguration.openshift.io/desiredConfig": name,
                 "machineconfiguration.openshift.io/firstPivotConfig": name,
                 "machineconfiguration.openshift.io/state": "Done",
             });
+            if let (Some(image), Some(annotations)) = (&machine_config.pre_built_image, annotations.as_object_mut()) {
+                for name in ["currentImage", "desiredImage"] {
+                    annotations.insert(format!("machineconfiguration.openshift.io/{name}"), image.as_str().into());
+                }
+            }
             add(&mut config, NODE_ANNOTATIONS, annotations.to_string().as_bytes());
         }
         if let Some(Kubeconfig(kubeconfig)) = &self.kubeconfig {
@@ -88,6 +95,53 @@ impl Appended {
         add(&mut config, ENCAPSULATED, encapsulated.to_string().as_bytes());
         Ok(config)
     }
+}
+
+/// Another server's config for a node that asks for less than it is of: its kernel arguments go into the MachineConfig that came with it.
+///
+/// # Errors
+/// [`Inexpressible`]: kernel arguments before spec 3.3, and no MachineConfig to take them, or such that should not exist.
+pub fn made_older(mut config: Config, version: SpecVersion) -> Result<Config, Inexpressible> {
+    let kernel_arguments = if version < KERNEL_ARGUMENTS_SINCE {
+        move_kernel_arguments(&mut config, version)?
+    } else {
+        Vec::new()
+    };
+    let at = |file: &Value| file.get("path").and_then(Value::as_str) == Some(ENCAPSULATED);
+    let found = config.list(["storage", "files"]).iter().position(at);
+    let encapsulated = found
+        .and_then(|place| config.list(["storage", "files"]).get(place)?.pointer("/contents/source")?.as_str())
+        .and_then(data_url::decode)
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .and_then(|machine_config| with_kernel_arguments(machine_config, &kernel_arguments, version));
+    match encapsulated {
+        Some(encapsulated) => {
+            let files = config.list_mut(["storage", "files"]);
+            let source = files.and_then(|files| files.get_mut(found?)?.pointer_mut("/contents/source"));
+            source
+                .into_iter()
+                .for_each(|source| *source = data_url::encode(encapsulated.to_string().as_bytes()).into());
+            Ok(config)
+        }
+        None if kernel_arguments.is_empty() => Ok(config),
+        None => Err(Inexpressible {
+            version,
+            place: KERNEL_ARGUMENTS.join("."),
+            problem: format!("it is known since 3.3.0, and no {ENCAPSULATED} is there to take it"),
+        }),
+    }
+}
+
+/// An encapsulated MachineConfig with more kernel arguments, for a daemon that knows this spec version; `None` if it is none.
+fn with_kernel_arguments(mut machine_config: Value, arguments: &[String], version: SpecVersion) -> Option<Value> {
+    let spec = machine_config.get_mut("spec")?.as_object_mut()?;
+    spec.insert("config".to_owned(), json!({"ignition": {"version": version}}));
+    if !arguments.is_empty() {
+        let mut all = spec.get("kernelArguments").and_then(Value::as_array).cloned().unwrap_or_default();
+        all.extend(arguments.iter().map(|argument| Value::from(argument.as_str())));
+        spec.insert("kernelArguments".to_owned(), all.into());
+    }
+    Some(machine_config)
 }
 
 /// The Ignition config in a version that the operator reads, if that can say it.
@@ -106,7 +160,7 @@ fn move_kernel_arguments(config: &mut Config, version: SpecVersion) -> Result<Ve
             problem: "it is known since 3.3.0, and a MachineConfig has no place for it".to_owned(),
         });
     }
-    let wanted = config.list(["kernelArguments", "shouldExist"]);
+    let wanted = config.list(KERNEL_ARGUMENTS);
     let moved = wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     config.take("kernelArguments");
     Ok(moved)
@@ -156,6 +210,7 @@ mod tests {
             machine_config: Rendered {
                 name: "rendered-worker-1".to_owned(),
                 spec: Spec::default(),
+                pre_built_image: None,
             },
             controller,
             kubeconfig: Some(Kubeconfig(b"credential".to_vec())),
@@ -203,6 +258,80 @@ mod tests {
         };
         let made = without.append(Config::empty(), SpecVersion::NEWEST).unwrap();
         assert_eq!(made.list(["storage", "files"]).len(), REPEATING.len());
+    }
+
+    #[test]
+    fn a_node_in_image_mode_is_told_its_image() {
+        let annotations = |image: Option<&str>| {
+            let mut appended = appended(ControllerConfig::default());
+            appended.machine_config.pre_built_image = image.map(str::to_owned);
+            let made = appended.append(Config::empty(), SpecVersion::NEWEST).unwrap();
+            let source = file(&made, NODE_ANNOTATIONS)[0]["contents"]["source"].as_str().map(str::to_owned);
+            serde_json::from_slice::<Value>(&data_url::decode(&source.unwrap()).unwrap()).unwrap()
+        };
+        let plain = json!({
+            "machineconfiguration.openshift.io/currentConfig": "rendered-worker-1",
+            "machineconfiguration.openshift.io/desiredConfig": "rendered-worker-1",
+            "machineconfiguration.openshift.io/firstPivotConfig": "rendered-worker-1",
+            "machineconfiguration.openshift.io/state": "Done",
+        });
+        assert_eq!(annotations(None), plain);
+        let mut layered = plain;
+        layered["machineconfiguration.openshift.io/currentImage"] = "quay.io/a@sha256:1".into();
+        layered["machineconfiguration.openshift.io/desiredImage"] = "quay.io/a@sha256:1".into();
+        assert_eq!(annotations(Some("quay.io/a@sha256:1")), layered);
+    }
+
+    /// Another server's config with a MachineConfig that has the argument `old`, and Ignition's `arguments`.
+    fn given(arguments: Value) -> Config {
+        let machine_config =
+            json!({"kind": "MachineConfig", "spec": {"kernelArguments": ["old"], "config": {"ignition": {"version": "3.5.0"}}}});
+        let source = data_url::encode(machine_config.to_string().as_bytes());
+        config(json!({
+            "kernelArguments": arguments,
+            "storage": {"files": [{"path": "/a"}, {"path": ENCAPSULATED, "contents": {"source": source}}]},
+        }))
+    }
+
+    fn encapsulated(config: &Config) -> Value {
+        let source = file(config, ENCAPSULATED)[0]["contents"]["source"].as_str();
+        serde_json::from_slice(&data_url::decode(source.unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_another_server_gave_is_made_older_with_its_kernel_arguments() {
+        let older = |version| made_older(given(json!({"shouldExist": ["a=1", "b"]})), version).unwrap();
+        for version in [SpecVersion::V2_2, SpecVersion::V3_1, SpecVersion::V3_2] {
+            let made = older(version);
+            let spec = &encapsulated(&made)["spec"];
+            assert_eq!(spec["kernelArguments"], json!(["old", "a=1", "b"]), "{version}");
+            assert_eq!(spec["config"], json!({"ignition": {"version": version}}));
+            assert!(made.list(KERNEL_ARGUMENTS).is_empty());
+        }
+        // From 3.3 on they are Ignition's own.
+        let made = older(SpecVersion::V3_3);
+        assert_eq!(encapsulated(&made)["spec"]["kernelArguments"], json!(["old"]));
+        assert_eq!(encapsulated(&made)["spec"]["config"]["ignition"]["version"], "3.3.0");
+        assert_eq!(made.list(KERNEL_ARGUMENTS), [json!("a=1"), json!("b")]);
+    }
+
+    #[test]
+    fn arguments_that_nothing_takes_are_not_dropped() {
+        let place = |config| made_older(config, SpecVersion::V3_2).map(|_| ()).map_err(|error| error.place);
+        let wanted = json!({"shouldExist": ["a"]});
+        assert_eq!(
+            place(given(json!({"shouldNotExist": ["a"]}))),
+            Err("kernelArguments.shouldNotExist".to_owned())
+        );
+        let nowhere = Err("kernelArguments.shouldExist".to_owned());
+        assert_eq!(place(config(json!({"kernelArguments": wanted}))), nowhere);
+        for source in ["data:,", "data:,%7B%7D", "data:,%7B%22spec%22%3A1%7D", "https://example.com/a"] {
+            let files = json!([{"path": ENCAPSULATED, "contents": {"source": source}}]);
+            let with = config(json!({"kernelArguments": wanted, "storage": {"files": files.clone()}}));
+            assert_eq!(place(with), nowhere, "{source}");
+            assert_eq!(place(config(json!({"storage": {"files": files}}))), Ok(()), "{source}");
+        }
+        assert_eq!(made_older(Config::empty(), SpecVersion::V3_2).unwrap(), Config::empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_saphyr::{Options, Spanned};
 use super::locate::line_of;
 use super::{
     ControllerConfig, GENERATED_ANNOTATION, KernelType, MachineConfig, MachineConfigPool, Manifests, NEEDED_ANNOTATION, Origin,
-    RENDERED_PREFIX, ROLE_LABEL, Selector, Spec,
+    PRE_BUILT_IMAGE_ANNOTATION, RENDERED_PREFIX, ROLE_LABEL, Selector, Spec,
 };
 use crate::ignition::{Config, NotAConfig, without_values};
 
@@ -35,6 +35,16 @@ pub enum ManifestError {
         "{origin}: kind {kind:?} is not read: MachineConfig, MachineConfigPool, ControllerConfig (machineconfiguration.openshift.io/v1) and lists of them are"
     )]
     Kind {
+        /// Where.
+        origin: Origin,
+        /// What it is.
+        kind: String,
+    },
+    /// An object of image mode, which says something of one state of the cluster only.
+    #[error(
+        "{origin}: {kind} is not read: which image a new node gets depends on what was built, and on how far the cluster is; take the Machine Config Server itself as [upstream], or name the image in the annotation {PRE_BUILT_IMAGE_ANNOTATION} of a MachineConfig"
+    )]
+    ImageMode {
         /// Where.
         origin: Origin,
         /// What it is.
@@ -148,6 +158,12 @@ impl Manifests {
             (API_VERSION, "ControllerConfig") => {
                 self.controller = Some(controller_config(value, &origin, source)?);
                 Ok(())
+            }
+            (API_VERSION, "MachineOSConfig" | "MachineOSBuild" | "MachineOSConfigList" | "MachineOSBuildList") => {
+                Err(ManifestError::ImageMode {
+                    origin,
+                    kind: kind.to_owned(),
+                })
             }
             _ => Err(ManifestError::Kind {
                 origin,
@@ -358,6 +374,12 @@ fn machine_config(mut value: Value, origin: &Origin, source: &Source<'_>) -> Res
             return Err(wrong("metadata.annotations", problem));
         }
     };
+    if let Some((place, mode)) = ignition.as_ref().and_then(special_mode) {
+        return Err(wrong(
+            &format!("spec.config.{place}"),
+            format!("the operator refuses the mode {mode:#o}: at most 0o777"),
+        ));
+    }
     let config = match ignition {
         // The operator takes an empty config for none, so that a MachineConfig can have kernel arguments only.
         None | Some(Value::Null) => None,
@@ -367,15 +389,11 @@ fn machine_config(mut value: Value, origin: &Origin, source: &Source<'_>) -> Res
             wrong(&format!("spec.config.{place}"), problem)
         })?),
     };
-    if let Some(config) = &config
-        && let Some((place, mode)) = special_mode(config)
-    {
-        return Err(wrong(
-            &format!("spec.config.{place}"),
-            format!("the operator refuses the mode {mode:#o}: at most 0o777"),
-        ));
-    }
     Ok(MachineConfig {
+        pre_built_image: annotations
+            .get(PRE_BUILT_IMAGE_ANNOTATION)
+            .filter(|image| !image.is_empty())
+            .cloned(),
         needed_before_node_approved: spec.needed_before_node_approved.or(annotated).unwrap_or(generated),
         generated,
         labels,
@@ -408,9 +426,11 @@ fn place_of(error: NotAConfig) -> (String, String) {
     }
 }
 
-/// The first file whose mode has more than permission bits.
-fn special_mode(config: &Config) -> Option<(String, i64)> {
-    config.list(["storage", "files"]).iter().enumerate().find_map(|(number, file)| {
+/// The first file whose mode has more than permission bits. Of the object as it was written: what is read as a config of a version before
+/// 3.6 has lost those bits, as in Ignition.
+fn special_mode(config: &Value) -> Option<(String, i64)> {
+    let files = config.pointer("/storage/files")?.as_array()?;
+    files.iter().enumerate().find_map(|(number, file)| {
         let mode = file.get("mode")?.as_i64()?;
         (mode > 0o777).then(|| (format!("storage.files.{number}.mode"), mode))
     })

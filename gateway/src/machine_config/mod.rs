@@ -7,7 +7,7 @@ mod locate;
 pub mod manifest;
 pub mod render;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -22,6 +22,20 @@ pub const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 pub const GENERATED_ANNOTATION: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
 /// The annotation that stands for `neededBeforeNodeApproved` where the cluster's CRD would prune the field.
 pub const NEEDED_ANNOTATION: &str = "machineconfiguration.openshift.io/needed-before-node-approved";
+/// The annotation that names the image which nodes of a pool in image mode run from the start.
+pub const PRE_BUILT_IMAGE_ANNOTATION: &str = "machineconfiguration.openshift.io/pre-built-image";
+/// The extensions that the operator knows, of its releases up to August 2026: it refuses a MachineConfig with any other.
+/// machine-config-operator 7ff337a, `SupportedExtensions`; `wasm` was taken out with 28f9c72.
+pub const EXTENSIONS: [&str; 8] = [
+    "ipsec",
+    "kerberos",
+    "kernel-devel",
+    "sandboxed-containers",
+    "sysstat",
+    "two-node-ha",
+    "usbguard",
+    "wasm",
+];
 /// The pool whose MachineConfigs every custom pool builds on.
 pub const WORKER: &str = "worker";
 /// What the names of rendered MachineConfigs begin with.
@@ -56,6 +70,8 @@ pub struct MachineConfig {
     pub generated: bool,
     /// Whether a node needs it before it is approved.
     pub needed_before_node_approved: bool,
+    /// The image that nodes run from the start, in image mode.
+    pub pre_built_image: Option<String>,
     /// What it says.
     pub spec: Spec,
     /// Where it was read.
@@ -216,6 +232,8 @@ pub struct Manifests {
     pub pools: Vec<MachineConfigPool>,
     /// The ControllerConfig, if there is one.
     pub controller: Option<ControllerConfig>,
+    /// Extensions that are known besides [`EXTENSIONS`].
+    pub extensions: BTreeSet<String>,
 }
 
 /// A MachineConfig object, for people and for nodes: `config` is its Ignition config.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 
-use super::{ControllerConfig, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, object};
+use super::{ControllerConfig, EXTENSIONS, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, object};
 use crate::ignition::{Config, Invalid};
 
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
@@ -30,6 +30,19 @@ pub enum RenderError {
         /// The kernel.
         kernel_type: KernelType,
     },
+    /// An extension that the operator would refuse.
+    #[error(
+        "{origin}: MachineConfig {name}: spec.extensions: the operator has no extension {extension:?}: it has {}; if yours knows it, say so in source.extensions of pool.toml",
+        EXTENSIONS.join(", ")
+    )]
+    UnknownExtension {
+        /// Where.
+        origin: Origin,
+        /// The MachineConfig.
+        name: String,
+        /// The extension.
+        extension: String,
+    },
     /// Configs that are good each by itself, and not together.
     #[error("merged, the MachineConfigs {names} are no config that Ignition takes: {source}")]
     Merged {
@@ -47,6 +60,8 @@ pub struct Rendered {
     pub name: String,
     /// What it says; its config is there.
     pub spec: Spec,
+    /// The image that nodes run from the start, in image mode.
+    pub pre_built_image: Option<String>,
 }
 
 impl Rendered {
@@ -100,11 +115,16 @@ pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedP
         .copied()
         .filter(|config| config.needed_before_node_approved)
         .collect();
+    // Not of what the operator has rendered: it has refused what it does not know.
+    if operators.is_none() {
+        known_extensions(&selected, &manifests.extensions)?;
+    }
     let pre_approved = render(&needed, &controller, pool)?;
     let full = match operators {
         Some(operators) => Rendered {
             name: operators.name.clone(),
             spec: operators.spec.clone(),
+            pre_built_image: operators.pre_built_image.clone(),
         },
         None => render(&selected, &controller, pool)?,
     };
@@ -163,7 +183,26 @@ fn render(configs: &[&MachineConfig], controller: &ControllerConfig, pool: &str)
         }),
     };
     let name = name(pool, &spec);
-    Ok(Rendered { name, spec })
+    let pre_built_image = configs.iter().rev().find_map(|config| config.pre_built_image.clone());
+    Ok(Rendered {
+        name,
+        spec,
+        pre_built_image,
+    })
+}
+
+fn known_extensions(configs: &[&MachineConfig], others: &BTreeSet<String>) -> Result<(), RenderError> {
+    let known = |extension: &&String| EXTENSIONS.contains(&extension.as_str()) || others.contains(*extension);
+    for config in configs {
+        if let Some(extension) = config.spec.extensions.iter().find(|extension| !known(extension)) {
+            return Err(RenderError::UnknownExtension {
+                origin: config.origin.clone(),
+                name: config.name.clone(),
+                extension: extension.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Merges a config over another as the operator does: Ignition's merge, but a file's new contents come with their own compression and

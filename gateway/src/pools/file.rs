@@ -75,6 +75,7 @@ struct InventoryFile {
 struct SourceFile {
     machine_configs: PathBuf,
     kubeconfig: Option<PathBuf>,
+    extensions: BTreeSet<String>,
 }
 
 impl Default for SourceFile {
@@ -82,6 +83,7 @@ impl Default for SourceFile {
         Self {
             machine_configs: "machine-configs".into(),
             kubeconfig: None,
+            extensions: BTreeSet::new(),
         }
     }
 }
@@ -109,6 +111,8 @@ pub(super) struct PoolFile {
     pub machine_configs: PathBuf,
     /// The kubelet's bootstrap kubeconfig.
     pub kubeconfig: Option<PathBuf>,
+    /// Extensions of the operating system that the cluster's operator knows, and this release does not.
+    pub extensions: BTreeSet<String>,
     /// Secrets in the pre-approved config that the administrator has acknowledged, by the names of the findings.
     pub acknowledged: BTreeSet<String>,
     /// Where the full config comes from, if not from folders.
@@ -213,6 +217,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         inventory: file.inventory.map(|inventory| folder.join(inventory.instances)),
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
+        extensions: file.source.extensions,
         acknowledged: file.pre_approved.acknowledged,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })

@@ -53,7 +53,10 @@ impl Reader {
                 }
             }
         }
-        let manifests = self.manifests(&file.machine_configs)?;
+        let manifests = Manifests {
+            extensions: file.extensions.clone(),
+            ..self.manifests(&file.machine_configs)?
+        };
         let kubeconfig = file
             .kubeconfig
             .as_deref()

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
+use crate::ignition::data_url;
+use crate::machine_config::appended::ENCAPSULATED;
 use crate::policy::Earns;
 
 mod attestation;
@@ -172,6 +174,33 @@ fn what_is_rendered_is_rendered_once() {
     let first = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
     let again = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
     assert_eq!(first.as_ptr(), again.as_ptr());
+}
+
+#[test]
+fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
+    let machine_config = data_url::encode(br#"{"spec":{"kernelArguments":["old"],"config":{"ignition":{"version":"3.5.0"}}}}"#);
+    let given = format!(
+        r#"{{"ignition":{{"version":"3.5.0"}},"kernelArguments":{{"shouldExist":["new"]}},"storage":{{"files":[{{"path":"{ENCAPSULATED}","contents":{{"source":"{machine_config}"}}}}]}}}}"#
+    );
+    let given = axum::body::Bytes::from(given);
+    let kind = Kind::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
+    let versions = Versions::new(Config::parse(&given).unwrap(), kind);
+    assert_eq!(versions.get(SpecVersion::V3_5).unwrap().bytes, given);
+    let check = |version: SpecVersion, arguments: &[&str], own: &[&str]| {
+        let config: Value = serde_json::from_slice(&versions.get(version).unwrap().bytes).unwrap();
+        let source = config["storage"]["files"][0]["contents"]["source"].as_str().unwrap();
+        let encapsulated: Value = serde_json::from_slice(&data_url::decode(source).unwrap()).unwrap();
+        assert_eq!(encapsulated["spec"]["kernelArguments"], serde_json::json!(arguments), "{version}");
+        let expected = if version > SpecVersion::V3_5 { SpecVersion::V3_5 } else { version };
+        assert_eq!(encapsulated["spec"]["config"]["ignition"]["version"], expected.as_str());
+        let ignitions = config["kernelArguments"]["shouldExist"].as_array().cloned().unwrap_or_default();
+        assert_eq!(ignitions, own, "{version}");
+    };
+    check(SpecVersion::V2_2, &["old", "new"], &[]);
+    check(SpecVersion::V3_2, &["old", "new"], &[]);
+    check(SpecVersion::V3_4, &["old"], &["new"]);
+    // A daemon of that server's age may not know a newer version.
+    check(SpecVersion::V3_6, &["old"], &["new"]);
 }
 
 #[test]

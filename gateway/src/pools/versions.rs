@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 
 use crate::ignition::{Config, Inexpressible, SpecVersion};
 use crate::machine_config::Spec;
-use crate::machine_config::appended::Appended;
+use crate::machine_config::appended::{self, Appended};
 
 /// A config as it is served.
 #[derive(Debug, Clone)]
@@ -65,6 +65,9 @@ impl Versions {
     fn render(&self, version: SpecVersion) -> Result<RenderedConfig, Inexpressible> {
         let bytes = match &self.kind {
             Kind::Given(given) if given.contains_key(&version) => given.get(&version).cloned().unwrap_or_default(),
+            Kind::Given(given) if given.last_key_value().is_some_and(|(newest, _)| version < *newest) => {
+                appended::made_older(self.config.clone(), version)?.express(version)?.into()
+            }
             Kind::Plain | Kind::Given(_) => self.config.express(version)?.into(),
             Kind::Operator(appended) => appended.append(self.config.clone(), version)?.express(version)?.into(),
         };

@@ -163,13 +163,43 @@ fn what_is_wrong_is_named_with_file_and_line() {
     );
     refused(&config("    storage: {}\n    storage: {}\n"), &["a.yaml:10", "storage"]);
     refused(&format!("{HEAD}---\n{HEAD}"), &["a.yaml:7", "a is already in a.yaml:1"]);
-    // The operator refuses them, so a cluster could not have rendered this.
-    refused(
-        &format!(
-            "{HEAD}spec:\n  config:\n    ignition: {{version: 3.6.0}}\n    storage:\n      files:\n      - path: /a\n        mode: 04755\n"
-        ),
-        &["a.yaml:12", "0o4755"],
-    );
+}
+
+#[test]
+fn modes_are_the_operators_in_every_version() {
+    let with_mode = |version: &str, mode: &str| {
+        format!(
+            "{HEAD}spec:\n  config:\n    ignition: {{version: {version}}}\n    storage:\n      files:\n      - filesystem: root\n        path: /a\n        mode: {mode}\n"
+        )
+    };
+    for version in ["2.2.0", "3.0.0", "3.2.0", "3.5.0", "3.6.0"] {
+        let with_mode = |mode| match version {
+            "2.2.0" => with_mode(version, mode),
+            _ => with_mode(version, mode).replace("filesystem: root\n        ", ""),
+        };
+        read(&with_mode("0777")).unwrap();
+        // The operator refuses them, so a cluster could not have rendered this. Ignition before 3.6 would drop the bits in silence.
+        for mode in ["01000", "04755", "07777"] {
+            refused(
+                &with_mode(mode),
+                &["a.yaml:1", "spec.config.storage.files.0.mode", &format!("0o{}", &mode[1..])],
+            );
+        }
+    }
+}
+
+#[test]
+fn image_mode_is_read_from_an_annotation_and_else_refused_in_words() {
+    let annotated = |image: &str| {
+        let text = format!("{HEAD}  annotations: {{{PRE_BUILT_IMAGE_ANNOTATION}: \"{image}\"}}\n");
+        read(&text).unwrap().machine_configs.remove(0).pre_built_image
+    };
+    assert_eq!(annotated("quay.io/a@sha256:1"), Some("quay.io/a@sha256:1".to_owned()));
+    assert_eq!(annotated(""), None);
+    for kind in ["MachineOSConfig", "MachineOSBuild", "MachineOSConfigList"] {
+        let text = HEAD.replace("kind: MachineConfig", &format!("kind: {kind}"));
+        refused(&text, &["a.yaml:1", kind, "[upstream]", PRE_BUILT_IMAGE_ANNOTATION]);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::machine_config::{GENERATED_ANNOTATION, ROLE_LABEL};
+use crate::machine_config::{GENERATED_ANNOTATION, PRE_BUILT_IMAGE_ANNOTATION, ROLE_LABEL};
 
 /// A MachineConfig object.
 fn object(name: &str, role: &str, spec: Value) -> Value {
@@ -122,6 +122,65 @@ fn arguments_are_appended_extensions_united_and_the_rest_is_the_last_word() {
             .to_string()
             .contains("kernel-devel")
     );
+}
+
+#[test]
+fn an_extension_that_the_operator_has_not_is_refused() {
+    let with = |extensions: Value| object("50-a", "worker", json!({"extensions": extensions}));
+    let error = |objects: &[Value]| {
+        render_pool(&manifests(objects), "worker")
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    for known in EXTENSIONS {
+        assert_eq!(error(&[with(json!([known]))]), Ok(()));
+    }
+    let unknown = error(&[with(json!(["usbguard", "usb-guard"]))]).unwrap_err();
+    for part in ["0.json:1", "50-a", "\"usb-guard\"", "usbguard", "source.extensions"] {
+        assert!(unknown.contains(part), "{part} is not in {unknown}");
+    }
+    // Of another pool, it is that pool's matter.
+    let master = object("50-b", "master", json!({"extensions": ["usb-guard"]}));
+    assert_eq!(error(&[with(json!([])), master]), Ok(()));
+    // A newer operator may have it.
+    let mut newer = manifests(&[with(json!(["usb-guard"]))]);
+    newer.extensions.insert("usb-guard".to_owned());
+    assert_eq!(render_pool(&newer, "worker").unwrap().unwrap().full.spec.extensions, ["usb-guard"]);
+    // And has, where it has rendered it.
+    let mut operators = object("rendered-worker-1", "", json!({"extensions": ["usb-guard"]}));
+    operators["metadata"]["labels"] = json!({});
+    let pool = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigPool", "metadata": {"name": "worker"},
+        "spec": {"machineConfigSelector": {"matchLabels": {ROLE_LABEL: "worker"}}, "configuration": {"name": "rendered-worker-1"}},
+    });
+    assert_eq!(error(&[pool, operators]), Ok(()));
+}
+
+#[test]
+fn the_image_of_image_mode_is_the_served_machine_configs() {
+    let with = |name: &str, role: &str, image: &str| {
+        let mut object = object(name, role, json!({}));
+        object["metadata"]["annotations"] = json!({PRE_BUILT_IMAGE_ANNOTATION: image});
+        object
+    };
+    let image = |objects: &[Value]| rendered(objects, "worker").full.pre_built_image;
+    assert_eq!(image(&[object("1", "worker", json!({}))]), None);
+    let components = [
+        with("10", "worker", "a"),
+        with("20", "worker", "b"),
+        object("30", "worker", json!({})),
+    ];
+    assert_eq!(image(&components).as_deref(), Some("b"));
+    let pool = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigPool", "metadata": {"name": "worker"},
+        "spec": {"machineConfigSelector": {"matchLabels": {ROLE_LABEL: "worker"}}, "configuration": {"name": "rendered-worker-1"}},
+    });
+    let operators = |image| with("rendered-worker-1", "", image);
+    assert_eq!(
+        image(&[pool.clone(), with("10", "worker", "a"), operators("c")]).as_deref(),
+        Some("c")
+    );
+    assert_eq!(image(&[pool, with("10", "worker", "a"), operators("")]), None);
 }
 
 #[test]

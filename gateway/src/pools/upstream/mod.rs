@@ -1,6 +1,7 @@
 //! A real Machine Config Server ("upstream") as the source of a pool's full config.
 //!
-//! Each spec version is asked for by itself and kept as it came: what a node gets is what the Machine Config Server would have given it.
+//! Each spec version is asked for by itself and kept as it came: what a node gets is what the Machine Config Server would have given it. Where
+//! asking for an old one would do harm there, it is made here.
 //! All versions are of one state of the cluster, or there are none.
 
 mod error;
@@ -25,6 +26,7 @@ pub use settings::{BadSettings, UpstreamSettings};
 
 use crate::causes::with_causes;
 use crate::ignition::SpecVersion;
+use crate::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
 
 /// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
 const VERSIONS: [SpecVersion; 7] = [
@@ -159,6 +161,9 @@ impl Upstream {
         let mut failed = Vec::new();
         let mut newest_status = None;
         for version in VERSIONS {
+            if version < KERNEL_ARGUMENTS_SINCE && has_kernel_arguments(&versions) {
+                break;
+            }
             match self.ask(version, last.and_then(|last| last.configs().get(&version))).await? {
                 Answer::Given(given) => {
                     versions.insert(version, given);
@@ -272,6 +277,15 @@ impl Upstream {
             problem: with_causes(&error.without_url()),
         }
     }
+}
+
+/// Whether a Machine Config Server would have to move Ignition's kernel arguments into the MachineConfig for a version before 3.3. It puts
+/// them into the object that all its answers are made of, once more with each request of that kind (machine-config-operator 7ff337a,
+/// `MigrateKernelArgsIfNecessary` on what `machineConfigLister` gives): no two answers would be the same, and every node's would grow.
+/// Those versions are made here instead, from the newest one.
+fn has_kernel_arguments(versions: &BTreeMap<SpecVersion, Version>) -> bool {
+    let mut newer = versions.values();
+    newer.any(|version| !version.config.list(KERNEL_ARGUMENTS).is_empty())
 }
 
 fn etag_of(headers: &HeaderMap) -> Option<String> {

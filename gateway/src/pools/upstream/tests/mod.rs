@@ -11,6 +11,8 @@ use server::{HOST, Reply, Server, answer, config, mcs, status};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::ignition::data_url;
+use crate::machine_config::appended::ENCAPSULATED;
 
 /// Long enough for a loaded machine; only what never answers takes this long.
 const TEST_LIMITS: Limits = Limits {
@@ -258,6 +260,40 @@ async fn versions_are_of_one_state() {
         &server.fetch(server.settings()).await.unwrap_err(),
         &["changed during each of 3 attempts"],
     );
+}
+
+/// A Machine Config Server with Ignition's kernel arguments, and its defect: each request before 3.3 adds them once more to the object that
+/// all answers are made of.
+async fn growing() -> Server {
+    let grown = Arc::new(Mutex::new(0));
+    Server::start(move |asked| {
+        let version = match asked.version.as_str() {
+            "3.6.0" => "3.5.0",
+            version => version,
+        };
+        let old = matches!(version, "3.2.0" | "3.1.0" | "2.2.0");
+        let mut grown = grown.lock().unwrap();
+        *grown += usize::from(old);
+        let arguments = if old { "" } else { r#""kernelArguments":{"shouldExist":["a"]},"# };
+        let machine_config = format!(r#"{{"spec":{{"kernelArguments":[{}]}}}}"#, vec!["\"a\""; *grown].join(","));
+        let body = format!(
+            r#"{{"ignition":{{"version":"{version}"}},{arguments}"storage":{{"files":[{{"path":"{ENCAPSULATED}","contents":{{"source":"{}"}}}}]}}}}"#,
+            data_url::encode(machine_config.as_bytes())
+        );
+        answer(200, "", &body)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn asking_does_not_change_what_everybody_gets() {
+    let server = growing().await;
+    let upstream = server.upstream();
+    let first = upstream.fetch(None).await.unwrap();
+    assert_eq!(versions(&first), ["3.3.0", "3.4.0", "3.5.0"]);
+    assert_eq!(server.asked(), "3.6.0 3.5.0 3.4.0 3.3.0 3.5.0");
+    // Nor does the next fetch.
+    assert!(first.is_same(&upstream.fetch(Some(&first)).await.unwrap()));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use attest::{EkDigest, NodeIdentity, TpmClaims};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Entry, Kind, Store, StoreError};
+use crate::store::{Claim, Entry, Kind, Pending, Store, StoreError};
 
 /// What the store keeps of an allowlisted EK.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
         if replace {
             make_way(store, name, &identity).await?;
         }
-        claim_name(store, name, &identity).await?;
+        claim_name(store, name, &identity, None).await?;
     }
     store.put(Kind::Ek, write(Kind::Ek, ek.to_string(), &record)?).await?;
     Ok(())
@@ -162,16 +162,16 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 }
 
 /// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
-/// names of machines that have yet to boot.
+/// names of machines that have yet to boot. For a decision that is `pending`, it is the identity's if that is recorded.
 ///
 /// # Errors
 /// [`EnrolmentError::NameTaken`], [`EnrolmentError::OtherName`] and [`EnrolmentError::Store`].
-pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
+pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, pending: Option<&Pending>) -> Result<(), EnrolmentError> {
     let entry = Entry {
         id: name.to_owned(),
         value: identity.to_string(),
     };
-    let owner = store.insert(Kind::Name, entry).await?;
+    let owner = insert(store, Kind::Name, entry, pending).await?;
     if let Some(owner) = &owner
         && owner.value != identity.as_str()
     {
@@ -186,7 +186,7 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity) 
         id: identity.to_string(),
         value: name.to_owned(),
     };
-    match store.insert(Kind::NameOf, reverse).await? {
+    match insert(store, Kind::NameOf, reverse, pending).await? {
         Some(known) if known.value != name => {
             if owner.is_none() {
                 store.remove(Kind::Name, name).await?;
@@ -200,6 +200,21 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity) 
     }
 }
 
+/// Writes an entry if there is none, for the decision that is `pending` or for good; gives the one there is otherwise.
+async fn insert(store: &dyn Store, kind: Kind, entry: Entry, pending: Option<&Pending>) -> Result<Option<Entry>, StoreError> {
+    let Some(pending) = pending else {
+        return store.insert(kind, entry).await;
+    };
+    let claim = Claim { entry, instead_of: None };
+    loop {
+        let found = store.claim(kind, claim.clone(), pending.clone()).await?;
+        // What is there by another decision stands for this one, too, unless that came to nothing meanwhile.
+        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), pending.clone()).await? {
+            return Ok(found);
+        }
+    }
+}
+
 /// The name of a node that has attested: what the administrator called it, or else what it asks for and nobody else has.
 ///
 /// # Errors
@@ -209,6 +224,7 @@ pub async fn settle_name(
     allowlisted: Option<&EkRecord>,
     asked: Option<&str>,
     identity: &NodeIdentity,
+    pending: &Pending,
 ) -> Result<Option<String>, EnrolmentError> {
     let given = allowlisted.and_then(|record| record.name.as_deref());
     if let (Some(given), Some(asked)) = (given, asked)
@@ -221,7 +237,7 @@ pub async fn settle_name(
     }
     let name = given.or(asked);
     let Some(name) = name else { return Ok(None) };
-    claim_name(store, name, identity).await?;
+    claim_name(store, name, identity, Some(pending)).await?;
     Ok(Some(name.to_owned()))
 }
 
@@ -327,21 +343,21 @@ mod tests {
     #[tokio::test]
     async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
         let (_folder, store) = store();
-        claim_name(&store, "a", &node(1)).await.unwrap();
-        claim_name(&store, "a", &node(1)).await.unwrap();
+        claim_name(&store, "a", &node(1), None).await.unwrap();
+        claim_name(&store, "a", &node(1), None).await.unwrap();
         assert!(matches!(
-            claim_name(&store, "a", &node(2)).await,
+            claim_name(&store, "a", &node(2), None).await,
             Err(EnrolmentError::NameTaken { .. })
         ));
         assert!(matches!(
-            claim_name(&store, "b", &node(1)).await,
+            claim_name(&store, "b", &node(1), None).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        claim_name(&store, "b", &node(2)).await.unwrap();
+        claim_name(&store, "b", &node(2), None).await.unwrap();
         assert!(forget_name(&store, "a").await.unwrap());
         assert!(!forget_name(&store, "a").await.unwrap());
-        claim_name(&store, "a", &node(3)).await.unwrap();
-        claim_name(&store, "c", &node(1)).await.unwrap();
+        claim_name(&store, "a", &node(3), None).await.unwrap();
+        claim_name(&store, "c", &node(1), None).await.unwrap();
         let owners: Vec<String> = names(&store).await.unwrap().into_iter().map(|(_, identity)| identity).collect();
         assert_eq!(owners, [node(3).to_string(), node(2).to_string(), node(1).to_string()]);
     }
@@ -349,7 +365,7 @@ mod tests {
     #[tokio::test]
     async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
         let (_folder, store) = store();
-        claim_name(&store, "a", &node(1)).await.unwrap();
+        claim_name(&store, "a", &node(1), None).await.unwrap();
         let half = Entry {
             id: "b".to_owned(),
             value: node(1).to_string(),
@@ -357,10 +373,10 @@ mod tests {
         store.insert(Kind::Name, half).await.unwrap();
         assert!(forget_name(&store, "b").await.unwrap());
         assert!(matches!(
-            claim_name(&store, "c", &node(1)).await,
+            claim_name(&store, "c", &node(1), None).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        claim_name(&store, "b", &node(2)).await.unwrap();
+        claim_name(&store, "b", &node(2), None).await.unwrap();
     }
 
     #[tokio::test]
@@ -368,7 +384,7 @@ mod tests {
         let (_folder, store) = store();
         allow(&store, ek(1), named("a"), false).await.unwrap();
         assert!(matches!(
-            claim_name(&store, "a", &node(2)).await,
+            claim_name(&store, "a", &node(2), None).await,
             Err(EnrolmentError::NameTaken { .. })
         ));
         assert!(matches!(
@@ -376,11 +392,19 @@ mod tests {
             Err(EnrolmentError::NameTaken { .. })
         ));
         assert!(allowlisted(&store, ek(2)).await.unwrap().is_none(), "a refused entry is none");
-        claim_name(&store, "b", &node(2)).await.unwrap();
+        claim_name(&store, "b", &node(2), None).await.unwrap();
         allow(&store, ek(2), named("a"), true).await.unwrap();
         let settled = |ek: u8, record: &'static str, asked: Option<&'static str>| {
             let store = &store;
-            async move { settle_name(store, Some(&named(record)), asked, &node(ek)).await }
+            async move {
+                let pending = Pending {
+                    decision: "d".to_owned(),
+                    at: 0,
+                };
+                let settled = settle_name(store, Some(&named(record)), asked, &node(ek), &pending).await;
+                store.settle("d");
+                settled
+            }
         };
         assert_eq!(settled(2, "a", None).await.unwrap().as_deref(), Some("a"));
         assert!(matches!(settled(2, "a", Some("b")).await, Err(EnrolmentError::OtherName { .. })));
@@ -388,6 +412,6 @@ mod tests {
             matches!(settled(1, "a", None).await, Err(EnrolmentError::NameTaken { .. })),
             "its old machine"
         );
-        claim_name(&store, "b", &node(3)).await.unwrap();
+        claim_name(&store, "b", &node(3), None).await.unwrap();
     }
 }

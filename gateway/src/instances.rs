@@ -8,7 +8,7 @@ use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::store::{Entry, Kind, Store, StoreError};
+use crate::store::{self, Entry, Kind, Pending, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -66,6 +66,8 @@ pub struct Claim<'a> {
     pub claims: &'a Claims,
     /// Whether the first to show such evidence has the instance from then on.
     pub first_use_binds: bool,
+    /// The decision that it is for: if that comes to nothing, so does this.
+    pub pending: &'a Pending,
     /// When, seconds since 1970.
     pub at: u64,
     /// The address that it came from.
@@ -131,54 +133,80 @@ impl Claim<'_> {
         if holder.is_some_and(|holder| holder.holder != tpm) {
             return Ok(());
         }
-        let first = store.insert(Kind::Instance, self.entry(tpm, instance.as_str())?).await?;
-        match first.map(read).transpose()? {
-            Some(first) if first.holder != instance.as_str() => Err(InstanceError::Claimed {
-                instance: tpm.to_owned(),
-                first,
-                claimant: instance.to_string(),
-            }),
-            _ => Ok(()),
+        loop {
+            let Some(found) = self.claim(store, self.entry(tpm, instance.as_str())?, None).await? else {
+                return Ok(());
+            };
+            let first = read(found.clone())?;
+            if first.holder != instance.as_str() {
+                return Err(InstanceError::Claimed {
+                    instance: tpm.to_owned(),
+                    first,
+                    claimant: instance.to_string(),
+                });
+            }
+            if self.share(store, found).await? {
+                return Ok(());
+            }
         }
     }
 
     async fn take(&self, store: &dyn Store, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
         self.keep_from_others_than_its_nitro_tpm(store, instance, holder).await?;
-        let found = match holder.text() {
-            Some(text) => store.insert(Kind::Instance, self.entry(instance.as_str(), text)?).await?,
-            None => store.get(Kind::Instance, instance.as_str()).await?,
-        };
-        let Some(found) = found else {
-            return Ok(None);
-        };
-        let first = read(found.clone())?;
-        let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
-        if holder.text() == Some(&first.holder) || (*holder == Holder::Anybody && claimed_by_secret) {
-            return Ok(None);
-        }
-        // It belongs to its NitroTPM, which attests here too.
-        if first.holder == Holder::NITRO_TPM && self.claims.aws_nitro_tpm().is_some() {
-            return Ok(None);
-        }
-        // Whoever made up a secret can have been anybody; a TPM that is the instance's own cannot.
-        if claimed_by_secret && self.claims.is_of_the_instances_own_tpm() {
-            if let Some(text) = holder.text() {
-                // If somebody was faster, it is no longer what was found, and whoever comes next finds that.
-                let own = self.entry(instance.as_str(), text)?;
-                store.change(Kind::Instance, vec![found], vec![own]).await?;
+        loop {
+            let found = match holder.text() {
+                Some(text) => self.claim(store, self.entry(instance.as_str(), text)?, None).await?,
+                None => store.get(Kind::Instance, instance.as_str()).await?,
+            };
+            let Some(found) = found else {
+                return Ok(None);
+            };
+            let first = read(found.clone())?;
+            match self.beside(&first, holder) {
+                Standing::Own if self.share(store, found.clone()).await? => return Ok(None),
+                Standing::OfAnybody => return Ok(None),
+                Standing::Superseded => {
+                    let own = self.entry(instance.as_str(), holder.text().unwrap_or(Holder::NITRO_TPM))?;
+                    if self.claim(store, own, Some(found.value)).await?.is_none() {
+                        return Ok(Some(superseded(instance, &first)));
+                    }
+                }
+                // What was there came to nothing meanwhile.
+                Standing::Own => {}
+                Standing::Others => {
+                    return Err(InstanceError::Claimed {
+                        instance: instance.to_string(),
+                        first,
+                        claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
+                    });
+                }
             }
-            return Ok(Some(format!(
-                "{instance} attests by its own TPM, and was claimed at {} from {} without it, by {}: if that was not this machine, somebody has its configuration",
-                rfc3339(first.at),
-                first.peer,
-                first.holder
-            )));
         }
-        Err(InstanceError::Claimed {
-            instance: instance.to_string(),
-            first,
-            claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
-        })
+    }
+
+    /// How the one that has an instance stands to who shows it now.
+    fn beside(&self, first: &InstanceRecord, holder: &Holder) -> Standing {
+        let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
+        // It belongs to its NitroTPM, which attests here too.
+        let to_its_nitro_tpm = first.holder == Holder::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
+        if holder.text() == Some(&first.holder) || to_its_nitro_tpm {
+            Standing::Own
+        } else if *holder == Holder::Anybody && claimed_by_secret {
+            Standing::OfAnybody
+        } else if claimed_by_secret && self.claims.is_of_the_instances_own_tpm() {
+            Standing::Superseded
+        } else {
+            Standing::Others
+        }
+    }
+
+    async fn claim(&self, store: &dyn Store, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
+        let claim = store::Claim { entry, instead_of };
+        store.claim(Kind::Instance, claim, self.pending.clone()).await
+    }
+
+    async fn share(&self, store: &dyn Store, found: Entry) -> Result<bool, StoreError> {
+        store.share(Kind::Instance, found, self.pending.clone()).await
     }
 
     /// A NitroTPM document says no account: an instance that has attested by it alone is held under another identity than its document has.
@@ -212,6 +240,27 @@ impl Claim<'_> {
             value: serde_json::to_string(&record).map_err(|source| unreadable(instance, source))?,
         })
     }
+}
+
+/// Who has an instance that somebody shows.
+enum Standing {
+    /// Who shows it.
+    Own,
+    /// Whoever made up a secret, where that binds nobody.
+    OfAnybody,
+    /// Whoever made up a secret, which can have been anybody; what shows it now is its own TPM, which cannot.
+    Superseded,
+    /// Somebody else.
+    Others,
+}
+
+fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
+    format!(
+        "{instance} attests by its own TPM, and was claimed at {} from {} without it, by {}: if that was not this machine, somebody has its configuration",
+        rfc3339(first.at),
+        first.peer,
+        first.holder
+    )
 }
 
 /// The identity that an instance of AWS has by its NitroTPM document alone, which says no account.

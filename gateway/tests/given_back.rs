@@ -5,7 +5,6 @@
 mod support;
 
 use std::fs;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use attest_gateway::store::{Embedded, Kind, Pending, Spend, Spendable, Store};
 use rustls::version::TLS13;
 use support::held::Held;
 use support::kubelet::{client, embedded};
-use support::{Answer, Gateway, POOL, accept, bearer, now, tpm};
+use support::{Answer, Gateway, POOL, accept, bearer, now, serving_within, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -100,13 +99,7 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
     let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
     fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
-    let mut shell = Command::new("bash");
-    shell
-        .arg("-c")
-        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
-        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
-        .arg(gateway.path("gateway.toml"));
-    gateway.run_as(shell);
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     // Not even the second time: it was not spent by the first.
     gateway.config("/config/worker", &[&token]).await.try_again();
     gateway.config("/config/worker", &[&token]).await.try_again();

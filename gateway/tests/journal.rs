@@ -7,9 +7,8 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
-use support::{Answer, Gateway, POOL, tpm};
+use support::{Answer, Gateway, POOL, serving_within, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
@@ -42,13 +41,7 @@ async fn what_cannot_be_recorded_is_not_answered() {
     let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
     let log = gateway.path("state/attestation.jsonl");
     fs::write(&log, &filler).unwrap();
-    let mut shell = Command::new("bash");
-    shell
-        .arg("-c")
-        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
-        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
-        .arg(gateway.path("gateway.toml"));
-    gateway.run_as(shell);
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     gateway.config("/config/worker", &[]).await.try_again();
     gateway.config("/config/worker", &["Basic x"]).await.try_again();
     gateway.attest(case, None).await.refused(503, "unavailable");
@@ -71,13 +64,7 @@ async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
     let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
     let log = gateway.path("state/attestation.jsonl");
     fs::write(&log, &filler).unwrap();
-    let mut shell = Command::new("bash");
-    shell
-        .arg("-c")
-        .arg(format!("trap '' XFSZ; ulimit -f {LIMIT_BLOCKS}; exec \"$@\""))
-        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
-        .arg(gateway.path("gateway.toml"));
-    gateway.run_as(shell);
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
     assert_eq!(ready().await.status.as_u16(), 200);
     gateway.config("/config/worker", &[]).await.try_again();

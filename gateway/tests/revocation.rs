@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use attest::protocol::Blob;
-use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, Tick};
+use attest_gateway::store::{Claim, Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, Tick};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
@@ -67,6 +67,14 @@ impl Store for Failing {
 
     async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
         self.store.spend_for(thing, pending).await
+    }
+
+    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+        self.store.claim(kind, claim, pending).await
+    }
+
+    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+        self.store.share(kind, entry, pending).await
     }
 
     fn settle(&self, decision: &str) {

@@ -97,7 +97,9 @@ pub(super) async fn post(
     let outcome = match decided.and_then(|earned| earned.ticket(&gateway, &mut record, now)) {
         Ok(response) => response,
         Err(refusal) => {
-            gateway.give_back(&mut record).await;
+            // Also the instance: it belongs to nobody again, if it did not before.
+            let given_back = gateway.give_back(&mut record).await;
+            made.claimed &= !given_back;
             if refusal.is_unavailable() {
                 return refusal.into_response();
             }
@@ -221,8 +223,10 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
     // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
     let token = anchors.examine_token(gateway, asked).await?;
+    let pending = record.pending();
     let claim = Claim {
         claims: result.claims(),
+        pending: &pending,
         first_use_binds: pool.policy.first_use_binds(result.claims().kinds()),
         at: now.as_secs(),
         peer: &asked.peer.to_string(),
@@ -234,10 +238,10 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
     *claimed = true;
     record.alerts.extend(alert);
     let (name, identity) = (result.claims().name(), result.claims().identity());
-    record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity).await?;
+    record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
     // Last, when nothing else can be wrong with the node.
     if let Some(token) = token {
-        let redeemed = token.redeem(&*gateway.store, record.pending()).await?;
+        let redeemed = token.redeem(&*gateway.store, pending).await?;
         record.use_number = Some(redeemed.use_number());
         record.alerts.extend(redeemed.stale().map(str::to_owned));
     }

@@ -146,32 +146,32 @@ impl Gateway {
         said
     }
 
-    /// Makes a decision durable: the one way into the log. What it used up is settled then; if it cannot be recorded, nobody gets anything
-    /// for it, and it is given back.
+    /// Makes a decision durable: the one way into the log. What it used up and has claimed is settled then; if it cannot be recorded, nobody
+    /// gets anything for it, and it is given back.
     async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
         let recorded = self.journal.record(record, blobs, outcome).await;
-        if record.use_number.is_some() && record.verdict != Verdict::Refused {
+        if may_have_taken(record) && record.verdict != Verdict::Refused {
             match &recorded {
                 Ok(_) => self.store.settle(&record.id),
-                Err(_) => self.give_back_use(record).await,
+                Err(_) => drop(self.take_back(record).await),
             }
         }
         recorded
     }
 
-    /// Gives back what a decision used up that has come to a refusal after all.
-    async fn give_back(&self, record: &mut Record) {
-        if record.use_number.is_some() {
-            self.give_back_use(record).await;
-            record.use_number = None;
-        }
+    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all; says whether it may have been anything.
+    async fn give_back(&self, record: &mut Record) -> bool {
+        let given_back = may_have_taken(record) && self.take_back(record).await;
+        record.use_number = None;
+        given_back
     }
 
-    async fn give_back_use(&self, record: &Record) {
-        if let Err(error) = self.store.give_back(&record.id).await {
+    async fn take_back(&self, record: &Record) -> bool {
+        self.store.give_back(&record.id).await.unwrap_or_else(|error| {
             // The next start finds it among what is pending.
             tracing::error!(%error, decision = record.id, "cannot give back what was used up for nothing");
-        }
+            true
+        })
     }
 
     /// What every record of a decision about a pool says about the gateway itself.
@@ -268,6 +268,11 @@ fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -
 fn user_agent(headers: &HeaderMap) -> Option<String> {
     let agent = headers.get(header::USER_AGENT)?.to_str().ok()?;
     Some(agent.chars().take(USER_AGENT_LIMIT_CHARACTERS).collect())
+}
+
+/// Whether a decision may have used something up, or have claimed an instance or a name.
+fn may_have_taken(record: &Record) -> bool {
+    record.use_number.is_some() || record.claims.is_some()
 }
 
 /// Puts a refusal into a record.

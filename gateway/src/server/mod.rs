@@ -178,7 +178,7 @@ impl Server {
         let resolved = resolve_pending(&*store, &settings.attestation_log()).await?;
         if resolved != Resolved::default() {
             tracing::warn!(
-                "uses of tickets and tokens whose answers were never recorded: {} given back, {} not, because the attestation log begins after them",
+                "uses of tickets and tokens, and claims of instances and names, by decisions that were never recorded: {} given back, {} not, because the attestation log begins after them",
                 resolved.given_back,
                 resolved.kept
             );

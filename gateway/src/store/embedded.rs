@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
 use super::uses::{self, whole};
-use super::{Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, schema};
+use super::{Claim, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
 use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
@@ -398,6 +398,16 @@ impl Store for Embedded {
             Ok(whole(connection, || uses::spend_for(connection, &thing, &pending))?)
         })
         .await
+    }
+
+    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+        self.transact(move |connection| whole(connection, || held::claim(connection, kind, &claim, &pending)))
+            .await
+    }
+
+    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+        self.transact(move |connection| held::share(connection, kind, &entry, &pending))
+            .await
     }
 
     fn settle(&self, decision: &str) {

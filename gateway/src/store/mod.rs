@@ -6,6 +6,7 @@
 mod accept;
 mod believed;
 mod embedded;
+mod held;
 mod known;
 mod schema;
 #[cfg(test)]
@@ -105,8 +106,8 @@ pub enum Spend {
     Exhausted,
 }
 
-/// A decision that has used something up and is not recorded yet. If it never is, because the gateway was killed, nobody got anything for
-/// the use.
+/// A decision that has used something up, or has claimed something, and is not recorded yet. If it never is, because the gateway was killed,
+/// nobody got anything for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     /// Id of the decision: the record's.
@@ -122,6 +123,15 @@ pub struct Entry {
     pub id: String,
     /// Its value, JSON.
     pub value: String,
+}
+
+/// What a decision writes that is not recorded yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The entry.
+    pub entry: Entry,
+    /// The value in whose place it may be put, if there is one.
+    pub instead_of: Option<String>,
 }
 
 /// Which store it is, and how far it has come: each transaction that writes raises the mark by one.
@@ -273,12 +283,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// As [`Store::spend`], and remembers, in the same transaction, which decision it was for: until that is settled or given back.
     async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError>;
 
-    /// Says that a decision is recorded: what it used up stays used. Not durable by itself; what a crash makes of it is found out from
+    /// Writes an entry, if there is none with that id or the one that it may replace; gives the one there is otherwise. Remembers, in the
+    /// same transaction, which decision it was for: until that is settled or given back.
+    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError>;
+
+    /// Lets an entry that is there stand for one more decision: given back by whoever wrote it, it stays until this one is given back, too.
+    /// Says whether it is there, unchanged.
+    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError>;
+
+    /// Says that a decision is recorded: what it used up stays used, and what it claimed is claimed. Not durable by itself; what a crash makes of it is found out from
     /// the log.
     fn settle(&self, decision: &str);
 
-    /// Gives back what a decision used up for which nobody got anything: its use, with its number, is free again. Says whether there was
-    /// anything; a second time there is not.
+    /// Gives back what a decision used up for which nobody got anything: its use, with its number, is free again; and what it claimed: the
+    /// entry is gone, or what it was before. Says whether there was anything; a second time there is not.
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError>;
 
     /// The decisions that are neither settled nor given back.

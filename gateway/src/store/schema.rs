@@ -9,8 +9,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::known::Found;
 use super::{StoreError, StoreMark};
 
-/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them.
-pub(super) const VERSION: i64 = 1;
+/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; 1 has no
+/// `pending_entries`.
+pub(super) const VERSION: i64 = 2;
 /// Bytes of a store's identity: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
 
@@ -19,6 +20,7 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS uses_by_expiry ON uses (remember_until);
     CREATE TABLE IF NOT EXISTS freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 ";

@@ -176,6 +176,85 @@ async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
     );
 }
 
+/// Claims `a` for a decision, in the place of nothing or of this; whether it has it.
+async fn claims(store: &Embedded, value: &str, instead_of: Option<&str>, decision: &str) -> bool {
+    let claim = Claim {
+        entry: entry("a", value),
+        instead_of: instead_of.map(str::to_owned),
+    };
+    store.claim(Kind::Instance, claim, pending(decision)).await.unwrap().is_none()
+}
+
+async fn holder(store: &Embedded) -> Option<String> {
+    store.get(Kind::Instance, "a").await.unwrap().map(|entry| entry.value)
+}
+
+#[tokio::test]
+async fn what_was_claimed_for_nothing_is_given_back_once_and_nothing_else() {
+    let (folder, store) = open();
+    assert!(claims(&store, "1", None, "d1").await);
+    assert!(!claims(&store, "2", None, "d2").await && !claims(&store, "2", Some("3"), "d2").await);
+    assert!(!store.give_back("d2").await.unwrap(), "it has nothing");
+    assert_eq!(store.pending().await.unwrap(), [pending("d1")]);
+    assert!(store.give_back("d1").await.unwrap() && !store.give_back("d1").await.unwrap());
+    assert_eq!(holder(&store).await, None);
+    // Recorded, it stays, also over a restart.
+    assert!(claims(&store, "2", None, "d3").await);
+    store.settle("d3");
+    drop(store);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    assert!(!store.give_back("d3").await.unwrap());
+    assert_eq!(
+        (holder(&store).await.as_deref(), store.pending().await.unwrap()),
+        (Some("2"), vec![])
+    );
+    // What takes another's place gives it back to that one.
+    assert!(claims(&store, "3", Some("2"), "d4").await);
+    store.give_back("d4").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("2"));
+    // Somebody has released it meanwhile, and somebody else has it.
+    assert!(claims(&store, "3", Some("2"), "d5").await);
+    store.put(Kind::Instance, entry("a", "4")).await.unwrap();
+    store.give_back("d5").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("4"));
+}
+
+#[tokio::test]
+async fn what_two_decisions_stand_on_stays_until_both_come_to_nothing() {
+    for (first, then, stays) in [("d1", "d2", false), ("d2", "d1", false), ("d1", "", true), ("d2", "", true)] {
+        let (_folder, store) = open();
+        assert!(claims(&store, "1", None, "d1").await);
+        assert!(store.share(Kind::Instance, entry("a", "1"), pending("d2")).await.unwrap());
+        assert!(!store.share(Kind::Instance, entry("a", "2"), pending("d3")).await.unwrap());
+        store.give_back(first).await.unwrap();
+        assert_eq!(holder(&store).await.as_deref(), Some("1"));
+        if stays {
+            store.settle(if first == "d1" { "d2" } else { "d1" });
+            assert!(store.pending().await.unwrap().is_empty());
+        } else {
+            store.give_back(then).await.unwrap();
+        }
+        assert_eq!(holder(&store).await.is_some(), stays, "{first}");
+    }
+    // One of them is recorded while the other is not decided.
+    let (_folder, store) = open();
+    assert!(claims(&store, "1", None, "d1").await);
+    store.share(Kind::Instance, entry("a", "1"), pending("d2")).await.unwrap();
+    store.settle("d2");
+    assert!(!store.give_back("d1").await.unwrap());
+    assert_eq!(holder(&store).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn who_took_the_place_of_a_claim_that_comes_to_nothing_gives_it_back_to_nobody() {
+    let (_folder, store) = open();
+    assert!(claims(&store, "1", None, "d1").await && claims(&store, "2", Some("1"), "d2").await);
+    store.give_back("d1").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("2"));
+    store.give_back("d2").await.unwrap();
+    assert_eq!(holder(&store).await, None);
+}
+
 const DAY: u64 = 24 * 3600;
 
 /// Lets time go on: what the clock says, and how many seconds the gateway has run.
@@ -577,7 +656,7 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
     assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("a", "1")]);
     let version = store.transact(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
-    assert_eq!(version.await.unwrap(), 1);
+    assert_eq!(version.await.unwrap(), 2);
     drop(store);
     // Restored from before the upgrade.
     fs::remove_file(file(&folder)).unwrap();
@@ -588,9 +667,9 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
         .pragma_update(None, "user_version", 7)
         .unwrap();
     let error = Embedded::open(&file(&folder)).unwrap_err();
-    assert!(matches!(error, StoreError::Schema { found: 7, known: 1, .. }));
+    assert!(matches!(error, StoreError::Schema { found: 7, known: 2, .. }));
     assert!(
-        error.to_string().contains("version 7") && error.to_string().contains("knows 1"),
+        error.to_string().contains("version 7") && error.to_string().contains("knows 2"),
         "{error}"
     );
 }

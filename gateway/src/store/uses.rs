@@ -2,11 +2,12 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Kind, Pending, Spend, Spendable};
+use super::{Kind, Pending, Spend, Spendable, held};
 
 /// Takes decisions that are recorded off the pending ones.
 pub(super) fn forget_pending(connection: &Connection, decisions: &[String]) -> Result<(), rusqlite::Error> {
     for decision in decisions {
+        held::settle(connection, decision)?;
         connection
             .prepare_cached("DELETE FROM pending_uses WHERE decision = ?1")?
             .execute([decision])?;
@@ -80,7 +81,7 @@ pub(super) fn spend_for(connection: &Connection, thing: &Spendable, pending: &Pe
     Ok(spent)
 }
 
-/// Frees what a decision used up; says whether there was anything. Of a thing whose uses are forgotten there is nothing to give back: it
+/// Frees what a decision used up, and takes back what it claimed; says whether there was anything. Of a thing whose uses are forgotten there is nothing to give back: it
 /// has expired.
 pub(super) fn give_back(connection: &Connection, decision: &str) -> Result<bool, rusqlite::Error> {
     connection
@@ -89,16 +90,16 @@ pub(super) fn give_back(connection: &Connection, decision: &str) -> Result<bool,
              WHERE decision = ?1 AND EXISTS (SELECT 1 FROM uses WHERE uses.kind = p.kind AND uses.id = p.id)",
         )?
         .execute([decision])?;
-    connection
+    let rows = connection
         .prepare_cached("DELETE FROM pending_uses WHERE decision = ?1")?
-        .execute([decision])
-        .map(|rows| rows > 0)
+        .execute([decision])?;
+    Ok(held::give_back(connection, decision)? || rows > 0)
 }
 
 /// The decisions that are neither settled nor given back, the oldest first.
 pub(super) fn pending(connection: &Connection) -> Result<Vec<Pending>, rusqlite::Error> {
     connection
-        .prepare_cached("SELECT DISTINCT decision, at FROM pending_uses ORDER BY at, decision")?
+        .prepare_cached("SELECT decision, at FROM pending_uses UNION SELECT decision, at FROM pending_entries ORDER BY at, decision")?
         .query_map([], |row| {
             Ok(Pending {
                 decision: row.get(0)?,

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::machine::{Asked, Machine, sha256};
 use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
-use crate::support::{Gateway, digest};
+use attest_gateway::store::{Claim, Embedded, Entry, Kind as Entries, Pending, Store};
+
+use crate::support::{Gateway, digest, now, serving_within, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
@@ -62,6 +64,81 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
         site::trusted(&gateway, &pod.attest(&gateway, &[kind]).await, identity, &[kind]);
         site::refused(&gateway, &node.attest(&gateway, &[kind]).await, "instance-claimed");
     }
+}
+
+/// The instance is nobody's: whoever comes gets it.
+async fn is_free(gateway: &Gateway, kind: Kind, identity: &str) {
+    let list = gateway.command(&["node", "list"]);
+    assert!(!list.contains(identity), "{list}");
+    site::trusted(gateway, &Machine::another().attest(gateway, &[kind]).await, identity, &[kind]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_who_is_refused_after_all_takes_no_instance() {
+    let gateway = site::start(
+        r#"[["gcp"], ["aws-identity-document"], ["aws-identity-document", "token"]]"#,
+        &[GCP, DOCUMENT],
+    );
+    gateway.endorse(&tpm(), &["--name", "master-0"]);
+    for (kind, identity) in [(Kind::Gcp, GCP_IDENTITY), (Kind::AwsIdentityDocument, AWS_IDENTITY)] {
+        // Its name is another's.
+        let pod = Machine::another().but(|machine| machine.name = Some("master-0".to_owned()));
+        let record = site::refused(&gateway, &pod.attest(&gateway, &[kind]).await, "node-name-taken");
+        // Whoever reads the document of an instance that is nobody's could claim it.
+        assert_eq!(record["basis"].get("digests").is_some(), kind == Kind::AwsIdentityDocument);
+        is_free(&gateway, kind, identity).await;
+        // Refused later, who has it keeps it.
+        gateway.command(&["node", "release", identity]);
+        let node = Machine::new();
+        site::trusted(&gateway, &node.attest(&gateway, &[kind]).await, identity, &[kind]);
+        let renamed = Machine::new().but(|machine| machine.name = Some("master-0".to_owned()));
+        site::refused(&gateway, &renamed.attest(&gateway, &[kind]).await, "node-name-taken");
+        site::refused(&gateway, &Machine::another().attest(&gateway, &[kind]).await, "instance-claimed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_what_cannot_be_recorded_takes_no_instance_and_no_name() {
+    const LIMIT_BLOCKS: usize = 400;
+    let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
+    // There is a store before there is a log.
+    gateway.command(&["node", "list"]);
+    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
+    std::fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
+    let pod = Machine::another().but(|machine| machine.name = Some("worker-0".to_owned()));
+    pod.attest(&gateway, &[Kind::Gcp]).await.refused(503, "unavailable");
+    gateway.kill();
+    gateway.run();
+    let list = gateway.command(&["node", "list"]);
+    assert!(!list.contains("worker-0"), "{list}");
+    is_free(&gateway, Kind::Gcp, GCP_IDENTITY).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_what_a_crash_claimed_for_nothing_is_given_back_and_what_was_answered_is_not() {
+    let mut gateway = start();
+    let azure = [Kind::Azure];
+    site::trusted(&gateway, &Machine::new().attest(&gateway, &azure).await, AZURE_IDENTITY, &azure);
+    gateway.kill();
+    // As if it had been killed between the two: the claim is there, the record is not.
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    let value = json!({ "holder": "claimant:00", "at": now(), "peer": "::1" }).to_string();
+    let entry = Entry {
+        id: GCP_IDENTITY.to_owned(),
+        value,
+    };
+    let pending = Pending {
+        decision: "00".repeat(16),
+        at: now() + 1,
+    };
+    let claim = Claim { entry, instead_of: None };
+    assert_eq!(store.claim(Entries::Instance, claim, pending).await.unwrap(), None);
+    drop(store);
+    gateway.run();
+    gateway.line(|line| line.contains("1 given back"));
+    is_free(&gateway, Kind::Gcp, GCP_IDENTITY).await;
+    site::refused(&gateway, &Machine::another().attest(&gateway, &azure).await, "instance-claimed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! A store that keeps requests waiting, so that a test can do something in their midst.
 
 use async_trait::async_trait;
-use attest_gateway::store::{Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
+use attest_gateway::store::{Claim, Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
 use tokio::sync::Semaphore;
 
 /// Each use is made durable, and then its request waits until it is let go.
@@ -49,6 +49,14 @@ impl Store for Held {
         let spent = self.store.spend_for(thing, pending).await;
         self.hold().await;
         spent
+    }
+
+    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+        self.store.claim(kind, claim, pending).await
+    }
+
+    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+        self.store.share(kind, entry, pending).await
     }
 
     fn settle(&self, decision: &str) {

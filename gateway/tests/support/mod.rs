@@ -473,6 +473,17 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_attest-gateway"))
 }
 
+/// What serves, and can write no file longer than this: then the disk is full, as far as it sees.
+pub fn serving_within(gateway: &Gateway, kibibytes: usize) -> Command {
+    let mut shell = Command::new("bash");
+    shell
+        .arg("-c")
+        .arg(format!("trap '' XFSZ; ulimit -f {kibibytes}; exec \"$@\""))
+        .args(["bash", env!("CARGO_BIN_EXE_attest-gateway"), "serve", "--config"])
+        .arg(gateway.path("gateway.toml"));
+    shell
+}
+
 pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }

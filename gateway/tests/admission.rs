@@ -7,10 +7,12 @@ mod support;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use attest_gateway::admission::Spending;
 use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
+use support::held::Held;
 use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -220,6 +222,36 @@ async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_n
         let ticket = gateway.ticket().await;
         gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
     }
+}
+
+/// One source has only connections that the gateway works for, and opens another: it alone waits for a place.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+    let gateway = Gateway::init();
+    gateway.settings("[limits]\nconnections = 5\nheader_seconds = 60\nrequest_seconds = 60");
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let token = gateway.token(&[]);
+    let store = Arc::new(Held::new(embedded(&gateway)));
+    in_process(&gateway, Arc::<Held>::clone(&store)).await;
+    let mut busy = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect(&gateway, STRANGER).await.unwrap();
+        let request = format!("GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        store.made().await;
+        busy.push(stream);
+    }
+    let idle = [connect(&gateway, OTHER).await.unwrap(), connect(&gateway, OTHER).await.unwrap()];
+    // Nothing of its own can be given up for it, and others have less.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((STRANGER, 0).into()).unwrap();
+    let waiting = socket.connect(gateway.address()).await.unwrap();
+    let node = from(&gateway, NODE);
+    let answer = tokio::time::timeout(Duration::from_secs(30), fetch(&gateway, &node, "no-such-token")).await;
+    answer.unwrap().refused(403, "token-invalid");
+    store.let_go(busy.len());
+    drop((waiting, idle));
 }
 
 /// A thousand machines behind one balancer.

@@ -15,7 +15,7 @@ use tower::ServiceExt;
 
 use super::pace::Paced;
 use super::refused::{self, Refused};
-use crate::admission::Place;
+use crate::admission::{Entered, NoRoom, Place};
 use crate::api::{Gateway, Peer};
 use crate::kubelet::Presented;
 
@@ -33,8 +33,16 @@ pub(super) struct Connections {
 }
 
 impl Connections {
+    /// One connection, once it has a place.
+    pub(super) async fn accept(&self, stream: TcpStream, peer: SocketAddr, entered: Entered, watcher: Watcher) {
+        match entered.place().await {
+            Ok(place) => self.serve(stream, peer, place, watcher).await,
+            Err(NoRoom) => tracing::debug!(%peer, "closed: there was no place for it in time"),
+        }
+    }
+
     /// One connection, until its end or until another takes its place.
-    pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr, place: Place, watcher: Watcher) {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr, place: Place, watcher: Watcher) {
         tokio::select! {
             () = self.requests(stream, peer, place.clone(), watcher) => {}
             () = place.taken() => tracing::debug!(%peer, "closed: idle, and another connection needs its place"),

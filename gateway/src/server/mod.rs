@@ -278,13 +278,13 @@ impl Server {
                 () = &mut stop => break,
             };
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-            // Nobody else is accepted before there is a place: they wait in the kernel's queue and cost nothing here.
-            let place = tokio::select! {
-                place = gateway.admission.connections.place(peer.ip().into()) => place,
-                () = &mut stop => break,
+            let Ok(entered) = gateway.admission.connections.enter(peer.ip().into()) else {
+                tracing::debug!(%peer, "closed: there is no place for it, and too many wait for one");
+                continue;
             };
+            // Whoever has no place yet waits for it there, so that the next one is accepted meanwhile.
             let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());
-            tokio::spawn(async move { connections.serve(stream, peer, place, watcher).await });
+            tokio::spawn(async move { connections.accept(stream, peer, entered, watcher).await });
         }
         gateway.draining.store(true, Ordering::Relaxed);
         drop(listener);

@@ -27,6 +27,7 @@ pub struct Metrics {
     google_keys_stale: Gauge,
     clock_ahead: Gauge,
     log_broken: Gauge,
+    log_moved: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -151,8 +152,15 @@ impl Default for Metrics {
             "1 while the attestation log cannot be written: nodes get 503 until it can",
             log_broken.clone(),
         );
+        let log_moved = Gauge::default();
+        registry.register(
+            "log_moved",
+            "1 while the attestation log was moved and no new one is begun: who reads it by its name does not see what is recorded",
+            log_moved.clone(),
+        );
         Self {
             log_broken,
+            log_moved,
             registry,
             decisions,
             pool_broken,
@@ -266,6 +274,11 @@ impl Metrics {
         self.log_broken.set(i64::from(broken));
     }
 
+    /// Says whether the attestation log that is written has lost its name.
+    pub fn log_moved(&self, moved: bool) {
+        self.log_moved.set(i64::from(moved));
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -318,6 +331,7 @@ mod tests {
         metrics.google_keys_stale(true);
         metrics.clock_ahead(7);
         metrics.log_broken(true);
+        metrics.log_moved(true);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -335,6 +349,7 @@ mod tests {
             "attest_gateway_google_keys_stale 1",
             "attest_gateway_clock_ahead_seconds 7",
             "attest_gateway_log_broken 1",
+            "attest_gateway_log_moved 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

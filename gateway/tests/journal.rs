@@ -106,6 +106,46 @@ async fn a_log_is_rotated_by_moving_it_and_a_signal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_moved_is_said_to_be_until_a_new_one_is_begun_and_no_signal_is_lost() {
+    let gateway = Gateway::start();
+    let ready = async || {
+        let answer = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+        (answer.status.as_u16(), String::from_utf8(answer.body).unwrap())
+    };
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    assert_eq!(ready().await, (200, "ready\n".to_owned()));
+    let (log, old) = (gateway.path("state/attestation.jsonl"), gateway.path("state/attestation.jsonl.1"));
+    fs::rename(&log, &old).unwrap();
+    // Something is in the way.
+    fs::create_dir(&log).unwrap();
+    let moved = (200, "ready\nthe attestation log was moved, and no new one is begun\n".to_owned());
+    assert_eq!(ready().await, moved);
+    gateway.hang_up();
+    gateway.line(|line| line.contains("a new attestation log cannot be begun") && line.contains("trying again"));
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    assert_eq!(ready().await, moved);
+    // It is tried again without another signal.
+    fs::remove_dir(&log).unwrap();
+    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    assert_eq!(ready().await, (200, "ready\n".to_owned()));
+    let lines = |path| fs::read_to_string(path).unwrap().lines().count();
+    assert_eq!((lines(&old), lines(&log)), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_recorded_in_a_log_that_was_deleted() {
+    let gateway = Gateway::start();
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    fs::remove_file(gateway.path("state/attestation.jsonl")).unwrap();
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.line(|line| line.contains("the attestation log was deleted: a new one is begun"));
+    assert_eq!(gateway.records().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_state_is_nobody_elses() {
     let gateway = Gateway::start();
     gateway.ticket().await;

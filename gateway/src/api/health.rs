@@ -15,7 +15,7 @@ pub(super) async fn alive() -> StatusCode {
 }
 
 /// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, when the attestation log cannot be written, and when no pool is served. A pool that is
-/// not served, or in its last good state only, has a line, without the reason.
+/// not served, or in its last good state only, has a line, without the reason; so has an attestation log that was moved.
 pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, String) {
     let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     if gateway.is_draining() {
@@ -28,7 +28,10 @@ pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, S
     if !gateway.journal.is_writable().await {
         return unready("the attestation log cannot be written");
     }
-    let (served, troubles) = gateway.pools.health();
+    let (served, mut troubles) = gateway.pools.health();
+    if gateway.journal.is_moved() {
+        troubles.push("the attestation log was moved, and no new one is begun".to_owned());
+    }
     let troubles = troubles.join("\n");
     match (served, troubles.is_empty()) {
         (true, true) => (StatusCode::OK, "ready\n".to_owned()),

@@ -1,6 +1,7 @@
 //! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -74,6 +75,8 @@ pub struct Journal {
     metrics: Arc<Metrics>,
     store: Option<Arc<dyn Store>>,
     strangers: Strangers,
+    /// Whether the file that is written had lost the log's name when that was looked at last.
+    moved: Arc<AtomicBool>,
 }
 
 impl Journal {
@@ -85,9 +88,15 @@ impl Journal {
     pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
         let (log, cut) = LogFile::open(path)?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
+        let moved = Arc::<AtomicBool>::default();
+        let writer = Writer {
+            log,
+            blobs,
+            moved: Arc::clone(&moved),
+        };
         thread::Builder::new()
             .name("attestation-log".to_owned())
-            .spawn(move || Writer { log, blobs }.run(&receiver))
+            .spawn(move || writer.run(&receiver))
             .map_err(|source| JournalError::Io {
                 path: path.to_owned(),
                 source,
@@ -97,6 +106,7 @@ impl Journal {
             metrics,
             store: None,
             strangers: Strangers::default(),
+            moved,
         };
         Ok((journal, cut))
     }
@@ -113,11 +123,20 @@ impl Journal {
     /// Goes on in the file that has the log's name now, after it was moved. Says whether it was.
     ///
     /// # Errors
-    /// [`JournalError`]: it goes on in the file that was moved.
+    /// [`JournalError`]: it goes on in the file that was moved, and has to be told again.
     pub async fn reopen(&self) -> Result<bool, JournalError> {
         let (done, reopened) = oneshot::channel();
         self.work.try_send(Work::Reopen(done)).map_err(|_| JournalError::Failed)?;
-        reopened.await.map_err(|_| JournalError::Failed)?
+        let reopened = reopened.await.map_err(|_| JournalError::Failed)?;
+        self.metrics.log_moved(self.is_moved());
+        reopened
+    }
+
+    /// Whether the file that is written does not have the log's name, as far as was looked at last: at each write and each
+    /// [`Journal::is_writable`].
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// Whether a record could be written now.
@@ -126,6 +145,7 @@ impl Journal {
         let asked = self.work.try_send(Work::Probe(done)).is_ok();
         let writable = asked && found.await.unwrap_or(false);
         self.metrics.log_broken(!writable);
+        self.metrics.log_moved(self.is_moved());
         writable
     }
 
@@ -187,6 +207,7 @@ impl Journal {
             .map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.metrics.log_broken(!written);
+        self.metrics.log_moved(self.is_moved());
         if !written {
             return Err(JournalError::Failed);
         }
@@ -197,6 +218,7 @@ impl Journal {
 struct Writer {
     log: LogFile,
     blobs: Blobs,
+    moved: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -209,9 +231,14 @@ impl Writer {
                     // What was asked for before stands in the file that was there before.
                     Work::Reopen(done) => {
                         self.append(std::mem::take(&mut batch));
-                        drop(done.send(self.log.reopen()));
+                        let reopened = self.log.reopen();
+                        self.look();
+                        drop(done.send(reopened));
                     }
-                    Work::Probe(done) => drop(done.send(self.log.is_writable())),
+                    Work::Probe(done) => {
+                        self.look();
+                        let _ = done.send(self.log.is_writable());
+                    }
                 }
             }
             self.append(batch);
@@ -223,6 +250,7 @@ impl Writer {
             return;
         }
         let result = self.write(&batch);
+        self.look();
         if let Err(error) = &result {
             tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
         }
@@ -230,6 +258,11 @@ impl Writer {
             // Whoever asked may be gone; the line stays.
             let _ = append.done.send(result.is_ok());
         }
+    }
+
+    /// Looks whether the log was moved.
+    fn look(&self) {
+        self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }
 
     fn write(&mut self, batch: &[Append]) -> Result<(), BlobError> {
@@ -406,7 +439,9 @@ mod tests {
         assert!(!journal.reopen().await.unwrap(), "nobody has moved it");
         fs::rename(&log, &moved).unwrap();
         journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+        assert!(journal.is_moved());
         assert!(journal.reopen().await.unwrap());
+        assert!(!journal.is_moved());
         journal.record(&record("c"), Vec::new(), ()).await.unwrap();
         assert_eq!((count(&moved), count(&log)), (2, 1));
         // The lock is on the new one, and not on the old one any longer.
@@ -450,6 +485,7 @@ mod tests {
         let mut writer = Writer {
             log: LogFile::on_device(Path::new("/dev/null")),
             blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
+            moved: Arc::default(),
         };
         let (done, _written) = oneshot::channel();
         let append = Append {

@@ -68,15 +68,28 @@ impl LogFile {
 
     /// Goes on in the file that has the log's name now: another one, if this was moved. Says whether it was.
     pub(super) fn reopen(&mut self) -> std::result::Result<bool, JournalError> {
-        let same = |there: fs::Metadata| {
-            let here = self.file.metadata()?;
-            Ok::<_, std::io::Error>((here.dev(), here.ino()) == (there.dev(), there.ino()))
-        };
-        if fs::metadata(&self.path).and_then(same).unwrap_or(false) {
+        if !self.is_moved() {
             return Ok(false);
         }
         *self = Self::open(&self.path)?.0;
         Ok(true)
+    }
+
+    /// Whether the file that is written does not have the log's name any longer: whoever reads the log does not see what is written.
+    pub(super) fn is_moved(&self) -> bool {
+        let same = |there: fs::Metadata| {
+            let here = self.file.metadata()?;
+            Ok::<_, std::io::Error>((here.dev(), here.ino()) == (there.dev(), there.ino()))
+        };
+        !fs::metadata(&self.path).and_then(same).unwrap_or(false)
+    }
+
+    /// Begins a new file if this one has no name any longer: it goes with the program, and what was written to it.
+    fn have_a_name(&mut self) -> Result<()> {
+        if self.file.metadata()?.nlink() == 0 && self.reopen().map_err(std::io::Error::other)? {
+            tracing::error!("the attestation log was deleted: a new one is begun");
+        }
+        Ok(())
     }
 
     /// Appends whole lines, durably. What a failed write may have left is cut off: none of it was acknowledged.
@@ -88,6 +101,7 @@ impl LogFile {
     }
 
     fn try_append(&mut self, lines: &[u8]) -> Result<()> {
+        self.have_a_name()?;
         self.mend()?;
         // The real end: somebody may have emptied the file since the last write.
         let begin = self.file.metadata()?.len();

@@ -38,6 +38,8 @@ use refused::Refused;
 const FORGET_EVERY: Duration = Duration::from_secs(300);
 /// How often it is looked which sightings of pointers are due to be written.
 const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
+/// How long after a new attestation log could not be begun it is tried again.
+const REOPEN_EVERY: Duration = Duration::from_secs(5);
 /// How often it is looked whether a minute is over in which decisions were counted.
 const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 /// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
@@ -331,21 +333,32 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
-/// Goes on in a new attestation log after the old one was moved.
+/// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.
 async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        match gateway.journal.reopen().await {
-            Ok(false) => {}
-            Ok(true) => {
-                tracing::info!("the attestation log was moved: a new one is begun");
-                // What the old one knows of the store is not looked at any longer; and what it holds is settled.
-                if let Err(error) = gateway.store.keep_mark().await {
-                    tracing::warn!(%error, "cannot note how far the store has come");
-                }
+        while let Err(error) = begin_new_log(&gateway).await {
+            tracing::error!(
+                %error,
+                "a new attestation log cannot be begun; the one that was moved is written on; trying again in {} s",
+                REOPEN_EVERY.as_secs()
+            );
+            tokio::select! {
+                () = tokio::time::sleep(REOPEN_EVERY) => {}
+                _ = hangup.recv() => {}
             }
-            Err(error) => tracing::error!(%error, "a new attestation log cannot be begun; the one that was moved is written on"),
         }
     }
+}
+
+async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
+    if gateway.journal.reopen().await? {
+        tracing::info!("the attestation log was moved: a new one is begun");
+        // What the old one knows of the store is not looked at any longer; and what it holds is settled.
+        if let Err(error) = gateway.store.keep_mark().await {
+            tracing::warn!(%error, "cannot note how far the store has come");
+        }
+    }
+    Ok(())
 }
 
 /// Keeps the store small, by its own time.

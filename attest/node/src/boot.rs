@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
 use crate::attestation::means::{Means, TpmMeans};
-use crate::attestation::{self, Target};
+use crate::attestation::{self, Attested, Target};
 use crate::cloud::{Base, nitro_tpm};
 use crate::console::say;
 use crate::deadline::Deadline;
@@ -31,8 +31,10 @@ use crate::pointer::{Place, Pointer, Source, write};
 use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
-/// How old a ticket may become while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
-const TICKET_FRESH: Duration = Duration::from_secs(120);
+/// How old a ticket may become at most while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
+const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
+/// The part of its life that a ticket may spend in waiting: the rest is Ignition's, which asks for the configs one after the other.
+const TICKET_FRESH_PART: u32 = 4;
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -335,11 +337,13 @@ fn attest_to_all(
     done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
     let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
     let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
-    let mut earned = BTreeMap::new();
+    // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
+    let mut earned: BTreeMap<usize, Earned> = BTreeMap::new();
     let mut round: Vec<usize> = (0..gateways.len()).collect();
-    // Each round but the first is one in which a gateway has held this node for minutes, so their number is bounded as its patience is.
+    // Each round but the first follows one in which a gateway has held this node, or minutes have passed, so their number is bounded as
+    // its patience is.
     while !round.is_empty() {
-        let mut left = round.len();
+        let (mut left, held) = (round.len(), patience.times());
         for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
             let share = patience.work().share(left);
             left -= 1;
@@ -349,28 +353,65 @@ fn attest_to_all(
                 pool: &source.pool,
                 token: token.as_ref(),
             };
-            match attestation::attest(target, &mut means) {
-                Ok(attested) => {
-                    pointer.set_ticket(source.place, &attested.ticket);
+            match (attestation::attest(target, &mut means), earned.get_mut(&index)) {
+                (Ok(attested), _) => {
                     let line = format!("{attested} to {} for pool {}", source.base, source.pool);
-                    earned.insert(index, (Instant::now(), line));
+                    earned.insert(index, Earned::new(attested, line));
                 }
-                Err(failure) => {
-                    earned.remove(&index);
-                    done.fail(source.place, failure);
-                }
+                (Err(failure), Some(before)) => before.not_again = Some(failure),
+                (Err(failure), None) => done.fail(source.place, failure),
             }
         }
         round.clear();
-        round.extend(
-            earned
-                .iter()
-                .filter(|(_, (at, _))| at.elapsed() > TICKET_FRESH)
-                .map(|(index, _)| *index),
-        );
+        let stale = |earned: &Earned| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
+        round.extend(earned.iter().filter(|(_, earned)| stale(earned)).map(|(index, _)| *index));
     }
-    done.attested.extend(earned.into_values().map(|(_, line)| line));
+    for (((source, _), _), earned) in earned.into_iter().filter_map(|(index, earned)| Some((gateways.get(index)?, earned))) {
+        match earned.not_again {
+            Some(failure) if !earned.is_good() => done.fail(source.place, failure),
+            failure => {
+                let kept = |failure| format!("{}: the ticket is the one of before: {failure}", source.base);
+                done.notes.extend(failure.map(kept));
+                pointer.set_ticket(source.place, &earned.ticket);
+                done.attested.push(earned.line);
+            }
+        }
+    }
     Ok(())
+}
+
+/// A ticket that is not in the pointer yet. A secret, so there is no `Debug`.
+struct Earned {
+    ticket: Zeroizing<String>,
+    at: Instant,
+    lasts: Option<Duration>,
+    /// What to say of it.
+    line: String,
+    /// Why it could not be earned again. It is then as good as it was.
+    not_again: Option<Failure>,
+}
+
+impl Earned {
+    fn new(attested: Attested, line: String) -> Self {
+        Self {
+            ticket: attested.ticket,
+            at: Instant::now(),
+            lasts: attested.lasts,
+            line,
+            not_again: None,
+        }
+    }
+
+    /// Whether it is to be earned again, after a round in which this node was `held` or was not.
+    fn is_stale(&self, held: bool) -> bool {
+        let part = self.lasts.map(|lasts| lasts / TICKET_FRESH_PART).filter(|_| held);
+        self.at.elapsed() > part.map_or(TICKET_FRESH_LIMIT, |part| part.min(TICKET_FRESH_LIMIT))
+    }
+
+    /// Whether the gateway surely takes it still.
+    fn is_good(&self) -> bool {
+        self.lasts.is_some_and(|lasts| self.at.elapsed() < lasts)
+    }
 }
 
 fn cloud_means<'a>(

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::str::FromStr as _;
+use std::time::Duration;
 
 use attest::Kind;
 use attest::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
@@ -53,6 +54,8 @@ pub struct Target<'a> {
 pub struct Attested {
     /// The ticket.
     pub ticket: Zeroizing<String>,
+    /// How long it lasts, at least; nothing if the gateway's times do not say.
+    pub lasts: Option<Duration>,
     /// The kinds of evidence.
     pub kinds: BTreeSet<Kind>,
     /// Who this node is by them, as far as it can see.
@@ -115,14 +118,21 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
             server_key: &server_key,
         };
         let (evidence, identities) = answer(&challenge, &binding, means, token, gateway.deadline())?;
-        let kinds = evidence.kinds();
+        let (kinds, expires) = (evidence.kinds(), challenge.expires);
         match gateway.evidence(&EvidenceRequest {
             challenge: challenge.challenge,
             evidence,
         }) {
             Ok(response) => {
                 let ticket = check_ticket(response.ticket, &response.url, pool)?;
-                return Ok(Attested { ticket, kinds, identities });
+                // By the gateway's clock alone: this node's may be off. The challenge was still good when the ticket was given for it.
+                let lasts = response.expires.checked_sub(expires).filter(|seconds| *seconds > 0);
+                return Ok(Attested {
+                    ticket,
+                    lasts: lasts.map(Duration::from_secs),
+                    kinds,
+                    identities,
+                });
             }
             Err(GatewayError::Refused(problem)) if WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {
                 // A challenge that was lost because this node was to come again does not count: its patience bounds those.
@@ -366,6 +376,7 @@ mod tests {
 
     fn check_line(kinds: &[Kind], identities: &[&str], expect: &str) {
         let attested = Attested {
+            lasts: None,
             ticket: Zeroizing::new("ticket.SECRET".to_owned()),
             kinds: kinds.iter().copied().collect(),
             identities: identities.iter().map(|identity| (*identity).to_owned()).collect(),

@@ -413,7 +413,7 @@ impl Reject {
     pub const fn is_not_endorsed(&self) -> bool {
         match self {
             Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => true,
-            Self::Gcp(GcpError::VtpmCertificate(error)) => error.is_unknown_issuer(),
+            Self::EkCertificate(error) | Self::Gcp(GcpError::VtpmCertificate(error)) => error.is_unknown_issuer() || error.is_unreadable(),
             _ => false,
         }
     }

@@ -4,4 +4,4 @@ mod budget;
 mod path;
 
 pub use budget::{Budget, Budgeted};
-pub use path::{NotACa, lead_on};
+pub use path::{Led, lead_on};

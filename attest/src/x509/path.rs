@@ -1,57 +1,135 @@
-//! From a leaf towards its root: at each step one certificate at most, so that there is only one path to try.
+//! From a leaf towards a root: those of the certificates sent that can be on the way, told apart without verifying anything.
+
+use std::collections::BTreeMap;
 
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
-/// A certificate was sent in the place of a CA's, which it is not.
+/// Where what was sent leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotACa {
-    /// Its subject. Not verified.
-    pub subject: String,
-    /// What it lacks.
-    pub lacks: &'static str,
+pub enum Led<'s> {
+    /// To a name that is anchored, by these: each one the issuer of another by name and, where both say it, by key identifier (RFC 5280,
+    /// 4.2.1.1). For one CA there are several only if it was certified several times; the most promising come first.
+    ToAnAnchor(Vec<CertificateDer<'s>>),
+    /// To no name that is anchored: nobody trusted has issued it, whatever else is wrong with what was sent.
+    Nowhere,
+    /// To an anchor only over several CAs of one name with different keys that no key identifier tells apart: whoever sends those has work to
+    /// give away.
+    Anywhere,
+    /// To an anchor only over a certificate in the place of a CA's that has not the basicConstraints and key usage (keyCertSign) of a CA: RFC
+    /// 5280, 4.2.1.3 and 4.2.1.9, has both in every CA that conforms.
+    OverNoCa {
+        /// Its subject. Not verified.
+        subject: String,
+        /// What it lacks.
+        lacks: &'static str,
+    },
 }
 
-/// Those of the certificates `sent` that lead on from `leaf`: each one the issuer of the one before by name and, where both say it, by key
-/// identifier (RFC 5280, 4.2.1.1). Ends where `is_anchor` knows the name of the next issuer, or where nothing leads on. Nothing is verified.
-/// `None` for several CAs of one name with different keys that no key identifier tells apart: whoever sends those has work to give away.
+/// Finds those of the certificates `sent` that lead on from `leaf`. `anchored` gives the keys (SubjectPublicKeyInfo) that are trusted under a
+/// name. Nothing is verified.
 ///
-/// # Errors
-/// [`NotACa`] for a certificate that a step would need, and that has not the basicConstraints and key usage (keyCertSign) of a CA: RFC 5280,
-/// 4.2.1.3 and 4.2.1.9, has both in every CA that conforms.
-pub fn lead_on<'s>(
+/// A name that is anchored is where a way ends, unless a CA of that name with another key was sent: one that was given a new key under its
+/// old name, certified by its old one or by somebody else.
+pub fn lead_on<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
-    is_anchor: impl Fn(&[u8]) -> bool,
+    anchored: impl Fn(&[u8]) -> Vec<&'k [u8]>,
     now: UnixTime,
-) -> Result<Option<Vec<CertificateDer<'s>>>, NotACa> {
-    let read = |der: &'_ CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| Link::of(&parsed, now));
-    let mut chain = Vec::new();
-    let mut unused: Vec<(Link, &CertificateDer<'s>)> = sent.iter().filter_map(|der| Some((read(der)?, der))).collect();
-    let Some(mut last) = read(leaf) else { return Ok(Some(chain)) };
-    while !is_anchor(&last.issuer) {
-        let (mut candidates, others): (Vec<_>, Vec<_>) = unused.into_iter().partition(|(link, _)| link.may_have_issued(&last));
-        unused = others;
-        if let Some((_, first_key)) = candidates.first().map(|(link, der)| (der, link.key.clone()))
-            && candidates.iter().any(|(link, _)| link.key != first_key)
-        {
-            return Ok(None);
+) -> Led<'s> {
+    let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| Link::of(&parsed, now));
+    let links: Vec<(Link, &CertificateDer<'s>)> = sent.iter().filter_map(|der| Some((read(der)?, der))).collect();
+    let Some(leaf) = read(leaf) else { return Led::Nowhere };
+    // The same CA, renewed: whichever is valid now.
+    for not_valid_too in [false, true] {
+        let usable = links
+            .iter()
+            .filter(|(link, _)| link.lacks.is_none() && (link.is_valid || not_valid_too));
+        match Ways::new(usable, &anchored).from(&leaf) {
+            Led::Nowhere => {}
+            led => return led,
         }
-        // The same CA, renewed: whichever is valid now.
-        candidates.sort_by_key(|(link, _)| !link.is_valid);
-        let Some((next, der)) = candidates.into_iter().next() else { break };
-        if let Some(lacks) = next.lacks {
-            return Err(NotACa {
-                subject: next.subject_text,
-                lacks,
-            });
-        }
-        chain.push(der.clone());
-        last = next;
     }
-    Ok(Some(chain))
+    let all = Ways::new(links.iter(), &anchored);
+    let first_that_is_none = all.shortest(&leaf).into_iter().find_map(|link| Some((link, link.lacks?)));
+    first_that_is_none.map_or(Led::Nowhere, |(link, lacks)| Led::OverNoCa {
+        subject: link.subject_text.clone(),
+        lacks,
+    })
+}
+
+/// Certificates from which some way leads to an anchored name.
+struct Ways<'a, 's, A> {
+    anchored: &'a A,
+    /// With how many certificates more it takes.
+    leading: Vec<(usize, &'a Link, &'a CertificateDer<'s>)>,
+}
+
+impl<'a, 's, 'k, A: Fn(&[u8]) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
+    fn new(links: impl Iterator<Item = &'a (Link, &'a CertificateDer<'s>)>, anchored: &'a A) -> Self {
+        let (mut leading, mut others): (Vec<_>, Vec<_>) = links.partition(|(link, _)| !anchored(&link.issuer).is_empty());
+        let mut all: Vec<_> = Vec::new();
+        let mut steps = 0;
+        // Each round has at least one certificate, so there are no more rounds than those.
+        while !leading.is_empty() {
+            let (next, left) = others
+                .into_iter()
+                .partition(|(link, _)| leading.iter().any(|(issuer, _)| issuer.may_have_issued(link)));
+            all.extend(leading.into_iter().map(|(link, der)| (steps, link, *der)));
+            (leading, others) = (next, left);
+            steps += 1;
+        }
+        Self { anchored, leading: all }
+    }
+
+    fn from(&self, leaf: &Link) -> Led<'s> {
+        let mut taken: BTreeMap<usize, &'a CertificateDer<'s>> = BTreeMap::new();
+        let mut next = vec![leaf];
+        let mut arrived = false;
+        while let Some(link) = next.pop() {
+            let anchored = (self.anchored)(&link.issuer);
+            arrived |= !anchored.is_empty();
+            let issuers: Vec<_> = self
+                .leading
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, issuer, _))| issuer.may_have_issued(link) && !anchored.contains(&issuer.key.as_slice()))
+                .collect();
+            let one_key = issuers
+                .windows(2)
+                .all(|two| matches!(two, [(_, (_, a, _)), (_, (_, b, _))] if a.key == b.key));
+            match (one_key, anchored.is_empty()) {
+                (false, true) => return Led::Anywhere,
+                // The anchor of this name decides, and nothing that is sent beside it.
+                (false, false) => {}
+                (true, _) => next.extend(
+                    issuers
+                        .into_iter()
+                        .filter_map(|(position, (_, issuer, der))| taken.insert(position, *der).is_none().then_some(issuer)),
+                ),
+            }
+        }
+        match arrived {
+            true => Led::ToAnAnchor(taken.into_values().cloned().collect()),
+            false => Led::Nowhere,
+        }
+    }
+
+    /// The shortest way: each certificate of it.
+    fn shortest(&self, leaf: &'a Link) -> Vec<&'a Link> {
+        let (mut way, mut last, mut left) = (Vec::new(), leaf, usize::MAX);
+        while let Some(&(steps, link, _)) = self
+            .leading
+            .iter()
+            .find(|(steps, link, _)| *steps < left && link.may_have_issued(last))
+        {
+            way.push(link);
+            (last, left) = (link, steps);
+        }
+        way
+    }
 }
 
 /// What of a certificate decides where it stands in a chain.

@@ -33,6 +33,13 @@ impl Maker {
         self.params.self_signed(&self.key).unwrap().der().to_vec()
     }
 
+    /// A certificate of the same name and key that is no CA's, DER.
+    pub fn no_ca(&self) -> Vec<u8> {
+        let mut params = self.params.clone();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.self_signed(&self.key).unwrap().der().to_vec()
+    }
+
     /// A new EK: its public area, and its certificate, DER.
     pub fn ek(&self) -> (Public, Vec<u8>) {
         let key = KeyPair::generate().unwrap();

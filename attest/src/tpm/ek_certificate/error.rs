@@ -131,10 +131,24 @@ pub enum EkCertificateError {
 }
 
 impl EkCertificateError {
-    /// Whether the only thing wrong is that nobody trusted has issued it. Everything else is a certificate that does not hold.
+    /// Whether nobody trusted has issued it, as far as names go; then nothing else that may be wrong is looked at. Everything else is a
+    /// certificate that does not hold.
     #[must_use]
     pub const fn is_unknown_issuer(&self) -> bool {
         matches!(self, Self::UnknownIssuer { .. } | Self::NoRoots { .. })
+    }
+
+    /// Whether the bytes do not even say who has issued it, so that nobody has.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLarge { .. }
+                | Self::TooManyIntermediates { .. }
+                | Self::Truncated { .. }
+                | Self::TrailingByte { .. }
+                | Self::Malformed { .. }
+        )
     }
 
     /// What webpki says about the chain of `leaf`.

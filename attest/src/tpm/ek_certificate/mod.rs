@@ -30,7 +30,7 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::X509Name;
 
-use crate::x509::{self, Budget, Budgeted, NotACa};
+use crate::x509::{self, Budget, Budgeted, Led};
 
 pub use error::EkCertificateError;
 pub use key::EkKey;
@@ -202,18 +202,24 @@ fn verify_path_within<'a>(
     }
     let certificate = without_padding(certificate)?;
     let leaf = CertificateDer::from(certificate);
-    let mut chain = Vec::with_capacity(intermediates.len());
-    for intermediate in intermediates {
-        chain.push(CertificateDer::from(without_padding(intermediate)?));
+    // What is not of a maker that is configured is nobody's, whatever else may be wrong with it.
+    if roots.is_empty() {
+        return Err(EkCertificateError::NoRoots { issuer: issuer_of(&leaf) });
     }
-
-    let end_entity = EndEntityCert::try_from(&leaf).map_err(|error| match error {
-        webpki::Error::UnsupportedCriticalExtension => EkCertificateError::CriticalExtension,
-        error => EkCertificateError::Malformed {
-            problem: error.to_string(),
-        },
-    })?;
-    let chain = lead_to_an_anchor(&leaf, chain, roots, now)?;
+    let mut sent = Vec::with_capacity(intermediates.len());
+    for intermediate in intermediates {
+        sent.push(CertificateDer::from(without_padding(intermediate)?));
+    }
+    let end_entity = match EndEntityCert::try_from(&leaf) {
+        Err(error) if error != webpki::Error::UnsupportedCriticalExtension => {
+            return Err(EkCertificateError::Malformed {
+                problem: error.to_string(),
+            });
+        }
+        end_entity => end_entity,
+    };
+    let chain = lead_to_an_anchor(&leaf, &sent, roots, now)?;
+    let end_entity = end_entity.map_err(|_| EkCertificateError::CriticalExtension)?;
     let algorithms = budget.limit(SIGNATURES);
     // webpki knows nothing of an anchor but its name and key; what else the anchor's certificate says is enforced here.
     let anchor_refuses = RefCell::new(None);
@@ -234,7 +240,6 @@ fn verify_path_within<'a>(
     );
     let path = path.map_err(|error| match (error, anchor_refuses.take()) {
         (webpki::Error::CertDistrusted, Some(refused)) => refused,
-        (webpki::Error::UnknownIssuer, _) if roots.is_empty() => EkCertificateError::NoRoots { issuer: issuer_of(&leaf) },
         (webpki::Error::InvalidSignatureForPublicKey, _) if budget.is_exhausted() => EkCertificateError::ChainTooLong,
         (error, _) => EkCertificateError::from_path(error, &leaf),
     })?;
@@ -246,20 +251,18 @@ fn verify_path_within<'a>(
     })
 }
 
-/// Of the certificates that a TPM sent, those that lead towards a root: one at each step, so that webpki has one path to try. Without any root
-/// there is nowhere to lead to.
+/// Of the certificates that a TPM sent, those that lead towards a root.
 fn lead_to_an_anchor<'s>(
     leaf: &CertificateDer<'_>,
-    sent: Vec<CertificateDer<'s>>,
+    sent: &[CertificateDer<'s>],
     roots: &EkRoots,
     now: UnixTime,
 ) -> Result<Vec<CertificateDer<'s>>, EkCertificateError> {
-    if roots.is_empty() {
-        return Ok(Vec::new());
-    }
-    match x509::lead_on(leaf, &sent, |name| roots.has_name(name), now) {
-        Ok(chain) => chain.ok_or(EkCertificateError::ChainTooLong),
-        Err(NotACa { subject, lacks }) => Err(EkCertificateError::SentIssuerNotCa {
+    match x509::lead_on(leaf, sent, |name| roots.keys_of(name), now) {
+        Led::ToAnAnchor(chain) => Ok(chain),
+        Led::Nowhere => Err(EkCertificateError::UnknownIssuer { issuer: issuer_of(leaf) }),
+        Led::Anywhere => Err(EkCertificateError::ChainTooLong),
+        Led::OverNoCa { subject, lacks } => Err(EkCertificateError::SentIssuerNotCa {
             subject: printable(&subject),
             lacks,
         }),

@@ -34,6 +34,8 @@ pub struct EkRoots {
 pub(super) struct Facts {
     pub(super) subject: String,
     pub(super) sha256: [u8; 32],
+    /// SubjectPublicKeyInfo in DER.
+    key: Vec<u8>,
     not_before: u64,
     not_after: u64,
     path_length: Option<u32>,
@@ -158,10 +160,15 @@ impl EkRoots {
         X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.subject().as_raw() == certificate.issuer().as_raw())
     }
 
-    /// Whether a CA of this name (a Name in DER) can be trusted.
-    pub(super) fn has_name(&self, name: &[u8]) -> bool {
+    /// The keys (SubjectPublicKeyInfo in DER) of the CAs of this name (a Name in DER) that can be trusted.
+    pub(super) fn keys_of(&self, name: &[u8]) -> Vec<&[u8]> {
         let name = content(name).unwrap_or_default();
-        self.anchors.iter().any(|anchor| anchor.subject.as_ref() == name)
+        let of_the_name = self
+            .anchors
+            .iter()
+            .zip(&self.facts)
+            .filter(|(anchor, _)| anchor.subject.as_ref() == name);
+        of_the_name.map(|(_, facts)| facts.key.as_slice()).collect()
     }
 
     fn add_root(&mut self, certificate: &CertificateDer<'static>) -> Result<(), CaProblem> {
@@ -227,6 +234,7 @@ impl EkRoots {
         self.facts.push(Facts {
             subject: name_text(parsed.subject()),
             sha256,
+            key: parsed.public_key().raw.to_vec(),
             not_before: seconds(parsed.validity().not_before.timestamp()),
             not_after: seconds(parsed.validity().not_after.timestamp()),
             path_length: parsed

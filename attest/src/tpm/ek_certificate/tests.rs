@@ -32,6 +32,17 @@ fn issued(name: &str, issuer: &str, issuer_key: &KeyPair, key: &KeyPair) -> Cert
         .into()
 }
 
+fn ca_with_key_identifiers(name: &str) -> CertificateParams {
+    let mut params = ca(name);
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn with_key_identifiers(name: &str, issuer_key: &KeyPair, key: &KeyPair) -> CertificateDer<'static> {
+    let params = ca_with_key_identifiers(name);
+    params.signed_by(key, &Issuer::from_params(&params, issuer_key)).unwrap().into()
+}
+
 fn leaf(issuer: &str, issuer_key: &KeyPair) -> CertificateDer<'static> {
     let params = CertificateParams::default();
     params
@@ -80,6 +91,28 @@ fn attack_36_what_a_chain_costs_in_signatures() {
             assert!(!found && spent <= 1, "{name} by {issuer}: {spent}");
         }
     }
+    // The root itself is no way past the root, and what it has not signed costs no more for being sent twice.
+    let itself = self_signed("Root", &root_key);
+    assert_eq!(cost(&leaf("Root", &key()), &[itself.clone(), itself], &roots), (1, false));
+    // A root that was rolled over, and a CA that two have certified: each way is tried once.
+    let rolled = key();
+    let sent = [
+        self_signed("Root", &rolled),
+        issued("Root", "Root", &root_key, &rolled),
+        issued("First", "Root", &rolled, &first),
+        issued("First", "Elsewhere", &key(), &first),
+    ];
+    let (spent, found) = cost(&leaf("First", &first), &sent, &roots);
+    assert!(found && spent <= SIGNATURES_LIMIT, "{spent}");
+    // Eight under the root's name that key identifiers tell apart, each issued by the next, and the last one by nobody.
+    let keys: Vec<KeyPair> = (0..=INTERMEDIATES_LIMIT).map(|_| key()).collect();
+    let stairs: Vec<_> = keys.windows(2).map(|two| with_key_identifiers("Root", &two[1], &two[0])).collect();
+    let mut params = CertificateParams::default();
+    params.use_authority_key_identifier_extension = true;
+    let bottom = params.signed_by(&key(), &Issuer::from_params(&ca_with_key_identifiers("Root"), &keys[0]));
+    let bottom = bottom.unwrap().into();
+    assert_eq!(cost(&bottom, &stairs, &roots), (SIGNATURES_LIMIT, false));
+    assert_eq!(cost(&bottom, &stairs, &EkRoots::default()), (0, false));
     // A line of CAs, the last of which the root has not signed: looked at from the root, so nothing further is.
     let keys: Vec<KeyPair> = (0..5).map(|_| key()).collect();
     let mut line = vec![issued("0", "Root", &key(), &keys[0])];

@@ -196,7 +196,7 @@ impl Challenge {
     ) -> Result<Issued, Reject> {
         check_request(request)?;
         let Chosen { kinds, ek } = choose(request, endorsements, policy, now)?;
-        let claimant = request.attester.claimant_sha256();
+        let claimant = request.attester.claimant_sha256(kinds.kinds());
         if claimant.is_none() && policy.first_use_binds(kinds.kinds()) {
             return Err(Reject::ClaimantMissing);
         }

@@ -4,7 +4,7 @@
 //! format. Unknown fields are refused: a field that one end does not understand must not be silently ignored.
 //! `docs/protocol.md` describes the same messages for somebody who writes another client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
@@ -291,10 +291,15 @@ pub struct Attester {
 kinds_of!(Attester);
 
 impl Attester {
-    /// Who claims the instance; older nodes say it beside the identity document.
+    /// Who claims the instance, if these kinds are what is asked for. Older nodes say it beside the identity document, and answer it there
+    /// only: of one that is not asked for a document, nothing is known.
     #[must_use]
-    pub fn claimant_sha256(&self) -> Option<&HexDigest> {
-        let beside_document = || self.aws_identity_document.as_ref()?.claimant_sha256.as_ref();
+    pub fn claimant_sha256(&self, asked: &BTreeSet<Kind>) -> Option<&HexDigest> {
+        let document = self
+            .aws_identity_document
+            .as_ref()
+            .filter(|_| asked.contains(&Kind::AwsIdentityDocument));
+        let beside_document = || document?.claimant_sha256.as_ref();
         self.claimant_sha256.as_ref().or_else(beside_document)
     }
 }

@@ -366,7 +366,10 @@ fn attest_to_all(
         let stale = |earned: &Earned| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
         round.extend(earned.iter().filter(|(_, earned)| stale(earned)).map(|(index, _)| *index));
     }
-    for (((source, _), _), earned) in earned.into_iter().filter_map(|(index, earned)| Some((gateways.get(index)?, earned))) {
+    for (((source, _), _), earned) in earned
+        .into_iter()
+        .filter_map(|(index, earned)| Some((gateways.get(index)?, earned)))
+    {
         match earned.not_again {
             Some(failure) if !earned.is_good() => done.fail(source.place, failure),
             failure => {

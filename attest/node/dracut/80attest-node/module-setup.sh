@@ -5,9 +5,12 @@
 
 check() {
     require_binaries attest-node || return 1
-    # Wherever Ignition is, and nowhere else.
-    [[ -d $dracutbasedir/modules.d/30ignition ]] || return 255
-    return 0
+    # Wherever Ignition is, and nowhere else. The number is the distribution's: Flatcar has another.
+    local module
+    for module in "$dracutbasedir"/modules.d/[0-9][0-9]ignition; do
+        [[ -d $module ]] && return 0
+    done
+    return 255
 }
 
 depends() {
@@ -25,7 +28,7 @@ installkernel() {
 
 install() {
     inst_binary "$(command -v attest-node)" /usr/bin/attest-node
-    inst_multiple modprobe systemctl mount umount
+    inst_multiple modprobe systemctl mount umount sh sleep
     # AWS's program that asks a NitroTPM for its attestation document, if this machine has it.
     inst_multiple -o nitro-tpm-attest
 

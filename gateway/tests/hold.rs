@@ -4,7 +4,7 @@
 
 mod support;
 
-use attest::protocol::{Discovery, HELD_TOO_LONG, NOT_ATTESTED_HEADER};
+use attest::protocol::{Discovery, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 
 /// What discovery says about a pool.
@@ -59,4 +59,29 @@ async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
         given_up(&gateway, HELD_TOO_LONG, Some(&bearer(&token))).await.is_empty(),
         "it has got what it wanted"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_be_given_a_ticket_is_a_warning_whatever_it_gets() {
+    let gateway = Gateway::start();
+    let told = |gateway: &Gateway| {
+        let request = gateway.client.head(gateway.url("/config/worker")).header("accept", "*/*");
+        Answer::of(request.header(NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE))
+    };
+    // What it asks for it does not take.
+    let answer = told(&gateway).await;
+    assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
+    let warned = |record: &serde_json::Value| {
+        record["alerts"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("this node says ticket-undeliverable: nothing that")
+    };
+    assert!(warned(&gateway.records().pop().unwrap()));
+    gateway.line(|line| line.contains("WARN") && line.contains("ticket-undeliverable"));
+    gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    assert_eq!(told(&gateway).await.status.as_u16(), 403);
+    let record = gateway.records().pop().unwrap();
+    assert!(warned(&record) && record["verdict"] == "refused", "{record}");
 }

@@ -5,7 +5,7 @@
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use attest::Kind;
-use attest::protocol::HELD_TOO_LONG;
+use attest::protocol::{HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
@@ -22,12 +22,13 @@ use crate::attestation::{self, Attested, Target};
 use crate::cloud::{Base, nitro_tpm};
 use crate::console::say;
 use crate::deadline::Deadline;
+use crate::delivery::{self, Delivery, Gateways};
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
 use crate::patience::Patience;
 use crate::pointer::platform::{Instance, Platform, pointer_file};
-use crate::pointer::{Place, Pointer, Source, write};
+use crate::pointer::{Place, Pointer, Source};
 use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
@@ -74,7 +75,7 @@ enum Work {
     /// There is no gateway to attest to, or no use in it.
     Nothing(String),
     /// Each source that is a gateway was attested to, or not.
-    Done(Done),
+    Done(Box<Done>),
 }
 
 #[derive(Default)]
@@ -86,21 +87,24 @@ struct Done {
     held: Vec<Place>,
     failed: Vec<Failure>,
     notes: Vec<String>,
+    /// The gateways to tell if what there is for Ignition cannot be written.
+    gateways: Option<Gateways>,
 }
 
 /// Runs, says on stderr how it went, and returns 0 if the node has attested or has nothing to attest to, and 1 if it has not.
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold));
-    let platform = Platform::read(&settings.cmdline, &settings.dmi);
-    let output = settings.output.clone().unwrap_or_else(|| platform.user_config.clone());
-    write::tidy(&output);
+    let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
+    platform.user_config = delivery::user_config(&platform.user_config);
+    let delivery = Delivery::find(settings.output.as_deref(), &platform.user_config);
+    let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
     let (sender, receiver) = mpsc::sync_channel(1);
     let at_work = Arc::clone(&patience);
     let worker = thread::Builder::new().name("attest".to_owned()).spawn(move || {
         // The receiver is gone only when the process is about to be.
-        let _ = sender.send(work(&settings, &platform, &at_work));
+        let _ = sender.send(work(&settings, &platform, deliverable, &at_work));
     });
     let result = match worker.map(|_| wait(&receiver, &patience)) {
         Ok(Ok(result)) => result,
@@ -115,7 +119,7 @@ pub fn run(settings: Settings) -> ExitCode {
             "report this message",
         )),
     };
-    report(result, &output)
+    report(result, &delivery)
 }
 
 /// Waits for the work, until the deadline that stands at that moment.
@@ -128,13 +132,13 @@ fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeout
     }
 }
 
-fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
+fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
     let done = match result {
         Ok(Work::Nothing(reason)) => {
             say(&format!("nothing to do: {reason}"));
             return ExitCode::SUCCESS;
         }
-        Ok(Work::Done(done)) => done,
+        Ok(Work::Done(done)) => *done,
         Err(failure) => Done {
             failed: vec![failure],
             ..Done::default()
@@ -145,19 +149,16 @@ fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
         attested,
         mut failed,
         notes,
+        gateways,
         ..
     } = done;
     notes.iter().for_each(|note| say(&format!("note: {note}")));
-    let written = pointer.map(|pointer| write::replace(output, &pointer));
+    let written = pointer.map(|pointer| delivery.deliver(&pointer));
     match &written {
         Some(Ok(())) => attested
             .iter()
-            .for_each(|what| say(&format!("attested {what}; ticket written to {}", output.display()))),
-        Some(Err(error)) => failed.push(Failure::new(
-            "output",
-            format!("{} cannot be written: {error}", output.display()),
-            "make this folder writable in the initramfs, or name another file with --output",
-        )),
+            .for_each(|what| say(&format!("attested {what}; ticket written to {}", delivery.path().display()))),
+        Some(Err(failure)) => failed.push(failure.clone()),
         None => {}
     }
     let outcome = match written {
@@ -168,10 +169,14 @@ fn report(result: Result<Work, Failure>, output: &Path) -> ExitCode {
     failed
         .iter()
         .for_each(|failure| say(&format!("not attested: {failure}; {outcome}")));
+    if failed.iter().any(|failure| failure.code == TICKET_UNDELIVERABLE) {
+        // Their logs must not end in TRUSTED, or in silence, for a node that gets less.
+        gateways.iter().for_each(Gateways::tell);
+    }
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn work(settings: &Settings, platform: &Platform, patience: &Patience) -> Result<Work, Failure> {
+fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failure>, patience: &Patience) -> Result<Work, Failure> {
     if platform.config_url {
         return Ok(Work::Nothing(
             "ignition.config.url is on the kernel command line, and Ignition prefers it to whatever this program writes".to_owned(),
@@ -209,8 +214,18 @@ fn work(settings: &Settings, platform: &Platform, patience: &Patience) -> Result
                 "no source is an attestation gateway: {}",
                 done.notes.join("; ")
             ))),
-            false => Ok(Work::Done(done)),
+            false => Ok(Work::Done(done.into())),
         };
+    }
+    let to_tell = gateways
+        .iter()
+        .map(|(source, _)| (source.base.clone(), source.pool.clone()))
+        .collect();
+    // To attest would be in vain.
+    if let Err(failure) = deliverable {
+        done.failed.push(failure);
+        done.gateways = Some(Gateways::new(http, to_tell));
+        return Ok(Work::Done(done.into()));
     }
     // Who takes nothing from clouds need not know whether this is one.
     if surroundings.instance.is_none()
@@ -222,7 +237,8 @@ fn work(settings: &Settings, platform: &Platform, patience: &Patience) -> Result
     }
     attest_to_all(settings, &http, &gateways, &surroundings, patience, &mut pointer, &mut done)?;
     done.write(&mut pointer);
-    Ok(Work::Done(done))
+    done.gateways = Some(Gateways::new(http, to_tell));
+    Ok(Work::Done(done.into()))
 }
 
 impl Done {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use attest::protocol::HELD_TOO_LONG;
+use attest::protocol::{HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 
 use crate::cloud::CloudError;
 use crate::gateway::GatewayError;
@@ -25,7 +25,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 35] = [
+pub const CODES: [&str; 36] = [
     "pointer-not-found",
     "pointer-malformed",
     "pointer-version",
@@ -47,6 +47,7 @@ pub const CODES: [&str; 35] = [
     "tls-expired",
     "tls-failed",
     "deadline",
+    TICKET_UNDELIVERABLE,
     "output",
     "internal",
     "refused",

@@ -14,6 +14,7 @@ pub mod cloud;
 pub mod config;
 pub mod console;
 pub mod deadline;
+pub mod delivery;
 pub mod ek_table;
 pub mod failure;
 pub mod gateway;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use attest::protocol::{HELD_TOO_LONG, NOT_ATTESTED_HEADER};
+use attest::protocol::{HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -88,15 +88,15 @@ pub(super) async fn get(
     }
 }
 
-/// What is to be said of a node that gets less because this gateway had no time for it. It is what the node says: anybody can.
+/// What is to be said of a node that gets less than it could have earned. It is what the node says: anybody can.
 fn less_than_due(headers: &HeaderMap, record: &Record) -> Option<String> {
-    let held = headers.get(NOT_ATTESTED_HEADER).is_some_and(|code| code == HELD_TOO_LONG);
-    (held && record.grant != Some(ConfigSet::Full)).then(|| {
-        format!(
-            "this node says {HELD_TOO_LONG}: it wanted to attest, and this gateway has told it to come again for longer than the pool has \
-             nodes wait; it may get less than its due"
-        )
-    })
+    let code = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
+    let why = match code {
+        HELD_TOO_LONG => "it wanted to attest, and this gateway has told it to come again for longer than the pool has nodes wait",
+        TICKET_UNDELIVERABLE => "nothing that its Ignition reads can be written in its initramfs, so that a ticket does not reach it",
+        _ => return None,
+    };
+    (record.grant != Some(ConfigSet::Full)).then(|| format!("this node says {code}: {why}; it may get less than its due"))
 }
 
 /// What is known of a request.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use attest::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
-    EvidenceResponse, POOL_PARAMETER, Problem, SERVICE, VERSION,
+    EvidenceResponse, NOT_ATTESTED_HEADER, POOL_PARAMETER, Problem, SERVICE, VERSION,
 };
 use attest::{Kind, SpkiSha256};
 use reqwest::header::{ACCEPT, RETRY_AFTER};
@@ -356,6 +356,17 @@ impl<'http> Gateway<'http> {
             return Err(garbage("no Ignition config".to_owned()));
         }
         Ok(answer.body)
+    }
+
+    /// Says why this node shows nothing, where Ignition cannot say it: by a request for the pool's config that takes nothing and that the
+    /// gateway decides and records as any other. Whatever it answers, it knows.
+    ///
+    /// # Errors
+    /// [`GatewayError::Unreachable`], [`GatewayError::Failing`], [`GatewayError::Tls`].
+    pub fn not_attested(&self, pool: &str, code: &str) -> Result<(), GatewayError> {
+        let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
+        let request = || self.http.client.head(&url).header(ACCEPT, "*/*").header(NOT_ATTESTED_HEADER, code);
+        self.exchange(&url, ANSWER, &[], request).map(drop)
     }
 
     fn url(&self, path: &str) -> String {

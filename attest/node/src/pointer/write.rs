@@ -14,11 +14,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// The first system call that failed; the target is then as it was, and no temporary file is left.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or_else(|| Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let folder = folder_of(path)?;
     let temporary = temporary_of(path)?;
     remove(&temporary)?;
     let result = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
@@ -27,6 +23,28 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     }
     result?;
     File::open(folder)?.sync_all()
+}
+
+/// Whether [`replace`] could make its temporary file. Nothing of it is left but the folder.
+///
+/// # Errors
+/// The first system call that failed.
+pub fn probe(path: &Path) -> io::Result<()> {
+    folder_of(path)?;
+    let temporary = temporary_of(path)?;
+    remove(&temporary)?;
+    write_new(&temporary, b"")?;
+    remove(&temporary)
+}
+
+/// The folder of a path, made if it is not there.
+fn folder_of(path: &Path) -> io::Result<&Path> {
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or_else(|| Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    Ok(folder)
 }
 
 /// Removes what a killed run left behind.
@@ -97,6 +115,40 @@ mod tests {
         fs::write(folder.path().join(".user.ign.attest-node"), "a ticket").unwrap();
         replace(&path, b"new").unwrap();
         assert_eq!(names(folder.path()), ["user.ign"]);
+    }
+
+    #[test]
+    fn a_probe_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usr/user.ign");
+        probe(&path).unwrap();
+        assert!(names(path.parent().unwrap()).is_empty());
+        replace(&path, b"one").unwrap();
+        probe(&path).unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap().as_slice(), names(path.parent().unwrap()).len()),
+            (b"one".as_slice(), 1)
+        );
+    }
+
+    #[test]
+    fn a_link_to_a_disk_is_replaced_and_nothing_is_written_there() {
+        let (initramfs, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, target) = (initramfs.path().join("user.ign"), disk.path().join("config.ign"));
+        for there in [true, false] {
+            let _ = fs::remove_file(&path);
+            std::os::unix::fs::symlink(&target, &path).unwrap();
+            if there {
+                fs::write(&target, "as installed").unwrap();
+            } else {
+                fs::remove_file(&target).unwrap();
+            }
+            probe(&path).unwrap();
+            replace(&path, b"a ticket").unwrap();
+            assert!(!fs::symlink_metadata(&path).unwrap().is_symlink());
+            assert_eq!(fs::read(&path).unwrap(), b"a ticket");
+            assert_eq!(fs::read(&target).ok().as_deref(), there.then_some(b"as installed".as_slice()));
+        }
     }
 
     #[test]

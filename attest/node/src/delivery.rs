@@ -1,0 +1,417 @@
+//! Where the ticket is put so that this Ignition reads it, and whether that can be written: found out before anything is attested.
+//!
+//! Every Ignition reads `user.ign` in `/usr/lib/ignition`, and that is the place. Since systemd 256, `/usr` is read-only in the initrd: a
+//! mount of its own over a filesystem that can be written (`ProtectSystem=` of systemd-system.conf(5)). This program's unit gives it a
+//! mount namespace of its own (`MountFlags=slave`), and only there that mount is made writable; so the file is where every Ignition looks,
+//! `/usr` stays read-only for all others, and the ticket is gone with the initramfs.
+//!
+//! Not by `IGNITION_SYSTEM_CONFIG_DIR` in `/run/ignition.env`: Ignition's generator writes that file anew at each `systemctl
+//! daemon-reload`, and the base configs, which each of Ignition's stages reads, lie in the folder that it would move.
+//!
+//! Ignition after 2.26 looks into `/run/ignition` and `/etc/ignition` first, and the first `user.ign` wins: one that is there is the one to
+//! replace. With it, `/run/ignition` is also the way if `/usr/lib/ignition` cannot be written at all; not before, because what lies there
+//! outlives the initramfs.
+//!
+//! Flatcar's `user.ign` is a link to a disk. The link is replaced, and nothing is written through it.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use attest::protocol::TICKET_UNDELIVERABLE;
+
+use crate::deadline::Deadline;
+use crate::failure::{Failure, printable};
+use crate::gateway::{Gateway, Http};
+use crate::pointer::write;
+
+/// Where Ignition after 2.26 looks before its system config folder, in this order.
+const FOLDERS_BEFORE: [&str; 2] = ["/run/ignition", "/etc/ignition"];
+/// The file that wins over the platform.
+const USER_CONFIG: &str = "user.ign";
+/// Ignition, as its units start it.
+const IGNITION: &str = "/usr/bin/ignition";
+/// How long a gateway is given to take note.
+const TELL_LIMIT: Duration = Duration::from_secs(15);
+
+/// The place for the ticket, or why there is none.
+#[derive(Debug)]
+pub struct Delivery {
+    path: PathBuf,
+    obstacle: Option<Obstacle>,
+}
+
+/// Why a place cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Obstacle {
+    /// It is on a read-only mount, and this program would change that for everybody.
+    Shared,
+    /// The filesystem itself is read-only.
+    Filesystem,
+    /// What the system says.
+    Error(String),
+}
+
+/// The mount that a path is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    point: PathBuf,
+    /// Whether its filesystem can be written.
+    writable_below: bool,
+}
+
+/// What is to be done about a place that was tried.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Write,
+    /// Make this mount writable in this program's own mount namespace, and try again.
+    Remount(PathBuf),
+    GiveUp(Obstacle),
+}
+
+/// Decides by what came of the attempt to write there.
+fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>) -> Step {
+    let error = match tried {
+        Ok(()) => return Step::Write,
+        Err(error) => error,
+    };
+    match (error.kind(), mount) {
+        (ErrorKind::ReadOnlyFilesystem, Some(mount)) if !mount.writable_below => Step::GiveUp(Obstacle::Filesystem),
+        (ErrorKind::ReadOnlyFilesystem, Some(_)) if !own_namespace => Step::GiveUp(Obstacle::Shared),
+        (ErrorKind::ReadOnlyFilesystem, Some(mount)) => Step::Remount(mount.point),
+        _ => Step::GiveUp(Obstacle::Error(error.to_string())),
+    }
+}
+
+/// Which `user.ign` this Ignition takes: the one in its system config folder, unless it looks elsewhere first and there is one.
+#[must_use]
+pub fn user_config(system: &Path) -> PathBuf {
+    let first = FOLDERS_BEFORE.map(|folder| Path::new(folder).join(USER_CONFIG));
+    let there: Vec<PathBuf> = first.into_iter().filter(|path| path.exists()).collect();
+    // Nobody needs to know the version while there is nothing that only some versions read.
+    let looks_there = !there.is_empty() && reads_three_folders();
+    first_of(there, looks_there, system)
+}
+
+fn first_of(there: Vec<PathBuf>, looks_there: bool, system: &Path) -> PathBuf {
+    there
+        .into_iter()
+        .next()
+        .filter(|_| looks_there)
+        .unwrap_or_else(|| system.to_owned())
+}
+
+impl Delivery {
+    /// Finds out whether `output` can be written, or in its absence what Ignition reads; `user_config` is that.
+    #[must_use]
+    pub fn find(output: Option<&Path>, user_config: &Path) -> Self {
+        if let Some(output) = output {
+            return Self::to(output);
+        }
+        let usual = Self::to(user_config);
+        let highest = Path::new(FOLDERS_BEFORE[0]).join(USER_CONFIG);
+        if usual.obstacle.is_none() || user_config == highest || !reads_three_folders() {
+            return usual;
+        }
+        // It outranks all others.
+        let other = Self::to(&highest);
+        if other.obstacle.is_none() { other } else { usual }
+    }
+
+    fn to(path: &Path) -> Self {
+        write::tidy(path);
+        let tried = write::probe(path);
+        let obstacle = match step(tried.as_ref().copied(), has_own_mounts(), mount_of(path)) {
+            Step::Write => None,
+            Step::GiveUp(obstacle) => Some(obstacle),
+            Step::Remount(point) => remount(&point)
+                .and_then(|()| write::probe(path).map_err(|error| error.to_string()))
+                .err()
+                .map(Obstacle::Error),
+        };
+        Self {
+            path: path.to_owned(),
+            obstacle,
+        }
+    }
+
+    /// Where the ticket is put.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// That a ticket can be put there, as far as one can know beforehand.
+    ///
+    /// # Errors
+    /// With [`TICKET_UNDELIVERABLE`].
+    pub fn possible(&self) -> Result<(), Failure> {
+        match &self.obstacle {
+            None => Ok(()),
+            Some(obstacle) => Err(self.undeliverable(obstacle)),
+        }
+    }
+
+    /// Puts the pointer there, whole or not at all.
+    ///
+    /// # Errors
+    /// With [`TICKET_UNDELIVERABLE`].
+    pub fn deliver(&self, pointer: &[u8]) -> Result<(), Failure> {
+        write::replace(&self.path, pointer).map_err(|error| self.undeliverable(&Obstacle::Error(error.to_string())))
+    }
+
+    fn undeliverable(&self, obstacle: &Obstacle) -> Failure {
+        let next_step = match obstacle {
+            Obstacle::Shared => {
+                "start attest-node by its unit, whose MountFlags=slave lets it write there: systemctl restart attest-node.service"
+            }
+            Obstacle::Filesystem | Obstacle::Error(_) => {
+                "make this folder writable in the initramfs (docs/images.md of the gateway says how it is on which image), or name another \
+                 file that Ignition reads with --output"
+            }
+        };
+        let reason = format!(
+            "a ticket could not be given to Ignition: {} cannot be written: {obstacle}",
+            self.path.display()
+        );
+        Failure::new(TICKET_UNDELIVERABLE, reason, next_step)
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shared => f.write_str("it is mounted read-only, and this program shares its mounts with all others"),
+            Self::Filesystem => f.write_str("its filesystem is read-only"),
+            Self::Error(error) => f.write_str(error),
+        }
+    }
+}
+
+/// The gateways that are to know if their ticket cannot be delivered.
+pub struct Gateways {
+    http: Http,
+    sources: Vec<(String, String)>,
+}
+
+impl Gateways {
+    /// By base and pool.
+    #[must_use]
+    pub fn new(http: Http, sources: Vec<(String, String)>) -> Self {
+        Self { http, sources }
+    }
+
+    /// Tells each of them. A header in the pointer would be the way, if the pointer could be written.
+    pub fn tell(&self) {
+        for (base, pool) in &self.sources {
+            // Who cannot be told is told by nobody; the console says the rest.
+            let _ = Gateway::new(&self.http, base, Deadline::after(TELL_LIMIT)).not_attested(pool, TICKET_UNDELIVERABLE);
+        }
+    }
+}
+
+/// Makes a mount writable where this program is: not its filesystem, of which others have mounts, too.
+fn remount(point: &Path) -> Result<(), String> {
+    let mut mount = Command::new("mount");
+    mount.args(["-o", "remount,bind,rw"]).arg(point).stdin(Stdio::null());
+    match mount.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(printable(String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("mount cannot be started: {error}")),
+    }
+}
+
+/// Whether this program's mounts are its own, and not those of the first process.
+fn has_own_mounts() -> bool {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
+    match (namespace("self"), namespace("1")) {
+        (Ok(own), Ok(first)) => own != first,
+        _ => false,
+    }
+}
+
+fn mount_of(path: &Path) -> Option<Mount> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    find_mount(&table, path)
+}
+
+/// The mount of a path, by proc_pid_mountinfo(5): the longest mount point above it, and of several there the last.
+fn find_mount(table: &str, path: &Path) -> Option<Mount> {
+    let mounts = table.lines().filter_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let point = PathBuf::from(unescaped(mount.split(' ').nth(4)?));
+        let options = filesystem.split(' ').nth(2)?;
+        Some(Mount {
+            point,
+            writable_below: options.split(',').any(|option| option == "rw"),
+        })
+    });
+    mounts
+        .filter(|mount| path.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.as_os_str().len())
+}
+
+/// Blanks and the like stand there as octal numbers.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (escape, letter)| text.replace(escape, letter))
+}
+
+/// Whether this Ignition looks into the folders that only those after 2.26 look into.
+fn reads_three_folders() -> bool {
+    let said = Command::new(IGNITION).arg("--version").stdin(Stdio::null()).output();
+    said.is_ok_and(|output| is_after_2_26(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// By what `ignition --version` says: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, or of a build between releases `Ignition
+/// v2.26.0-74-ga5d574a8`. What stands there is the distribution's to choose.
+fn is_after_2_26(said: &str) -> bool {
+    let version = said
+        .split_whitespace()
+        .map(|word| word.trim_start_matches('v'))
+        .find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()));
+    let Some(version) = version else { return false };
+    let mut parts = version.split(['.', '-', '+']);
+    let mut number = || parts.next()?.parse::<u32>().ok();
+    match (number(), number()) {
+        (Some(2), Some(26)) => version.contains("-g"),
+        (Some(major), Some(minor)) => (major, minor) > (2, 26),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const USR: &str = "/usr";
+
+    fn mount(writable_below: bool) -> Option<Mount> {
+        Some(Mount {
+            point: USR.into(),
+            writable_below,
+        })
+    }
+
+    /// What is done about an attempt that ended in `tried`: with mounts of its own, and with those of all.
+    fn check(tried: Result<(), ErrorKind>, mount: Option<Mount>, own: &Step, shared: &Step) {
+        let error = tried.map_err(io::Error::from);
+        assert_eq!(&step(error.as_ref().copied(), true, mount.clone()), own, "{tried:?} {mount:?}, own");
+        assert_eq!(
+            &step(error.as_ref().copied(), false, mount.clone()),
+            shared,
+            "{tried:?} {mount:?}, shared"
+        );
+    }
+
+    #[test]
+    fn a_mount_is_made_writable_only_where_that_is_nobody_elses() {
+        let give_up = |kind: ErrorKind| Step::GiveUp(Obstacle::Error(io::Error::from(kind).to_string()));
+        let read_only = Err(ErrorKind::ReadOnlyFilesystem);
+        for found in [None, mount(true), mount(false)] {
+            check(Ok(()), found.clone(), &Step::Write, &Step::Write);
+            for kind in [ErrorKind::PermissionDenied, ErrorKind::StorageFull, ErrorKind::NotADirectory] {
+                check(Err(kind), found.clone(), &give_up(kind), &give_up(kind));
+            }
+        }
+        check(read_only, mount(true), &Step::Remount(USR.into()), &Step::GiveUp(Obstacle::Shared));
+        let filesystem = Step::GiveUp(Obstacle::Filesystem);
+        check(read_only, mount(false), &filesystem, &filesystem);
+        let unknown = give_up(ErrorKind::ReadOnlyFilesystem);
+        check(read_only, None, &unknown, &unknown);
+    }
+
+    #[test]
+    fn the_first_user_ign_is_the_one() {
+        let check = |there: &[&str], looks_there: bool, expect: &str| {
+            let there = there.iter().map(PathBuf::from).collect();
+            assert_eq!(first_of(there, looks_there, Path::new("system")), Path::new(expect));
+        };
+        check(&[], true, "system");
+        check(&["run"], true, "run");
+        check(&["run", "etc"], true, "run");
+        check(&["etc"], true, "etc");
+        check(&["run", "etc"], false, "system");
+    }
+
+    #[test]
+    fn versions_of_ignition_are_understood() {
+        for after in [
+            "Ignition 2.27.0\n",
+            "Ignition v2.26.0-74-ga5d574a8",
+            "Ignition Debian 2.27.0+ds1-1",
+            "Ignition 3.0.0",
+            "Ignition 2.100.0-rc1",
+        ] {
+            assert!(is_after_2_26(after), "{after}");
+        }
+        for before in [
+            "Ignition 2.26.0\n",
+            "Ignition Debian 2.14.0+ds1-1+b19",
+            "Ignition 2.9.0-5-gabcdef0",
+            "Ignition 0.36.0",
+            "",
+            "Ignition was not built properly",
+            "Ignition 2",
+        ] {
+            assert!(!is_after_2_26(before), "{before}");
+        }
+    }
+
+    #[test]
+    fn the_mount_of_a_path_is_the_longest_and_the_last() {
+        let table = "1 1 0:2 / / rw - rootfs rootfs rw,size=1\n\
+                     2 1 0:2 /usr /usr ro,relatime shared:3 - rootfs rootfs rw,size=1\n\
+                     3 1 0:9 / /usr/lib64 rw - squashfs /dev/loop0 ro,errors=continue\n\
+                     4 1 0:10 / /a\\040b rw - tmpfs tmpfs rw\n\
+                     5 1 0:11 / /etc/ignition rw - tmpfs tmpfs rw\n\
+                     6 1 0:12 / /etc/ignition ro - erofs none ro\n\
+                     nonsense\n";
+        let check = |path: &str, point: &str, writable_below: bool| {
+            let expect = Mount {
+                point: point.into(),
+                writable_below,
+            };
+            assert_eq!(find_mount(table, Path::new(path)), Some(expect), "{path}");
+        };
+        check("/usr/lib/ignition/user.ign", "/usr", true);
+        check("/usr/lib64/x", "/usr/lib64", false);
+        check("/run/ignition/user.ign", "/", true);
+        check("/a b/x", "/a b", true);
+        check("/etc/ignition/user.ign", "/etc/ignition", false);
+        assert_eq!(find_mount("", Path::new("/x")), None);
+    }
+
+    #[test]
+    fn what_can_be_written_is_delivered_and_what_cannot_is_known_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usr/lib/ignition/user.ign");
+        let delivery = Delivery::find(None, &path);
+        delivery.possible().unwrap();
+        assert!(!path.exists());
+        delivery.deliver(b"pointer").unwrap();
+        assert_eq!(
+            (delivery.path(), fs::read(&path).unwrap().as_slice()),
+            (path.as_path(), b"pointer".as_slice())
+        );
+        // Nobody can write there, and there is nothing to remount.
+        let delivery = Delivery::find(Some(Path::new("/proc/no-such-folder/user.ign")), &path);
+        let failure = delivery.possible().unwrap_err();
+        assert_eq!(
+            (failure.code.as_str(), delivery.deliver(b"x").unwrap_err().code.as_str()),
+            (TICKET_UNDELIVERABLE, TICKET_UNDELIVERABLE)
+        );
+        // The check has passed, and the writing fails.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.ign");
+        let delivery = Delivery::find(Some(&path), Path::new("/nowhere"));
+        delivery.possible().unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(delivery.deliver(b"x").unwrap_err().code, TICKET_UNDELIVERABLE);
+    }
+}

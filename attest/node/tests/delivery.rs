@@ -1,0 +1,72 @@
+//! A node whose ticket cannot be delivered: known before it attests, or when it is written; and told to console and gateway.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use support::gateway::Gateway;
+use support::google;
+
+/// Runs with this as `--output` in `folder`; the last line of the console, and what the gateway was asked for in order.
+fn run(folder: &Path, output: &str) -> (String, Vec<(String, Value)>) {
+    let task = json!({"gcp": {"gateway": "api-int.example"}});
+    let gateway = Gateway::start(&json!(["gcp", "token"]), &task);
+    let metadata = google(Some(gateway.pointer()));
+    fs::write(folder.join("cmdline"), "ignition.platform.id=gcp\n").unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder)
+        .args(["--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
+        .args(["--output", output, "--state", "state", "--tcti", "device:/dev/no-such-tpm"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert!(!stderr.contains("SECRET") && !stderr.contains("; ticket written"), "{stderr}");
+    let told = gateway.told.lock().unwrap().clone();
+    (stderr.lines().last().unwrap().to_owned(), told)
+}
+
+fn check(folder: &Path, output: &str, why: &str, asked_before: &[&str]) {
+    let (line, told) = run(folder, output);
+    for part in [
+        "attest-node: not attested: ",
+        output,
+        why,
+        "[ticket-undeliverable]; next: ",
+        "; the pointer config is unchanged",
+    ] {
+        assert!(line.contains(part), "{part:?} is missing in {line}");
+    }
+    let (last, before) = told.split_last().unwrap();
+    let paths: Vec<&str> = before.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, asked_before);
+    assert_eq!(last, &("/config/worker".to_owned(), json!({"HEAD": "ticket-undeliverable"})));
+}
+
+#[test]
+fn a_node_does_not_attest_in_vain() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "").unwrap();
+    check(folder.path(), "file/user.ign", "File exists", &["/v1/attest?pool=worker"]);
+    check(
+        folder.path(),
+        "/proc/no-such-folder/user.ign",
+        "No such file",
+        &["/v1/attest?pool=worker"],
+    );
+}
+
+#[test]
+fn a_ticket_that_was_earned_and_cannot_be_written_is_told_too() {
+    let folder = tempfile::tempdir().unwrap();
+    // A file can be made beside it, and does not take its place.
+    fs::create_dir(folder.path().join("user.ign")).unwrap();
+    let attested = ["/v1/attest?pool=worker", "/v1/attest/challenge", "/v1/attest/evidence"];
+    check(folder.path(), "user.ign", "irectory", &attested);
+}

@@ -1,0 +1,47 @@
+//! A node that attests in vain is told apart from one that is trusted: where nothing that Ignition reads can be written.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use swtpm_tests::scenario::{Scenario, Site};
+
+#[test]
+fn a_node_that_cannot_be_given_a_ticket_says_so_and_the_gateway_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    site.gateway().start(None).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let folder = site.vm_folder("read-only").unwrap();
+    let tpm = site.tpm(Scenario::EndorsedTpm, &folder).unwrap().unwrap();
+    // Without systemd around it attest-node has the mounts of all, so that it changes nothing about them.
+    let vm = site.vm().pointer(&pointer).tpm(&tpm).kernel_argument("usr-read-only");
+
+    let run = site.boot(vm, &folder).unwrap();
+
+    site.prove_exactly("pre-approved", &run.outcome).unwrap();
+    assert_eq!(run.outcome.exit_codes["attest-node"], 1);
+    let verdict = run.outcome.node_lines.last().unwrap();
+    for part in [
+        "not attested: ",
+        "/usr/lib/ignition/user.ign cannot be written",
+        "[ticket-undeliverable]; next: ",
+        "; the pointer config is unchanged",
+    ] {
+        assert!(verdict.contains(part), "{part:?} is not in {verdict}");
+    }
+    // It has told so before Ignition came, and has spent nobody's time on evidence.
+    let seen: Vec<_> = run
+        .records
+        .iter()
+        .map(|record| (record.decision(), record.verdict(), record.grant()))
+        .collect();
+    assert_eq!(seen, [("config", "served", Some("pre-approved")); 2]);
+    let told = run.records[0].json();
+    assert!(told["user_agent"].as_str().unwrap().starts_with("attest-node/"), "{told}");
+    assert!(
+        told["alerts"][0]
+            .as_str()
+            .unwrap()
+            .contains("this node says ticket-undeliverable: "),
+        "{told}"
+    );
+    assert!(run.records[1].json()["user_agent"].as_str().unwrap().starts_with("Ignition/"));
+}

@@ -88,7 +88,7 @@ mutants: toolchain ## mutation tests of what decides (hours); FILE=attest/src/tp
 	mkdir -p build/mutants
 	$(CARGO) mutants --output build/mutants $(if $(FILE),--re '$(FILE)')
 
-images: ## what the VMs boot, in build/images (1-2 minutes, then kept)
+images: ## what the VMs boot, of Debian 12 and 13, in build/images (2 minutes, then kept)
 	@swtpm-tests/images/build all
 
 node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.cpio.gz

@@ -11,7 +11,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::programs::{Programs, repository};
 
-/// Built images.
+/// A release of Debian that VMs are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 12: systemd 252.
+    Bookworm,
+    /// Debian 13: systemd 257, which makes `/usr` read-only in the initrd.
+    Trixie,
+}
+
+impl Release {
+    /// Its code name, as in `images/build`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+}
+
+/// Built images of a release.
 #[derive(Debug, Clone)]
 pub struct Images {
     folder: PathBuf,
@@ -27,21 +47,21 @@ pub struct WholeBoot {
 }
 
 impl Images {
-    /// The fast image, built if its inputs changed.
+    /// The fast image, built if its inputs changed; of the release that `images/build` says.
     pub fn fast() -> Result<Self> {
-        Self::build("fast")
+        Self::build("fast", Release::Bookworm)
     }
 
-    /// The fast image and the whole system's.
-    pub fn all() -> Result<Self> {
-        Self::build("all")
+    /// The whole system's.
+    pub fn whole(release: Release) -> Result<Self> {
+        Self::build("whole", release)
     }
 
-    fn build(what: &str) -> Result<Self> {
+    fn build(what: &str, release: Release) -> Result<Self> {
         let script = repository().join("swtpm-tests/images/build");
-        run(Command::new(&script).arg(what))?;
+        run(Command::new(&script).args([what, release.name()]))?;
         Ok(Self {
-            folder: repository().join("build/images"),
+            folder: repository().join("build/images").join(release.name()),
         })
     }
 
@@ -84,12 +104,8 @@ impl Images {
         fs::write(content.join("ovf-env.xml"), "<Environment/>\n")?;
         fs::write(content.join("CustomData.bin"), custom_data)?;
         let disc = folder.join("azure-disc.iso");
-        // The tree's own program, with its libraries: nothing is installed on this machine.
-        let tree = self.folder.join("packages");
-        run(Command::new(tree.join("lib64/ld-linux-x86-64.so.2"))
-            .arg("--library-path")
-            .arg(tree.join("usr/lib/x86_64-linux-gnu"))
-            .arg(tree.join("usr/bin/genisoimage"))
+        run(self
+            .program("usr/bin/genisoimage")
             .args(["-quiet", "-udf", "-o"])
             .args([&disc, &content]))?;
         Ok(disc)
@@ -100,6 +116,55 @@ impl Images {
         let initrd = folder.join("fast-with-node.cpio");
         concatenate(&[self.plain_initrd(), node_initrd()?], &initrd)?;
         Ok(initrd)
+    }
+
+    /// The initrd of the whole system with a tree's `usr` laid over it, and node-initrd if wanted; made in `folder`.
+    pub fn changed_initrd(&self, tree: &Path, with_node: bool, folder: &Path) -> Result<PathBuf> {
+        let (initrd, changes) = (folder.join("initrd.img"), folder.join("changes.cpio"));
+        // The mode of a folder in the archive becomes that of the folder in the initrd.
+        let pack = "chmod -R u=rwX,go=rX usr && find usr -print0 | cpio --create --null --format=newc --owner=0:0 --quiet";
+        run(Command::new("sh")
+            .args(["-c", &format!("{pack} >\"$1\""), "sh"])
+            .arg(&changes)
+            .current_dir(tree))?;
+        let mut parts = vec![self.folder.join("dracut.cpio"), changes];
+        if with_node {
+            parts.push(node_initrd()?);
+        }
+        concatenate(&parts, &initrd)?;
+        Ok(initrd)
+    }
+
+    /// Unpacks systemd's part of that initrd below `folder`, and gives the folder of its units.
+    pub fn initrd_units(&self, folder: &Path) -> Result<PathBuf> {
+        let unpack = "cpio --extract --make-directories --quiet 'usr/lib/systemd/*' <\"$1\"";
+        let initrd = self.folder.join("dracut.cpio");
+        run(Command::new("sh").args(["-c", unpack, "sh"]).arg(&initrd).current_dir(folder))?;
+        Ok(folder.join("usr/lib/systemd/system"))
+    }
+
+    /// What this release's systemd says when it is to start `unit` with the units of these folders, of which the first one wins.
+    pub fn verify_unit(&self, folders: &[&Path], unit: &str) -> Result<String> {
+        let folders: Vec<_> = folders.iter().map(|folder| folder.as_os_str()).collect();
+        let output = self
+            .program("usr/bin/systemd-analyze")
+            .args(["verify", "--man=no", "--generators=no", unit])
+            .env("SYSTEMD_UNIT_PATH", folders.join(std::ffi::OsStr::new(":")))
+            .output()
+            .context("starting systemd-analyze")?;
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// A program of the tree, with its libraries: nothing is installed on this machine.
+    fn program(&self, path: &str) -> Command {
+        let tree = self.folder.join("packages");
+        let libraries = tree.join("usr/lib/x86_64-linux-gnu");
+        let mut command = Command::new(tree.join("lib64/ld-linux-x86-64.so.2"));
+        command
+            .arg("--library-path")
+            .arg(format!("{}:{}", libraries.display(), libraries.join("systemd").display()))
+            .arg(tree.join(path));
+        command
     }
 
     /// The whole system, made in `folder`.

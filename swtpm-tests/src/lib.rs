@@ -28,7 +28,7 @@ pub use client::{Asked, Client, Reply};
 pub use cloud::Cloud;
 pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
 pub use gateway::{ANY_TPM, Answer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Gateway, IGNITION_ACCEPT, IGNITION_SPEC, POOL};
-pub use images::{Images, WholeBoot, read_from_disk};
+pub use images::{Images, Release, WholeBoot, read_from_disk};
 pub use outcome::Outcome;
 pub use process::{Process, poll};
 pub use programs::Programs;

@@ -10,7 +10,7 @@ use crate::accelerator::Accelerator;
 use crate::attestation_log::Record;
 use crate::expected_files::{RESULT_FILE, expected_files};
 use crate::gateway::Gateway;
-use crate::images::Images;
+use crate::images::{Images, Release};
 use crate::outcome::Outcome;
 use crate::process::OnLine;
 use crate::qemu::{Vm, VmBuilder};
@@ -163,9 +163,10 @@ impl Site {
     }
 
     /// A VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
-    pub fn whole_vm(&self, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
-        let boot = Images::all()?.whole_boot(folder)?;
-        let vm = Vm::builder(&self.images.kernel(), &boot.initrd)
+    pub fn whole_vm(&self, release: Release, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
+        let images = Images::whole(release)?;
+        let boot = images.whole_boot(folder)?;
+        let vm = Vm::builder(&images.kernel(), &boot.initrd)
             .accelerator(self.accelerator)
             .processors(2)
             .memory_mib(1024)
@@ -175,6 +176,18 @@ impl Site {
             .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
             .kernel_argument("rd.shell=0 rd.emergency=poweroff");
         Ok((vm, boot.disk))
+    }
+
+    /// A VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.
+    pub fn initrd_vm(&self, release: Release, tree: &Path, with_node: bool, folder: &Path) -> Result<VmBuilder> {
+        let images = Images::whole(release)?;
+        let initrd = images.changed_initrd(tree, with_node, folder)?;
+        Ok(Vm::builder(&images.kernel(), &initrd)
+            .accelerator(self.accelerator)
+            .processors(2)
+            .memory_mib(1024)
+            .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
+            .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
     }
 
     /// A folder for one VM.

@@ -3,6 +3,8 @@
 //! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
 //! cannot take over a node's name.
 
+use std::collections::BTreeSet;
+
 use attest::{EkDigest, NodeIdentity, TpmClaims};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -270,6 +272,15 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
         store.remove(Kind::NameOf, &owner.value).await?;
     }
     store.remove(Kind::Name, name).await
+}
+
+/// The TPMs that have attested, as identities, whether they have names or not.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn attested_tpms(store: &dyn Store) -> Result<BTreeSet<String>, StoreError> {
+    let entries = store.list(Kind::Clock).await?;
+    Ok(entries.into_iter().map(|entry| entry.id).collect())
 }
 
 /// How far a TPM's counters have come.

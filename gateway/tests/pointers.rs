@@ -86,6 +86,11 @@ fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
         let secret = pointer(&gateway, &["--spec", spec, "--format", "secret"]);
         for form in [&config, &secret] {
             let expected = [spec, "worker", "127.0.0.1", &ca, "pre-approved", "it carries the newest CA"];
+            if spec == "2.2.0" {
+                // Nodes with it would never get what the pool gives to nodes that attest.
+                unsatisfied(&gateway, form, "spec 2.2.0 has no place for a ticket");
+                continue;
+            }
             satisfied(&gateway, form, &expected);
         }
     }

@@ -218,6 +218,9 @@ async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
     let full = gateway.rendered(POOL, "full");
     let ticket = bearer(&gateway.attest(next_boot(&case), None).await.ticket());
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
+    let list = gateway.command(&["node", "list"]);
+    let row = list.lines().find(|line| line.contains(&digest)).unwrap();
+    assert!(row.starts_with("- ") && row.ends_with(" known"), "{list}");
     let said = gateway.command(&["node", "revoke", &digest, "--reason", "disk sold"]);
     assert_eq!(said, format!("revoked: tpm:{digest}\n"));
     // Its ticket, its evidence, and the challenge before that: nothing is begun with it.

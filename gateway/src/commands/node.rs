@@ -15,7 +15,7 @@ use super::{table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List the names of nodes, the machines they belong to, and who is revoked; and instances of clouds, with who has claimed each.
+    /// List the machines that have attested, with their nodes' names, and who is revoked; and instances of clouds, with who has claimed each.
     #[command(
         after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
     )]
@@ -71,11 +71,11 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::List => {
-            let (names, revoked, instances) = with_store(config, |store| async move {
-                let (names, revoked) = (enrolment::names(&store).await?, revocations::list(&store).await?);
-                Ok((names, revoked, instances::list(&store).await?))
+            let (names, tpms, revoked, instances) = with_store(config, |store| async move {
+                let (names, tpms) = (enrolment::names(&store).await?, enrolment::attested_tpms(&store).await?);
+                Ok((names, tpms, revocations::list(&store).await?, instances::list(&store).await?))
             })?;
-            print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, revoked)));
+            print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, tpms, revoked)));
             if !instances.is_empty() {
                 let row = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
                 let rows: Vec<[String; 4]> = instances.into_iter().map(row).collect();
@@ -140,9 +140,9 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
     Ok(())
 }
 
-/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not; and for each
-/// identity without a name that is revoked.
-fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
+/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not; for each
+/// machine without a name; and for each other identity that is revoked.
+fn rows(names: Vec<(String, String)>, tpms: BTreeSet<String>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
     let state = |revocation: Revocation| {
         let at = rfc3339(revocation.at);
         revocation
@@ -157,6 +157,10 @@ fn rows(names: Vec<(String, String)>, mut revoked: BTreeMap<String, Revocation>)
         })
         .collect();
     let named: BTreeSet<String> = rows.iter().map(|[_, identity, _]| identity.clone()).collect();
+    for tpm in tpms.difference(&named) {
+        let state = revoked.remove(tpm).map_or_else(|| "known".to_owned(), state);
+        rows.push(["-".to_owned(), tpm.clone(), state]);
+    }
     for (who, revocation) in revoked {
         let state = state(revocation);
         rows.push(if is_node_name(&who) {

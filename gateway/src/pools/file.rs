@@ -17,6 +17,25 @@ use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
 use crate::kubelet::NamePatterns;
 use crate::policy::{Earns, Grants};
+use crate::settings::misplaced;
+
+/// The headings of the file; but for `[tpm.pcrs]`, which has no keys of its own.
+const SECTIONS: &[&str] = &[
+    "grants",
+    "attestation",
+    "tpm",
+    "gcp",
+    "aws_identity_document",
+    "aws_nitro_tpm",
+    "aws_sts",
+    "azure",
+    "kubelet",
+    "inventory",
+    "source",
+    "pre_approved",
+    "upstream",
+    "upstream.include",
+];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +176,7 @@ const fn sha256() -> HashAlg {
 pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
     let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
         path: path.to_owned(),
+        hint: misplaced::hint::<File>(&source, SECTIONS),
         source: Box::new(source),
     })?;
     let endorsement = file.tpm.as_ref().and_then(|tpm| tpm.endorsement);
@@ -268,4 +288,30 @@ fn policy(accepts: Vec<Combination>, rules: Rules, endorsement: Endorsement) -> 
         );
     }
     Ok(policy)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_under_the_wrong_heading_is_told_its_own() {
+        misplaced::assert_complete::<File>(SECTIONS);
+        let error = |text: &str| {
+            let (path, folder) = (Path::new("pool.toml"), Path::new("worker"));
+            parse(text, path, folder).unwrap_err().to_string()
+        };
+        for (text, expected) in [
+            ("nothing = \"refuse\"", "nothing belongs under [grants]"),
+            ("[grants]\n[tpm]\nfirst_use = \"x\"\n", "first_use belongs under [attestation]"),
+            ("[grants]\naccepts = [[\"tpm\"]]", "accepts belongs under [attestation]"),
+            ("[grants]\n[upstream]\nunits = []", "units belongs under [upstream.include]"),
+            ("[grants]\nendorsement = \"allowlist\"", "endorsement belongs under [tpm]"),
+        ] {
+            let said = error(text);
+            assert!(said.contains(expected) && said.contains("line"), "{text}: {said}");
+        }
+        assert!(!error("[grants]\nno_such = 1").contains("belongs"));
+    }
 }

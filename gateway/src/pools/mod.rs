@@ -106,12 +106,14 @@ pub enum PoolError {
         source: std::io::Error,
     },
     /// `pool.toml` is no TOML, or has unknown keys, or wrong values.
-    #[error("{path}: {source}")]
+    #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
         /// The file.
         path: PathBuf,
         /// Where and what.
         source: Box<toml::de::Error>,
+        /// Where a misplaced key belongs.
+        hint: String,
     },
     /// The reference values do not make sense.
     #[error("{path}: [tpm.pcrs]: {problem}")]

@@ -90,9 +90,10 @@ impl Connections {
         };
         self.gateway.metrics.tls_refused_by_client();
         if self.refused.is_worth_saying(peer.ip(), self.gateway.clock.now().as_secs()) {
-            tracing::warn!(
-                "{peer} refuses the MCS certificate ({alert:?}): its pointer lacks the CA that signed it, or names the gateway otherwise than the certificate does; give it a new pointer (`attest-gateway pointer`, `ca status`)"
-            );
+            let current = self.gateway.tls.current();
+            let leaf = current.serving.chain().first();
+            let dates = leaf.map_or((0, u64::MAX), |leaf| (leaf.not_before, leaf.not_after));
+            tracing::warn!("{peer} refuses the MCS certificate ({alert:?}): {}", refused::hint(alert, dates));
         }
     }
 }

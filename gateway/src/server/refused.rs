@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustls::AlertDescription;
 
+use crate::clock::rfc3339;
+
 /// How long nothing more is said of a peer, in seconds: Ignition tries again every few seconds, for ever.
 const QUIET_SECONDS: u64 = 60;
 /// Most peers that are remembered. Of more at once nothing is said, only counted: anybody can send alerts.
@@ -20,6 +22,20 @@ pub(super) fn alert(error: &std::io::Error) -> Option<AlertDescription> {
             alert @ (BadCertificate | CertificateExpired | CertificateUnknown | UnknownCA | UnsupportedCertificate),
         ) => Some(*alert),
         _ => None,
+    }
+}
+
+/// What a client that sent this alert may have against a certificate that is valid between these times, and what helps.
+pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64)) -> String {
+    let dates = format!("{} to {}", rfc3339(from), rfc3339(until));
+    match alert {
+        // What attest-node sends, for a certificate that is not valid yet too.
+        AlertDescription::CertificateExpired => {
+            format!("by its clock it is not valid now: set that machine's clock, the certificate is valid from {dates}")
+        }
+        _ => format!(
+            "its pointer lacks the CA that signed it, or names the gateway otherwise than the certificate does: give it a new pointer (`attest-gateway pointer`, `ca status`); or its clock is not within {dates}"
+        ),
     }
 }
 
@@ -71,6 +87,23 @@ mod tests {
         assert!(refused.said.lock().unwrap().len() <= PEER_LIMIT);
         assert!(!refused.is_worth_saying(peer(9999), 2000));
         assert!(refused.is_worth_saying(peer(9999), 2060));
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_is_no_missing_ca() {
+        let hint = |alert| hint(alert, (86_400, 2 * 86_400));
+        let clock = hint(AlertDescription::CertificateExpired);
+        assert!(
+            clock.contains("clock") && clock.contains("1970-01-02") && clock.contains("1970-01-03"),
+            "{clock}"
+        );
+        assert!(!clock.contains("pointer") && !clock.contains("CA"), "{clock}");
+        // Ignition does not say which it is.
+        let any = hint(AlertDescription::BadCertificate);
+        assert!(
+            any.contains("clock") && any.contains("pointer") && any.contains("1970-01-03"),
+            "{any}"
+        );
     }
 
     #[test]

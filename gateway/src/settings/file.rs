@@ -8,6 +8,20 @@ use serde::Deserialize;
 
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
 
+/// The headings of the file.
+pub(super) const SECTIONS: &[&str] = &[
+    "tls",
+    "challenge",
+    "ticket",
+    "limits",
+    "log",
+    "metrics",
+    "outgoing",
+    "gcp",
+    "aws",
+    "azure",
+];
+
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {

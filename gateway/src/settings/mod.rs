@@ -2,6 +2,7 @@
 
 mod cloud;
 mod file;
+pub(crate) mod misplaced;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use std::time::Duration;
 use attest::SpkiSha256;
 use attest::protocol::EVIDENCE_BODY_LIMIT_BYTES;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
-use file::File;
 pub use file::LogFormat;
+use file::{File, SECTIONS};
 use tracing_subscriber::EnvFilter;
 
 /// The sample that `init` writes; it holds every key at its default.
@@ -104,12 +105,14 @@ pub enum SettingsError {
         source: std::io::Error,
     },
     /// The file is no TOML, or has unknown keys, or values of the wrong type.
-    #[error("{path}: {source}")]
+    #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
         /// The file.
         path: PathBuf,
         /// Where and what, with the line.
         source: Box<toml::de::Error>,
+        /// Where a misplaced key belongs.
+        hint: String,
     },
     /// A value out of its range.
     #[error("{path}: {key} is {found}; {allowed}")]
@@ -149,6 +152,7 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
             path: path.to_owned(),
+            hint: misplaced::hint::<File>(&source, SECTIONS),
             source: Box::new(source),
         })?;
         let range = |key, found: String, allowed| {
@@ -323,6 +327,11 @@ mod tests {
         assert!(error("listen = \"nowhere\"").contains("line 1"));
         assert!(error("[ticket]\nuses = 0").contains("ticket.uses is 0"));
         assert!(error("[ticket]\nuse = 1").contains("use"));
+        assert!(error("[limits]\nclient_ca = \"a\"").contains("client_ca belongs under [tls]"));
+        assert!(error("uses = 1").contains("uses belongs under [ticket]"));
+        assert!(error("[tls]\nlisten = \"[::]:1\"").contains("listen belongs under the top, before any heading or [metrics]"));
+        assert!(error("[ticket]\nlifetime = 1").lines().last().unwrap().contains("expected"));
+        misplaced::assert_complete::<File>(SECTIONS);
         assert!(error("[challenge]\nlifetime_seconds = 0").contains("challenge.lifetime_seconds"));
         assert!(error("[challenge]\nlifetime_seconds = 90000").contains("challenge.lifetime_seconds"));
         assert!(error("[limits]\nconnections = -1").contains("line 2"));

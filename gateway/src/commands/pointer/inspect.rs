@@ -98,7 +98,7 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         if let Some(serving) = &serving {
             judgement.certificate(source, &reading, serving, now);
         }
-        judgement.credential(source, &settings, config)?;
+        judgement.credential(source, &reading, &settings, config)?;
     }
     if let Some(serving) = &serving {
         judgement.rotation(&reading, serving);
@@ -260,7 +260,7 @@ impl Judgement {
             });
     }
 
-    fn credential(&mut self, source: &Source, settings: &Settings, config: &Path) -> anyhow::Result<()> {
+    fn credential(&mut self, source: &Source, reading: &Reading, settings: &Settings, config: &Path) -> anyhow::Result<()> {
         let Some(pool) = source.pool.as_deref() else { return Ok(()) };
         let Ok(grants) = grants(settings, pool) else { return Ok(()) };
         let mut credentials = source.credentials.iter();
@@ -269,7 +269,18 @@ impl Judgement {
             self.reasons
                 .push("it shows more than one credential, which is refused (credential-ambiguous)".to_owned());
         }
+        // Spec 2 has no headers, which a ticket stands in.
+        let attests = !reading.version.starts_with("2.");
+        if first.is_none() && !attests && grants.attested != grants.nothing {
+            self.reasons.push(format!(
+                "spec {} has no place for a ticket: nodes with it cannot attest, and would get {} instead of {}; write it in spec 3.1 or newer (`attest-gateway pointer --spec 3.1.0`), or give it a token",
+                reading.version,
+                word(grants.nothing),
+                word(grants.attested)
+            ));
+        }
         match first {
+            None if !attests => {}
             None if grants.nothing != Earns::Refuse => {
                 self.remarks
                     .push(format!("it has no token: by itself it gets the {} config", word(grants.nothing)));

@@ -1,0 +1,67 @@
+//! A key under the wrong heading of a TOML file: which heading it belongs under.
+
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+/// What serde says of a key that a section does not have: `unknown field `key`, expected …`.
+const UNKNOWN: &str = "unknown field `";
+
+/// Where a key belongs that the file `F` does not have in the place where it stands, in words; nothing if it belongs nowhere. `sections` are the
+/// headings to try, `a.b` for one within another; keys without a heading are tried too.
+pub(crate) fn hint<F: DeserializeOwned>(error: &toml::de::Error, sections: &[&str]) -> String {
+    let key = error.message().strip_prefix(UNKNOWN).and_then(|rest| rest.split('`').next());
+    let Some(key) = key.filter(|key| !key.is_empty()) else {
+        return String::new();
+    };
+    let homes: Vec<String> = [""]
+        .iter()
+        .chain(sections)
+        .filter(|section| has::<F>(section, key))
+        .map(|section| {
+            if section.is_empty() {
+                "the top, before any heading".to_owned()
+            } else {
+                format!("[{section}]")
+            }
+        })
+        .collect();
+    match homes.is_empty() {
+        true => String::new(),
+        false => format!("; {key} belongs under {}", homes.join(" or ")),
+    }
+}
+
+/// Whether a section has a key: it is tried with a value that no key has, and the complaint is about something else.
+fn has<F: DeserializeOwned>(section: &str, key: &str) -> bool {
+    let mut table = Table::from_iter([(key.to_owned(), Value::Float(f64::NAN))]);
+    for name in section.rsplit('.').filter(|name| !name.is_empty()) {
+        table = Table::from_iter([(name.to_owned(), Value::Table(table))]);
+    }
+    match Value::Table(table).try_into::<F>() {
+        Ok(_) => true,
+        Err(error) => !error.message().starts_with(UNKNOWN),
+    }
+}
+
+/// Whether `sections` are all headings that the file has, or some of its headings have within them.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+pub(crate) fn assert_complete<F: DeserializeOwned>(sections: &[&str]) {
+    let complaint = |text: &str| {
+        toml::from_str::<F>(text)
+            .err()
+            .map(|error| error.message().to_owned())
+            .unwrap_or_default()
+    };
+    let complaint_of = |section: &str| complaint(&format!("[{section}]\nno_such_key = 1"));
+    let expected = complaint("no_such_key = 1");
+    let names: Vec<&str> = expected.split('`').skip(3).step_by(2).collect();
+    assert!(names.len() > 5, "{expected}");
+    for name in names {
+        let is_section = complaint_of(name).starts_with(UNKNOWN);
+        assert_eq!(is_section, sections.contains(&name), "{name}");
+    }
+    for section in sections {
+        assert!(complaint_of(section).starts_with(UNKNOWN), "{section}");
+    }
+}

@@ -15,7 +15,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest::aws::identity_document::{self, IdentityDocumentError, IdentityDocumentRules, RegionCertificateProblem, RegionCertificates};
+use attest::aws::identity_document::{
+    self, IdentityDocumentError, IdentityDocumentRules, Partition, RegionCertificateProblem, RegionCertificates,
+};
+use attest::aws::sts::StsRules;
 use attest::azure::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use attest::pkcs7::{Content, Pkcs7Error, SignedData, SigningCertificate};
 use cloud_fixtures::der::{OCTETS, der};
@@ -51,6 +54,26 @@ fn regions(folder: &Path) -> BTreeMap<String, Vec<CertificateDer<'static>>> {
         .collect();
     assert!(regions.len() > 30);
     regions
+}
+
+/// AWS's regions of 2026, by the files of their certificates.
+#[test]
+fn each_region_that_aws_has_can_be_named() {
+    let Some(vectors) = vectors() else { return };
+    let all = regions(&vectors.join("aws/region-certs/rsa2048"));
+    RegionCertificates::new(all.clone()).unwrap();
+    for region in all.keys() {
+        let partition = Partition::of_region(region);
+        let expected = match region.split('-').next().unwrap() {
+            "cn" => Partition::AwsCn,
+            "eusc" => Partition::AwsEusc,
+            _ if region.starts_with("us-gov-") => Partition::AwsUsGov,
+            _ => Partition::Aws,
+        };
+        assert_eq!(partition, Some(expected), "{region}");
+        let rules = serde_json::json!({"accounts": ["123456789012"], "roles": ["worker"], "regions": [region]});
+        serde_json::from_value::<StsRules>(rules).unwrap();
+    }
 }
 
 #[test]

@@ -494,6 +494,24 @@ fn a_forged_token_is_refused_by_its_signature_whatever_it_claims() {
     }
 }
 
+/// Before the signature is known to be right, a payload is bytes: whatever is in them, that is what is wrong.
+#[test]
+fn attack_16_nothing_of_a_payload_is_parsed_before_its_signature() {
+    let header = json!({"alg": "RS256", "kid": KID}).to_string();
+    let deep = format!("{{\"google\":{}", "[".repeat(4000));
+    for payload in ["", "{", "no JSON", &deep, "{\"iss\":1}", "{\"aud\":{}}", "\u{0}"] {
+        let token = GOOGLE.sign_bytes(header.as_bytes(), payload.as_bytes());
+        refused_as(verify(&token), "gcp-identity-malformed");
+        let (signed, _) = token.rsplit_once('.').unwrap();
+        let forged = format!("{signed}.{}", BASE64URL_NOPAD.encode(&[7; 256]));
+        refused_as(verify(forged), "gcp-identity-signature");
+    }
+    // Nor is its spelling looked at.
+    let token = GOOGLE.sign(&claims());
+    let parts: Vec<&str> = token.split('.').collect();
+    refused_as(verify(format!("{}.{}=.{}", parts[0], parts[1], parts[2])), "gcp-identity-signature");
+}
+
 #[test]
 fn attack_19_sizes_are_bounded() {
     let padded = |bytes: usize| GOOGLE.sign(&with("/more", json!("x".repeat(bytes))));

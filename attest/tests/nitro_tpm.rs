@@ -174,11 +174,10 @@ fn fields_that_are_refused() {
         "FieldRepeated",
         MALFORMED,
     );
-    check(
-        |case| case.more_fields.push(("extra".into(), Value::Null)),
-        "FieldUnknown",
-        MALFORMED,
-    );
+    // What is not known is passed over, but has to be CBOR of the few forms that a document has, and of no great depth.
+    check(|case| case.more_fields.push(("extra".into(), Value::Float(1.0))), "Cbor", MALFORMED);
+    let deep = Value::Array(vec![Value::Array(vec![Value::Array(vec![Value::Array(vec![])])])]);
+    refused(&case(|case| case.more_fields.push(("extra".into(), deep))), "Cbor", MALFORMED);
     check(|case| case.more_fields.push((1.into(), Value::Null)), "Cbor", MALFORMED);
     check(|case| case.appended_to_payload = vec![0], "Cbor", MALFORMED);
     check(|case| case.set("timestamp", Value::from(-1)), "Cbor", MALFORMED);
@@ -201,6 +200,41 @@ fn fields_that_are_refused() {
         "Cbor",
         MALFORMED,
     );
+}
+
+/// AWS says more one day: what is known is taken as before, and means the same.
+#[test]
+fn fields_that_are_not_known_are_passed_over() {
+    let said = |case: &Case| {
+        let verified = case.verify().unwrap();
+        let document = verified.document();
+        let bytes = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
+        let known = (document.module_id().to_owned(), document.timestamp_ms(), document.pcrs().clone());
+        (
+            known,
+            bytes(document.user_data()),
+            bytes(document.nonce()),
+            bytes(document.public_key()),
+        )
+    };
+    let plain = said(&Case::new());
+    for more in [
+        Value::Null,
+        Value::from("text"),
+        Value::Bytes(vec![7; 2000]),
+        Value::Array(vec![1.into(), "x".into()]),
+        Value::Map(vec![("module_id".into(), "i-0ffffffffffffffff-tpm0000000000000000".into())]),
+    ] {
+        let mut case = Case::new();
+        case.more_fields.push(("nitrotpm_version".into(), more.clone()));
+        assert_eq!(said(&case), plain, "{more:?}");
+        case.more_fields.push(("nitrotpm_version".into(), more));
+        assert_eq!(said(&case), plain);
+    }
+    // A name that only looks like a known one is none.
+    let mut case = Case::new();
+    case.more_fields.push(("Module_id".into(), Value::Null));
+    assert_eq!(said(&case), plain);
 }
 
 #[test]

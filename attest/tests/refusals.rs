@@ -55,7 +55,7 @@ keeps!(IdentityDocumentError,
     tells: Pkcs7 SignerUnknown CertificateValidity Json Field RegionMismatch Replayable Future,
     keeps: TooOld NotAccepted);
 keeps!(NitroTpmError,
-    tells: TooLarge Cbor Cose Tag Algorithm Unprotected SignatureLength FieldMissing FieldRepeated FieldUnknown FieldLength CabundleLength
+    tells: TooLarge Cbor Cose Tag Algorithm Unprotected SignatureLength FieldMissing FieldRepeated FieldLength CabundleLength
         CertificateUnreadable CertificateRepeated UnknownIssuer NotYetValid Expired ChainSignature ChainAlgorithm CertificateUsage Path
         LeafKey Signature Shape Digest PcrIndex PcrRepeated PcrLength ModuleId ModuleIdNotCertified Nonce UserData AccountForm
         OtherInstance PcrMissing,

@@ -3,12 +3,12 @@
 /// Longest name of a region, in characters: twice the longest of today, `ap-southeast-7`, and some.
 const REGION_LIMIT_CHARS: usize = 32;
 
-/// Whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`.
+/// Whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`, `eusc-de-east-1`.
 pub(super) fn is_region(text: &str) -> bool {
     let mut parts = text.split('-');
     let letters = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase());
     let number = |part: &str| matches!(part.len(), 1 | 2) && part.bytes().all(|byte| byte.is_ascii_digit());
-    let ends = parts.next_back().is_some_and(number) && parts.next().is_some_and(|part| part.len() == 2 && letters(part));
+    let ends = parts.next_back().is_some_and(number) && parts.next().is_some_and(|part| matches!(part.len(), 2 | 4) && letters(part));
     text.len() <= REGION_LIMIT_CHARS && ends && parts.clone().count() >= 1 && parts.all(letters)
 }
 
@@ -43,7 +43,14 @@ mod tests {
 
     #[test]
     fn regions() {
-        for region in ["eu-central-1", "us-gov-west-1", "ap-southeast-7", "us-isob-east-1", "eu-west-10"] {
+        for region in [
+            "eu-central-1",
+            "us-gov-west-1",
+            "ap-southeast-7",
+            "us-isob-east-1",
+            "eu-west-10",
+            "eusc-de-east-1",
+        ] {
             assert!(is_region(region), "{region}");
         }
         let none = [
@@ -57,6 +64,8 @@ mod tests {
             "EU-central-1",
             "eu--1",
             "e-central-1",
+            "eur-central-1",
+            "europ-central-1",
             "eu-central-1.evil.example",
             "eu-central-1a",
             "eu-c\u{e9}ntral-1",

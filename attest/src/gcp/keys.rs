@@ -149,6 +149,14 @@ pub(super) struct RsaKey {
     /// wants a key of its own.
     #[serde(skip)]
     public: Option<Arc<PublicKey>>,
+    /// The one signature that this key has verified: then it is good for nothing else.
+    #[serde(skip)]
+    verified: Option<Arc<Verified>>,
+}
+
+struct Verified {
+    message: Vec<u8>,
+    signature: Vec<u8>,
 }
 
 struct PublicKey {
@@ -211,6 +219,19 @@ impl RsaKey {
         Ok(Self {
             kid: JsonWebKeyId::new(kid),
             public: Some(Arc::new(PublicKey { n, parsed, issuer })),
+            verified: None,
+        })
+    }
+
+    /// The same key, if this is its signature (RS256); for openidconnect, which then has not to verify it once more, and can verify no other.
+    pub(super) fn having_verified(&self, message: &[u8], signature: Vec<u8>) -> Option<Self> {
+        self.public.as_deref()?.parsed.verify_sig(message, &signature).ok()?;
+        Some(Self {
+            verified: Some(Arc::new(Verified {
+                message: message.to_vec(),
+                signature,
+            })),
+            ..self.clone()
         })
     }
 
@@ -258,6 +279,7 @@ impl JsonWebKey for RsaKey {
         Self {
             kid: JsonWebKeyId::new(String::new()),
             public: None,
+            verified: None,
         }
     }
 
@@ -270,9 +292,13 @@ impl JsonWebKey for RsaKey {
         if *algorithm != CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256 {
             return Err(SignatureVerificationError::DisallowedAlg("only RS256".to_owned()));
         }
-        let public = self.public.as_deref().ok_or(SignatureVerificationError::NoMatchingKey)?;
-        let verified = public.parsed.verify_sig(message, signature);
-        verified.map_err(|_| SignatureVerificationError::CryptoError("RSA".to_owned()))
+        let verified = self.verified.as_deref().ok_or(SignatureVerificationError::NoMatchingKey)?;
+        if verified.message == message && verified.signature == signature {
+            return Ok(());
+        }
+        Err(SignatureVerificationError::CryptoError(
+            "another signature than was verified".to_owned(),
+        ))
     }
 
     fn hash_bytes(&self, bytes: &[u8], _algorithm: &CoreJwsSigningAlgorithm) -> Result<Vec<u8>, String> {

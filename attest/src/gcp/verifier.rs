@@ -86,9 +86,9 @@ impl JweContentEncryptionAlgorithm for NoEncryption {
 
 /// Verifies an identity token that must be for one of `audiences`: one for each server key that the node may have seen.
 ///
-/// In this order: size and form; algorithm and key, which are Google's and nobody else's to choose; issuer, audience, signature and
-/// expiry, by openidconnect; then what openidconnect leaves open. Claims are parsed from the very bytes that are signed, and no
-/// claim is used, or named in an error, before the signature has verified.
+/// In this order: size and form; algorithm and key, which are Google's and nobody else's to choose; the signature; issuer, audience and
+/// expiry, by openidconnect; then what openidconnect leaves open. Claims are parsed from the very bytes that are signed, after the signature has
+/// verified.
 ///
 /// A token that a service account's owner signs (`signJwt`), with whatever claims, is signed by the service account's own key, which
 /// is not among [`GoogleKeys`]. A token that Google signs for a service account outside an instance (`generateIdToken`) has no
@@ -97,8 +97,11 @@ impl JweContentEncryptionAlgorithm for NoEncryption {
 /// # Errors
 /// [`GcpError`]. [`GcpError::KeyUnknown`] is the one after which to fetch the keys again, at a bounded rate.
 pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], now: UnixTime) -> Result<VerifiedIdentity, GcpError> {
-    let (text, kid) = check_form(identity_token)?;
+    let Form { text, kid, signature } = check_form(identity_token)?;
     let key = keys.get(&kid).ok_or_else(|| GcpError::KeyUnknown { kid: printable(&kid) })?;
+    // openidconnect parses a token whole before it looks at the signature. Nothing of the payload is parsed here before that has verified.
+    let signed = text.rsplit_once('.').map_or("", |(signed, _)| signed);
+    let key = &key.having_verified(signed.as_bytes(), signature).ok_or(GcpError::Signature)?;
     let id_token: GoogleIdToken = text.parse().map_err(|error: serde_json::Error| GcpError::malformed(error))?;
 
     let mut refused = ClaimsVerificationError::InvalidAudience(String::new());
@@ -106,7 +109,7 @@ pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], 
         let verifier = verifier(key, audience.as_str(), now)?;
         match id_token.claims(&verifier, no_nonce) {
             Ok(claims) => return verified(claims, kid, now),
-            // The audience is compared before the signature is looked at: this costs nothing.
+            // The signature is not verified anew for each of them.
             Err(ClaimsVerificationError::InvalidAudience(problem)) => refused = ClaimsVerificationError::InvalidAudience(problem),
             Err(error) => return Err(reason(error, &id_token, key, audiences, now)),
         }
@@ -114,11 +117,18 @@ pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], 
     Err(reason(refused, &id_token, key, audiences, now))
 }
 
-/// Checks what does not depend on the signature: size, three parts, strict base64url, the header. Gives the text, and the key id.
+/// A token of which only the header was read.
+struct Form<'t> {
+    text: &'t str,
+    kid: String,
+    signature: Vec<u8>,
+}
+
+/// Checks what does not depend on the signature: size, three parts, strict base64url, the header.
 ///
 /// openidconnect decodes base64url without looking at the bits that are left over, so that one signature would have several
 /// spellings; it also ignores header fields that it does not know.
-fn check_form(identity_token: &[u8]) -> Result<(&str, String), GcpError> {
+fn check_form(identity_token: &[u8]) -> Result<Form<'_>, GcpError> {
     if identity_token.len() > IDENTITY_TOKEN_LIMIT_BYTES {
         return Err(GcpError::TooLarge {
             bytes: identity_token.len(),
@@ -135,7 +145,7 @@ fn check_form(identity_token: &[u8]) -> Result<(&str, String), GcpError> {
     };
     let header = decode("header", header)?;
     // The payload's spelling is signed.
-    decode("signature", signature)?;
+    let signature = decode("signature", signature)?;
 
     let header: Header = serde_json::from_slice(&header).map_err(GcpError::malformed)?;
     match header.alg {
@@ -150,7 +160,7 @@ fn check_form(identity_token: &[u8]) -> Result<(&str, String), GcpError> {
         return Err(GcpError::HeaderField { field });
     }
     match header.kid {
-        Some(Value::String(kid)) => Ok((text, kid)),
+        Some(Value::String(kid)) => Ok(Form { text, kid, signature }),
         _ => Err(GcpError::KeyIdMissing),
     }
 }
@@ -216,8 +226,7 @@ fn no_nonce(_nonce: Option<&Nonce>) -> Result<(), String> {
     Ok(())
 }
 
-/// Why openidconnect refuses, with the values. They are read from the claims only after the signature has verified by itself: else
-/// that is the reason.
+/// Why openidconnect refuses, with the values, from the claims.
 fn reason(error: ClaimsVerificationError, id_token: &GoogleIdToken, key: &RsaKey, audiences: &[Audience], now: UnixTime) -> GcpError {
     if let ClaimsVerificationError::SignatureVerification(_) = error {
         return GcpError::Signature;

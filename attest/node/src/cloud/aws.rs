@@ -169,10 +169,10 @@ impl<'a> Session<'a> {
 
 /// The one request to STS that gateways accept: see [`attest::aws::sts`].
 fn get_caller_identity(region: &str, credentials: &Credentials, server_id: &str, now: SystemTime) -> Result<SignedRequest, CloudError> {
-    let domain = if region.starts_with("cn-") {
-        "amazonaws.com.cn"
-    } else {
-        "amazonaws.com"
+    let domain = match region {
+        china if china.starts_with("cn-") => "amazonaws.com.cn",
+        sovereign if sovereign.starts_with("eusc-") => "amazonaws.eu",
+        _ => "amazonaws.com",
     };
     let host = format!("sts.{region}.{domain}");
     let date = sigv4::date(now).ok_or_else(|| CloudError::Sts("the clock is out of range".to_owned()))?;

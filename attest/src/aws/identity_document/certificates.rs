@@ -8,7 +8,7 @@ use crate::pkcs7::{Pkcs7Error, SignedData, SigningCertificate};
 /// Most certificates of one region: the one in use, and others around a rotation.
 pub const CERTIFICATES_PER_REGION_LIMIT: usize = 8;
 
-/// Most regions. AWS has under 40.
+/// Most regions. AWS has 40 in 2026.
 pub const REGIONS_LIMIT: usize = 128;
 
 /// The certificates by which AWS signs identity documents, for each region. They are trusted because they are configured: AWS

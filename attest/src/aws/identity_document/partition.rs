@@ -12,6 +12,8 @@ pub enum Partition {
     AwsCn,
     /// GovCloud (US).
     AwsUsGov,
+    /// The European Sovereign Cloud.
+    AwsEusc,
 }
 
 impl Partition {
@@ -24,7 +26,9 @@ impl Partition {
         match parts.as_slice() {
             ["us", "gov", place, count] if letters(place) && number(count) => Some(Self::AwsUsGov),
             ["cn", place, count] if letters(place) && number(count) => Some(Self::AwsCn),
-            // The isolated partitions have us-iso-…, us-isob-…, eu-isoe-…, the European Sovereign Cloud has eusc-….
+            // `partitions.json` of AWS's SDKs (smithy-rs, botocore).
+            ["eusc", country, place, count] if letters(country) && letters(place) && number(count) => Some(Self::AwsEusc),
+            // The isolated partitions have us-iso-…, us-isob-…, eu-isoe-….
             [continent, place, count] if continent.len() == 2 && letters(continent) && letters(place) && number(count) => {
                 (!place.starts_with("iso")).then_some(Self::Aws)
             }
@@ -39,6 +43,7 @@ impl fmt::Display for Partition {
             Self::Aws => "aws",
             Self::AwsCn => "aws-cn",
             Self::AwsUsGov => "aws-us-gov",
+            Self::AwsEusc => "aws-eusc",
         })
     }
 }
@@ -56,12 +61,16 @@ mod tests {
         check("cn-north-1", Some(Partition::AwsCn));
         check("cn-northwest-1", Some(Partition::AwsCn));
         check("us-gov-west-1", Some(Partition::AwsUsGov));
+        check("eusc-de-east-1", Some(Partition::AwsEusc));
         for region in [
             "us-iso-east-1",
             "us-isob-east-1",
             "eu-isoe-west-1",
             "us-iso-1",
-            "eusc-de-east-1",
+            "eusc-east-1",
+            "eusc-de-east",
+            "eusc-de-east-x",
+            "eusc-de-east-1-1",
             "us-gov-1-1",
             "us-east",
             "us-east-",

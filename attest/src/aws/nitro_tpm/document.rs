@@ -234,7 +234,8 @@ impl VerifiedNitroTpm {
     }
 }
 
-/// The fields, as they stand in the map.
+/// The fields that are known, as they stand in the map: AWS's User Guide, "Attestation Document specification", and the same of enclaves in
+/// aws-nitro-enclaves-nsm-api.
 #[derive(Default)]
 struct Fields<'a> {
     module_id: Option<&'a str>,
@@ -274,9 +275,8 @@ impl<'a> Fields<'a> {
                         wanted: shape.pcrs_field(),
                     });
                 }
-                other => {
-                    return Err(NitroTpmError::FieldUnknown { field: printable(other) });
-                }
+                // AWS may say more tomorrow than today. What is signed and not known changes nothing that is.
+                _ => reader.skip().map_err(cbor)?,
             }
         }
         reader.end().map_err(cbor)?;
@@ -362,5 +362,5 @@ fn instance_of(module_id: &str, shape: Shape) -> Option<&str> {
 /// The region in `<module_id>.<region>.aws`, the leaf's common name.
 fn region_of<'a>(common_name: &'a str, module_id: &str) -> Option<&'a str> {
     let (region, suffix) = common_name.strip_prefix(module_id)?.strip_prefix('.')?.split_once('.')?;
-    (is_region(region) && matches!(suffix, "aws" | "aws-cn" | "aws-us-gov")).then_some(region)
+    (is_region(region) && matches!(suffix, "aws" | "aws-cn" | "aws-us-gov" | "aws-eusc")).then_some(region)
 }

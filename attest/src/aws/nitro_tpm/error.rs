@@ -70,12 +70,6 @@ pub enum NitroTpmError {
         /// The field.
         field: &'static str,
     },
-    /// A field that documents do not have.
-    #[error("it has a field {field:?}, which documents do not have")]
-    FieldUnknown {
-        /// The field.
-        field: String,
-    },
     /// A field is longer than the specification lets it be.
     #[error("its {field} has {found} bytes, at most {limit} are read")]
     FieldLength {
@@ -336,7 +330,6 @@ impl NitroTpmError {
             | Self::SignatureLength { .. }
             | Self::FieldMissing { .. }
             | Self::FieldRepeated { .. }
-            | Self::FieldUnknown { .. }
             | Self::FieldLength { .. }
             | Self::CabundleLength { .. }
             | Self::Digest { .. }

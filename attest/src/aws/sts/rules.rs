@@ -54,11 +54,13 @@ pub(super) struct Partition {
     dns_suffix: &'static str,
 }
 
-/// The partition of a region: by its name, as AWS's SDKs have it.
+/// The partition of a region: by its name, as AWS's SDKs have it (`partitions.json` of smithy-rs and of botocore; there the European Sovereign
+/// Cloud is `aws-eusc`, `^eusc\-(de)\-\w+\-\d+$`, `amazonaws.eu`).
 pub(super) fn partition_of(region: &str) -> Partition {
     let (arn, dns_suffix) = match region {
         china if china.starts_with("cn-") => ("aws-cn", "amazonaws.com.cn"),
         government if government.starts_with("us-gov-") => ("aws-us-gov", "amazonaws.com"),
+        sovereign if sovereign.starts_with("eusc-") => ("aws-eusc", "amazonaws.eu"),
         _ => ("aws", "amazonaws.com"),
     };
     Partition { arn, dns_suffix }
@@ -103,7 +105,7 @@ fn check_form(field: &'static str, values: &[String], is_one: fn(&str) -> bool) 
 
 /// The isolated partitions have other suffixes, which are not known here.
 fn is_public_region(text: &str) -> bool {
-    is_region(text) && !text.starts_with("us-iso") && !text.starts_with("eu-iso") && !text.starts_with("eusc-")
+    is_region(text) && !text.starts_with("us-iso") && !text.starts_with("eu-iso")
 }
 
 impl StsRules {

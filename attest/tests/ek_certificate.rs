@@ -152,19 +152,34 @@ fn every_kind_of_ca_and_of_ek_is_taken() {
     let cas = [
         p256(),
         KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(),
+        KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA256).unwrap(),
+        KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA384).unwrap(),
+        KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap(),
         rsa(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048),
         rsa(&rcgen::PKCS_RSA_SHA384, RsaKeySize::_3072),
         rsa(&rcgen::PKCS_RSA_SHA512, RsaKeySize::_4096),
     ];
-    // The same keys serve as EKs.
+    // The same keys serve as EKs, but for those of a curve that no template has.
     for ca in &cas {
         let root: CertificateDer<'static> = ca_params("Test TPM Root").self_signed(ca).unwrap().into();
         let roots = EkRoots::new(vec![root.clone()], vec![]).unwrap();
         for ek in &cas {
+            let no_template = ek.public_key_raw().len() == 133;
             let mut params = ek_params();
             params.key_usages = vec![KeyUsagePurpose::KeyEncipherment];
             let leaf = params.signed_by(ek, &Issuer::from_params(&ca_params("Test TPM Root"), ca)).unwrap();
-            let verified = ek_certificate::verify(leaf.der(), &[], &roots, NOW).unwrap();
+            let verified = ek_certificate::verify(leaf.der(), &[], &roots, NOW);
+            if no_template {
+                assert!(matches!(verified, Err(EkCertificateError::Key { .. })), "{verified:?}");
+                continue;
+            }
+            let verified = verified.unwrap();
+            let mut forged = leaf.der().to_vec();
+            *forged.last_mut().unwrap() ^= 1;
+            assert_eq!(
+                ek_certificate::verify(&forged, &[], &roots, NOW),
+                Err(EkCertificateError::Signature)
+            );
             assert_eq!(
                 verified.key().spki_der(),
                 ek.subject_public_key_info(),

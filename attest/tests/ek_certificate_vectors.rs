@@ -200,3 +200,18 @@ fn a_chain_of_configured_intermediates_is_validated_in_any_order() {
     assert_eq!(refused.len(), 3);
     assert!(EkRoots::new(vec![ca("INTEL_RT.pem")], vec![ca("INTEL_I.pem")]).is_ok());
 }
+
+/// Nuvoton's TPMs since 2023: an issuing CA on P-384 below a root on P-521.
+#[test]
+fn nuvotons_root_on_p521_endorses_its_issuing_ca() {
+    let Some(vectors) = vectors() else { return };
+    let ca = |name: &str| read(&vectors.join("ek-roots/makers").join(name)).remove(0);
+    let (root, issuing) = (ca("NPCTxxxECC521RootCA.pem"), ca("NPCTxxxECC384LeafCA012110.pem"));
+    let roots = EkRoots::new(vec![root.clone()], vec![issuing.clone()]).unwrap();
+    assert!(roots.makers().keys().all(|maker| maker.contains("Nuvoton")), "{:?}", roots.makers());
+    // It is the root's signature that is taken, and no other.
+    let mut forged = issuing.to_vec();
+    *forged.last_mut().unwrap() ^= 1;
+    let error = EkRoots::new(vec![root], vec![forged.into()]).unwrap_err();
+    assert!(matches!(error.problem, CaProblem::IssuerSignature { .. }), "{error}");
+}

@@ -131,6 +131,14 @@ fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
         .but(|case| case.ak_area.attributes.0 |= Attributes::DECRYPT)
         .refused("ak-attributes");
     good().but(|case| case.ak_area.attributes.0 |= 1 << 11).refused("ak-attributes");
+    // A reserved bit beside stClear, which by itself only says that the key is gone sooner.
+    good().but(|case| case.ak_area.attributes.0 |= 0b1100).refused("ak-attributes");
+    assert!(
+        good()
+            .but(|case| case.ak_area.attributes.0 |= Attributes::ST_CLEAR)
+            .verify()
+            .is_ok()
+    );
     good().but(|case| case.ak_area.attributes.0 |= 1).refused("ak-attributes");
     good()
         .but(|case| case.ak_area.symmetric = SymmetricCipher::Aes128Cfb)

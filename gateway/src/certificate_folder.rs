@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use crate::audit::Blobs;
 
@@ -114,14 +116,49 @@ impl Folder {
 pub fn certificates(bytes: Vec<u8>) -> Vec<Result<CertificateDer<'static>, String>> {
     let is_pem = bytes.trim_ascii_start().starts_with(b"-----") || bytes.windows(11).any(|window| window == b"-----BEGIN ");
     if !is_pem {
-        return vec![Ok(CertificateDer::from(bytes))];
+        return vec![Ok(CertificateDer::from(without_line_end(bytes)))];
     }
     CertificateDer::pem_slice_iter(&bytes)
         .map(|found| found.map(CertificateDer::into_owned).map_err(|error| error.to_string()))
         .collect()
 }
 
+/// AMD publishes the CAs of its TPMs in DER with a line's end behind it.
+fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
+    let line_end = match X509Certificate::from_der(&bytes) {
+        Ok((rest @ (b"\n" | b"\r\n"), _)) => rest.len(),
+        _ => 0,
+    };
+    bytes.truncate(bytes.len() - line_end);
+    bytes
+}
+
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> CertificateFolderError + use<> {
     let path = path.to_owned();
     move |source| CertificateFolderError { path, source }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_end_behind_der_is_none_of_the_certificate() {
+        let certificate = || rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap().cert.der().to_vec();
+        let read = |bytes: &[u8]| certificates(bytes.to_vec()).remove(0).unwrap().to_vec();
+        // One whose signature ends as a line does.
+        let like_a_line = std::iter::repeat_with(certificate).find(|der| der.last() == Some(&b'\n')).unwrap();
+        for der in [certificate(), like_a_line] {
+            assert_eq!(read(&der), der);
+            assert_eq!(read(&[&der, b"\n".as_slice()].concat()), der);
+            assert_eq!(read(&[&der, b"\r\n".as_slice()].concat()), der);
+            // Anything else stays, and is refused by who reads the certificate.
+            for more in ["\n\n", " ", "\0", "\nx", "\n-----"] {
+                let bytes = [&der, more.as_bytes()].concat();
+                assert_eq!(read(&bytes), bytes, "{more:?}");
+            }
+        }
+        assert_eq!(read(b"no certificate\n"), b"no certificate\n");
+    }
 }

@@ -338,3 +338,33 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
     let expected = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&expected);
 }
+
+/// Whose TPMs a pool takes that takes any of a trusted maker's: by what the certificates say, not by their files' names.
+#[test]
+fn check_says_whose_tpms_the_ek_roots_endorse() {
+    let gateway = Gateway::init();
+    let root = |organisation: Option<&str>, name: &str| {
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        if let Some(organisation) = organisation {
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, organisation);
+        }
+        let key = rcgen::KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    };
+    for (file, organisation, name) in [
+        ("a.der", Some("A maker"), "Root 1"),
+        ("b.der", Some("A maker"), "Root 2"),
+        ("c.der", None, "Another"),
+    ] {
+        fs::write(gateway.path("ek-roots").join(file), root(organisation, name)).unwrap();
+    }
+    let said = gateway.command(&["check"]);
+    let line = said.lines().find(|line| line.contains("ek-roots")).unwrap();
+    assert!(
+        line.ends_with("3 certificates, which endorse TPMs of A maker (2), CN=Another (1)"),
+        "{line}"
+    );
+}

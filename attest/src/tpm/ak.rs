@@ -12,7 +12,7 @@ use crate::reject::Reject;
 const REQUIRED: u32 =
     Attributes::FIXED_TPM | Attributes::FIXED_PARENT | Attributes::SENSITIVE_DATA_ORIGIN | Attributes::RESTRICTED | Attributes::SIGN;
 /// How use of the AK is authorised is the node's own business.
-const OPTIONAL: u32 = Attributes::USER_WITH_AUTH | Attributes::ADMIN_WITH_POLICY | Attributes::NO_DA;
+const OPTIONAL: u32 = Attributes::ST_CLEAR | Attributes::USER_WITH_AUTH | Attributes::ADMIN_WITH_POLICY | Attributes::NO_DA;
 
 /// An object's Name (TPM 2.0 Part 1, 16): hash algorithm and digest of its public area.
 #[derive(Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl AkPublic {
             return Err(Reject::AkAttributes {
                 field: "objectAttributes",
                 found: format!("{:#010x}", area.attributes.0),
-                required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, besides these at most userWithAuth, adminWithPolicy and noDA",
+                required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, besides these at most stClear, userWithAuth, adminWithPolicy and noDA",
             });
         }
         if area.symmetric != SymmetricCipher::Null {

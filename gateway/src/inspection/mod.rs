@@ -182,8 +182,18 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsF
             return None;
         }
     };
+    let makers: Vec<String> = folder
+        .roots
+        .makers()
+        .iter()
+        .map(|(maker, count)| format!("{maker} ({count})"))
+        .collect();
+    let whose = match makers.is_empty() {
+        true => String::new(),
+        false => format!(", which endorse TPMs of {}", makers.join(", ")),
+    };
     findings.push(Finding::Good(format!(
-        "{}: {} certificates",
+        "{}: {} certificates{whose}",
         settings.ek_roots.display(),
         folder.certificates.len()
     )));

@@ -70,6 +70,10 @@ static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
     algorithms::ECDSA_P384_SHA256,
     algorithms::ECDSA_P384_SHA384,
     algorithms::ECDSA_P384_SHA512,
+    // Nuvoton's roots of 2023 and later, Infineon's "OPTIGA(TM) ECC Root CA 2", NSING's, STSAFE's.
+    algorithms::ECDSA_P521_SHA256,
+    algorithms::ECDSA_P521_SHA384,
+    algorithms::ECDSA_P521_SHA512,
 ];
 
 /// What a manufacturer's CA has certified.

@@ -1,12 +1,15 @@
+use std::collections::BTreeMap;
+
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use webpki::VerifiedPath;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{ParsedExtension, PolicyInformation};
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
+use x509_parser::x509::X509Name;
 
 use super::key::der_lengths;
-use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE_OID_DER, EkCertificateError, SIGNATURES, algorithm_name, name_text};
+use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE_OID_DER, EkCertificateError, SIGNATURES, algorithm_name, name_text, printable};
 use crate::nonce::sha256;
 
 /// The CAs whose EK certificates are trusted: roots, and the intermediates below them.
@@ -33,6 +36,8 @@ pub struct EkRoots {
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) subject: String,
+    /// The organisation of the subject, or all of it.
+    maker: String,
     pub(super) sha256: [u8; 32],
     /// SubjectPublicKeyInfo in DER.
     key: Vec<u8>,
@@ -73,7 +78,7 @@ pub enum CaProblem {
     #[error("its extended key usage does not include {}", super::EK_CERTIFICATE_OID)]
     ExtendedKeyUsage,
     /// Its key is too weak, or of a kind that is not accepted.
-    #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256 and P-384")]
+    #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256, P-384 and P-521")]
     Key(String),
     /// It is signed with SHA-1 or something else that is not accepted.
     #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
@@ -160,6 +165,17 @@ impl EkRoots {
         X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.subject().as_raw() == certificate.issuer().as_raw())
     }
 
+    /// Whose TPMs are endorsed: the organisations that the usable CAs name as their own, and how many CAs each of them has. A CA without one is
+    /// named whole. The roots of some makers are another's.
+    #[must_use]
+    pub fn makers(&self) -> BTreeMap<&str, usize> {
+        let mut makers = BTreeMap::new();
+        for facts in &self.facts {
+            *makers.entry(facts.maker.as_str()).or_default() += 1;
+        }
+        makers
+    }
+
     /// The keys (SubjectPublicKeyInfo in DER) of the CAs of this name (a Name in DER) that can be trusted.
     pub(super) fn keys_of(&self, name: &[u8]) -> Vec<&[u8]> {
         let name = content(name).unwrap_or_default();
@@ -232,6 +248,7 @@ impl EkRoots {
         }
         let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
         self.facts.push(Facts {
+            maker: organisation(parsed.subject()).unwrap_or_else(|| name_text(parsed.subject())),
             subject: name_text(parsed.subject()),
             sha256,
             key: parsed.public_key().raw.to_vec(),
@@ -313,6 +330,10 @@ impl EkRootsError {
     }
 }
 
+fn organisation(name: &X509Name<'_>) -> Option<String> {
+    name.iter_organization().next()?.as_str().ok().map(printable)
+}
+
 /// Reads a certificate that may issue EK certificates.
 fn ca<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, CaProblem> {
     let malformed = |error: x509_parser::error::X509Error| CaProblem::Malformed(error.to_string());
@@ -346,7 +367,8 @@ fn ca<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Ca
     match parsed.public_key().parsed() {
         Ok(PublicKey::RSA(key)) if (2048..=8192).contains(&key.key_size()) => Ok(parsed),
         Ok(PublicKey::RSA(key)) => Err(CaProblem::Key(format!("RSA-{}", key.key_size()))),
-        Ok(PublicKey::EC(point)) if matches!(point.key_size(), 256 | 384) => Ok(parsed),
+        // By the length of a coordinate: those of P-521 have 66 bytes.
+        Ok(PublicKey::EC(point)) if matches!(point.key_size(), 256 | 384 | 528) => Ok(parsed),
         Ok(PublicKey::EC(point)) => Err(CaProblem::Key(format!("an elliptic curve key of {} bits", point.key_size()))),
         _ => Err(CaProblem::Key(format!("of algorithm {}", parsed.public_key().algorithm.algorithm))),
     }

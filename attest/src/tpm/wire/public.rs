@@ -16,6 +16,8 @@ pub struct Attributes(pub u32);
 impl Attributes {
     /// The object's loaded form can never leave this TPM's hierarchy.
     pub const FIXED_TPM: u32 = 1 << 1;
+    /// Its saved contexts are worth nothing after a TPM Restart, as after a Reset: stricter than without.
+    pub const ST_CLEAR: u32 = 1 << 2;
     /// The parent cannot change.
     pub const FIXED_PARENT: u32 = 1 << 4;
     /// The TPM made the private part.

@@ -12,7 +12,7 @@ use crate::azure::{self, AttestedDocumentRules};
 use crate::claims::{Claims, EndorsedBy, TpmClaims};
 use crate::gcp;
 use crate::kind::{Combination, Kind};
-use crate::reference_values::{Accepted, ReferenceValues};
+use crate::reference_values::{Accepted, EventLogRule, ReferenceValues};
 use crate::reject::Reject;
 use crate::tpm::pcr::PcrSelection;
 use crate::withheld::Withheld;
@@ -264,7 +264,8 @@ impl AttestationResult {
 /// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge), [`Reject::ClaimantMissing`]
 /// if their first use binds, and nobody says who uses them,
 /// [`Reject::ReferenceSelection`] if the quote covers other PCRs than the pool's values speak of (likewise), [`Reject::PcrMismatch`]
-/// for the first PCR whose value is not accepted, and what the rules of the clouds refuse.
+/// for the first PCR whose value is not accepted, then [`Reject::EventLogMissing`], [`Reject::EventLog`] and [`Reject::EventLogMismatch`], as far as
+/// the pool asks for an event log, and what the rules of the clouds refuse.
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
@@ -314,7 +315,7 @@ fn rules<T>(rules: Option<&T>, kind: Kind) -> Result<&T, Reject> {
     rules.ok_or(Reject::NothingToHoldAgainst { kind })
 }
 
-/// Compares every quoted PCR with the pool's reference values.
+/// Compares every quoted PCR with the pool's reference values; only then the event log is looked at.
 fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(), Reject> {
     if tpm.pcr_bank != reference_values.bank() || !tpm.pcrs.keys().eq(reference_values.pcrs().keys()) {
         let list = |bank: crate::HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
@@ -340,5 +341,9 @@ fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(
             }
         }
     }
-    Ok(())
+    match (reference_values.event_log(), &tpm.event_log) {
+        (EventLogRule::Required, None) => Err(Reject::EventLogMissing),
+        (EventLogRule::Required | EventLogRule::Checked, Some(log)) => log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.reject())),
+        (EventLogRule::Checked, None) | (EventLogRule::Recorded, _) => Ok(()),
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
 use crate::aws::nitro_tpm::VerifiedNitroTpm;
@@ -14,7 +14,9 @@ use crate::gcp::vtpm::VerifiedInstance;
 use crate::kind::Kind;
 use crate::nonce::SpkiSha256;
 use crate::protocol::HexDigest;
+use crate::reject::Reject;
 use crate::tpm::ek::EkDigest;
+use crate::tpm::event_log::EventLogError;
 use crate::tpm::wire::HashAlg;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
@@ -242,11 +244,44 @@ pub struct TpmClaims {
     pub event_log: Option<EventLogClaims>,
 }
 
-/// An event log that leads to the quoted PCRs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// An event log, and what it explains of the quoted PCRs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EventLogClaims {
     /// Events in the log.
     pub events: usize,
     /// PCRs whose quoted value the log explains: only events in these can be trusted.
     pub explained_pcrs: Vec<u8>,
+    /// Those of them into which systemd has extended its separator after the log.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub os_separator_pcrs: Vec<u8>,
+    /// Why the log explains nothing. Whether that matters is the pool's to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<EventLogProblem>,
+}
+
+/// Why an event log explains nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventLogProblem {
+    /// It cannot be read.
+    Malformed(EventLogError),
+    /// It does not lead to the quoted PCRs.
+    Mismatch(EventLogError),
+}
+
+impl EventLogProblem {
+    /// The refusal that it is, where it matters.
+    #[must_use]
+    pub fn reject(&self) -> Reject {
+        match self {
+            Self::Malformed(error) => Reject::EventLog(error.clone()),
+            Self::Mismatch(error) => Reject::EventLogMismatch(error.clone()),
+        }
+    }
+}
+
+impl Serialize for EventLogProblem {
+    /// Its code.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.reject().code())
+    }
 }

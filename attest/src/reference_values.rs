@@ -18,12 +18,35 @@ pub enum Accepted {
     AnyOf(Vec<HexDigest>),
 }
 
+/// What a pool makes of the firmware's event log. No decision is made on the events in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventLogRule {
+    /// There has to be one that can be read and leads to the quoted PCRs.
+    Required,
+    /// If there is one, it has to be like that. As good as none at all is a node that keeps it back.
+    #[default]
+    Checked,
+    /// It is kept, and nothing depends on it.
+    Recorded,
+}
+
+impl EventLogRule {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The PCRs that a pool has quoted, and what it accepts in each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct ReferenceValues {
     bank: HashAlg,
     pcrs: BTreeMap<u8, Accepted>,
+    /// Left out in records of before there was a choice.
+    #[serde(skip_serializing_if = "EventLogRule::is_default")]
+    event_log: EventLogRule,
 }
 
 #[derive(Deserialize)]
@@ -31,13 +54,15 @@ pub struct ReferenceValues {
 struct Raw {
     bank: HashAlg,
     pcrs: BTreeMap<u8, Accepted>,
+    #[serde(default)]
+    event_log: EventLogRule,
 }
 
 impl TryFrom<Raw> for ReferenceValues {
     type Error = ReferenceValuesError;
 
     fn try_from(raw: Raw) -> Result<Self, Self::Error> {
-        Self::new(raw.bank, raw.pcrs)
+        Ok(Self::new(raw.bank, raw.pcrs)?.with_event_log(raw.event_log))
     }
 }
 
@@ -158,7 +183,24 @@ impl ReferenceValues {
                 });
             }
         }
-        Ok(Self { bank, pcrs })
+        Ok(Self {
+            bank,
+            pcrs,
+            event_log: EventLogRule::default(),
+        })
+    }
+
+    /// The same with another rule for event logs.
+    #[must_use]
+    pub const fn with_event_log(mut self, event_log: EventLogRule) -> Self {
+        self.event_log = event_log;
+        self
+    }
+
+    /// What is made of the event log.
+    #[must_use]
+    pub const fn event_log(&self) -> EventLogRule {
+        self.event_log
     }
 
     /// The bank.

@@ -162,6 +162,9 @@ pub enum Reject {
         /// Length presented, in bytes.
         found: usize,
     },
+    /// There is no event log.
+    #[error("no event log was sent")]
+    EventLogMissing,
     /// The event log cannot be read.
     #[error("the event log cannot be read: {0}")]
     EventLog(EventLogError),
@@ -311,8 +314,9 @@ advice! {
     QUOTE_PCR_DIGEST = "quote-pcr-digest", "The PCR values are not the ones quoted", "Boot again; if it stays, use the unmodified attest-node.";
     PCR_NOT_QUOTED = "pcr-not-quoted", "A PCR value comes without a quote", "Use the unmodified attest-node.";
     PCR_MISSING = "pcr-missing", "A quoted PCR's value is missing", "Use the unmodified attest-node.";
-    EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks.";
-    EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered or the firmware does not log all it measures.";
+    EVENT_LOG_MISSING = "event-log-missing", "The pool requires the firmware's event log, and none was sent", "Mount securityfs in the initramfs, or say event_log = \"checked\" in [tpm] of the pool's pool.toml.";
+    EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
+    EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
     EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";
     EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
     EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
@@ -358,6 +362,7 @@ impl Reject {
             Self::PcrDigest { .. } => QUOTE_PCR_DIGEST,
             Self::PcrNotQuoted { .. } => PCR_NOT_QUOTED,
             Self::PcrMissing { .. } | Self::PcrLength { .. } => PCR_MISSING,
+            Self::EventLogMissing => EVENT_LOG_MISSING,
             Self::EventLog(_) => EVENT_LOG_MALFORMED,
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
             Self::PcrMismatch { .. } => PCR_MISMATCH,

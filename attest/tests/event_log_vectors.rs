@@ -173,7 +173,12 @@ fn tpm2_tools_reads_the_same_events_and_pcrs() {
 #[test]
 fn the_other_well_formed_logs_are_read() {
     let Some(vectors) = vectors() else { return };
-    let logs = [("go-attestation/crypto_agile_eventlog", 26), ("tpm2-tools/event.bin", 1)];
+    let logs = [
+        ("go-attestation/crypto_agile_eventlog", 26),
+        ("tpm2-tools/event.bin", 1),
+        // Windows's, of which some are about PCR 0xFFFFFFFF.
+        ("ibmtss/p511-windows-pcr-ffffffff.bin", 57),
+    ];
     for (name, events) in logs {
         let bytes = std::fs::read(vectors.join("eventlogs").join(name)).unwrap();
         let log = EventLog::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -42,7 +42,7 @@ trait Kept {
 
 keeps!(Reject,
     tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy ChallengeExpired
-        CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLog
+        CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog
         EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
         Azure,
     keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection InventoryTpm);

@@ -495,3 +495,38 @@ async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
     gateway.attest(next, None).await.ticket();
 }
+
+/// What the pool says of event logs, at both ends: the answer, and a record that tells it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_says_whether_anything_depends_on_the_event_log() {
+    let mut gateway = Gateway::init();
+    let says = |word: &str| format!("endorsement = \"allowlist\"\nevent_log = \"{word}\"");
+    gateway.edit_pool("worker", "endorsement = \"allowlist\"", &says("recorded"));
+    gateway.edit_pool("infra", "endorsement = \"allowlist\"", &says("required"));
+    gateway.run();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let sending = |pool: &str, log: Option<&[u8]>| {
+        next_boot(&case).but(|boot| {
+            boot.pool = pool.to_owned();
+            boot.event_log = log.map(<[u8]>::to_vec);
+        })
+    };
+    gateway.attest(sending("worker", Some(b"no log")), None).await.ticket();
+    let record = gateway.records().pop().unwrap();
+    let log = json!({"events": 0, "explained_pcrs": [], "problem": "event-log-malformed"});
+    assert_eq!(record["claims"]["tpm"]["event_log"], log);
+    assert!(
+        record["reason"]
+            .as_str()
+            .unwrap()
+            .contains("explains none of them (event-log-malformed)")
+    );
+    gateway.attest(sending("worker", None), None).await.ticket();
+    gateway.attest(sending("infra", None), None).await.refused(403, "event-log-missing");
+    let malformed = gateway.attest(sending("infra", Some(b"no log")), None).await;
+    malformed.refused(403, "event-log-malformed");
+    assert!(malformed.problem().next_step.contains("event_log = \"recorded\""), "{malformed:?}");
+    let table = gateway.command(&["audit"]);
+    assert!(!table.contains("DIFFERENT"), "{table}");
+}

@@ -8,7 +8,7 @@ use super::event_log::EventLog;
 use super::pcr::PcrValues;
 use super::quote::{self, Expected};
 use crate::challenge::{Challenge, TpmSubject};
-use crate::claims::{EventLogClaims, TpmClaims};
+use crate::claims::{EventLogClaims, EventLogProblem, TpmClaims};
 use crate::endorsements::Endorsements;
 use crate::nonce::{SpkiSha256, qualifying_data};
 use crate::protocol::TpmEvidence;
@@ -47,11 +47,7 @@ pub(crate) fn verify(
     // Somebody trusted vouches for the EK, still: the endorsements may have changed since the challenge.
     let endorsed = endorsements.endorse(&subject.attester, now)?;
 
-    let event_log = evidence
-        .event_log
-        .as_ref()
-        .map(|log| explain(log.as_ref(), subject, evidence))
-        .transpose()?;
+    let event_log = evidence.event_log.as_ref().map(|log| explain(log.as_ref(), subject, evidence));
     let claims = TpmClaims {
         ek_digest: endorsed.ek.digest(),
         endorsed_by: endorsed.by,
@@ -68,14 +64,25 @@ pub(crate) fn verify(
     Ok((claims, server_key))
 }
 
-/// Replays the log against the PCRs, which at this point are the quoted ones.
-fn explain(log: &[u8], subject: &TpmSubject, evidence: &TpmEvidence) -> Result<EventLogClaims, Reject> {
-    let parsed = EventLog::parse(log).map_err(Reject::EventLog)?;
-    let trusted = parsed
-        .check_against(subject.selection.bank(), &evidence.pcrs)
-        .map_err(Reject::EventLogMismatch)?;
-    Ok(EventLogClaims {
-        events: parsed.event_count(),
-        explained_pcrs: trusted.explained_pcrs().collect(),
-    })
+/// Replays the log against the PCRs, which at this point are the quoted ones. What is wrong with it is for the pool's rules to weigh, after the
+/// PCRs themselves: [`crate::appraise`].
+fn explain(log: &[u8], subject: &TpmSubject, evidence: &TpmEvidence) -> EventLogClaims {
+    let nothing = |events, problem| EventLogClaims {
+        events,
+        problem: Some(problem),
+        ..EventLogClaims::default()
+    };
+    let parsed = match EventLog::parse(log) {
+        Ok(parsed) => parsed,
+        Err(error) => return nothing(0, EventLogProblem::Malformed(error)),
+    };
+    match parsed.check_against(subject.selection.bank(), &evidence.pcrs) {
+        Err(error) => nothing(parsed.event_count(), EventLogProblem::Mismatch(error)),
+        Ok(trusted) => EventLogClaims {
+            events: parsed.event_count(),
+            explained_pcrs: trusted.explained_pcrs().collect(),
+            os_separator_pcrs: trusted.separated_pcrs().collect(),
+            problem: None,
+        },
+    }
 }

@@ -1,5 +1,6 @@
 //! Why a node was trusted, for a person.
 
+use attest::claims::EventLogClaims;
 use attest::{Claims, EndorsedBy, TpmClaims};
 
 /// By what a node was trusted. `audit` compares it: a text that is changed makes older records come out differently, so it says only
@@ -54,6 +55,9 @@ fn tpm_reason(tpm: &TpmClaims) -> String {
     };
     let log = match &tpm.event_log {
         None => "no event log".to_owned(),
+        Some(EventLogClaims {
+            problem: Some(problem), ..
+        }) => format!("an event log that explains none of them ({})", problem.reject().code()),
         Some(log) => format!(
             "an event log of {} events explains {} of them",
             log.events,

@@ -9,7 +9,7 @@ use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::AttestedDocumentRules;
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
-use attest::reference_values::PcrRule;
+use attest::reference_values::{EventLogRule, PcrRule};
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use serde::Deserialize;
 
@@ -165,6 +165,8 @@ struct Tpm {
     #[serde(default = "sha256")]
     bank: HashAlg,
     endorsement: Option<Endorsement>,
+    #[serde(default)]
+    event_log: EventLogRule,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -183,7 +185,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     let rules = Rules {
         tpm: file
             .tpm
-            .map(|tpm| ReferenceValues::from_rules(tpm.bank, tpm.pcrs))
+            .map(|tpm| ReferenceValues::from_rules(tpm.bank, tpm.pcrs).map(|values| values.with_event_log(tpm.event_log)))
             .transpose()
             .map_err(|error| PoolError::Pcrs {
                 path: path.to_owned(),

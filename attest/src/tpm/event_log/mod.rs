@@ -15,10 +15,14 @@
 //! - An event that lacks digests of some declared banks, as Linux tolerates it: refused only if it extends a PCR that is being
 //!   replayed in a bank that it lacks.
 //! - Event types this verifier does not know: a type has no meaning for the replay, except `EV_NO_ACTION`.
-//! - `EV_NO_ACTION` events of unknown content (SP 800-155 and others): they extend nothing and prove nothing.
+//! - `EV_NO_ACTION` events of unknown content (SP 800-155 and others): they extend nothing and prove nothing. Those that are about no PCR are
+//!   passed over.
+//! - A StartupLocality event that is longer than its 17 bytes: the rest of it is padding.
 //!
 //! Everything else that is not as the profile has it is refused: there are no bytes behind the last event, no padding, no event
-//! for a PCR that does not exist, and no log in the SHA-1-only format of TPM 1.2.
+//! that extends a PCR that does not exist, and no log in the SHA-1-only format of TPM 1.2.
+//!
+//! One thing extends the firmware's PCRs that is in no firmware's log: systemd 261 and later, see [`OS_SEPARATOR`].
 
 mod error;
 mod parse;
@@ -40,6 +44,17 @@ pub const ALGORITHMS_LIMIT: usize = 16;
 
 /// The PCRs of a PC Client TPM: 0 to 23.
 pub const PCR_COUNT: usize = 24;
+
+/// The word that systemd extends into [`OS_SEPARATOR_PCRS`] when its userspace first sees the TPM of a machine that was booted by a unified kernel
+/// image: the hash of these bytes in each bank, once (systemd 261, `systemd-pcrosseparator.service`; systemd-pcrphase.service(8), and the Linux TPM
+/// PCR Registry of the UAPI group). It is in systemd's own log, `/run/log/systemd/tpm2-measure.log`, and in no firmware's.
+///
+/// That log is not asked for: the word is the same on every machine, so whether it was extended after the firmware's events can be computed. Like
+/// these, it proves nothing about who has extended it.
+pub const OS_SEPARATOR: &[u8] = b"os-separator";
+
+/// The PCRs into which systemd extends [`OS_SEPARATOR`].
+pub const OS_SEPARATOR_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 
 /// A well-formed event log. Nothing in it may be relied upon before [`EventLog::check_against`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +97,7 @@ impl<'a> EventLog<'a> {
         parse::log(bytes)
     }
 
-    /// All events in the order of the log, without its header.
+    /// All events in the order of the log, without its header, and without those that are about no PCR.
     #[must_use]
     pub fn events(&self) -> &[Event<'a>] {
         &self.events

@@ -28,9 +28,12 @@ pub(super) fn log(bytes: &[u8]) -> Result<EventLog<'_>, EventLogError> {
 
     let mut events = Vec::with_capacity(bytes.len() / TYPICAL_EVENT_BYTES);
     let mut locality = Locality::default();
+    let mut number = 0;
     while !reader.rest.is_empty() {
-        let number = events.len() + 1;
-        let event = event(&mut reader, number, &algorithms)?;
+        number += 1;
+        let Some(event) = event(&mut reader, number, &algorithms)? else {
+            continue;
+        };
         locality.observe(&event, number)?;
         events.push(event);
     }
@@ -116,12 +119,16 @@ fn spec_id(data: &[u8]) -> Result<Vec<DeclaredAlgorithm>, EventLogError> {
     }
 }
 
-/// TCG_PCR_EVENT2 (PFP 10.2.2).
-fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgorithm]) -> Result<Event<'a>, EventLogError> {
+/// TCG_PCR_EVENT2 (PFP 10.2.2). Nothing for one that is about no PCR: an `EV_NO_ACTION` event extends none, and some firmware has an NV index in
+/// pcrIndex (0x01C40200 and above, PFP 3.3.6, for SPDM devices: edk2's `IndustryStandard/UefiTcgPlatform.h`, and tss-esapi's documentation of NV
+/// indices for extending), Windows 0xFFFFFFFF (what Microsoft's PcpTool decodes, and a recorded log of IBM's TSS).
+fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgorithm]) -> Result<Option<Event<'a>>, EventLogError> {
     let index = reader.u32("pcrIndex")?;
-    let pcr = u8::try_from(index).ok().filter(|&pcr| usize::from(pcr) < PCR_COUNT);
-    let pcr = pcr.ok_or(EventLogError::PcrIndex { event: number, index })?;
     let event_type = EventType(reader.u32("eventType")?);
+    let pcr = u8::try_from(index).ok().filter(|&pcr| usize::from(pcr) < PCR_COUNT);
+    if pcr.is_none() && event_type != EventType::NO_ACTION {
+        return Err(EventLogError::PcrIndex { event: number, index });
+    }
 
     let found = reader.u32("digests.count")?;
     let count = usize::try_from(found).ok().filter(|count| (1..=algorithms.len()).contains(count));
@@ -131,7 +138,7 @@ fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgor
         declared: algorithms.len(),
     })?;
     let mut event = Event {
-        pcr,
+        pcr: pcr.unwrap_or_default(),
         event_type,
         data: &[],
         sha256: None,
@@ -159,7 +166,7 @@ fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgor
 
     let size = reader.size("eventSize")?;
     event.data = reader.bytes("event data", size)?;
-    Ok(event)
+    Ok(pcr.map(|_| event))
 }
 
 /// Finds the one StartupLocality event, which has to come before anything is extended into PCR 0.
@@ -175,7 +182,9 @@ impl Locality {
             self.pcr_0_extended |= event.pcr == 0;
             return Ok(());
         }
-        let Some([locality]) = event.data.strip_prefix(STARTUP_LOCALITY) else {
+        // The structure has 17 bytes (PFP 10.4.5.3). Firmware that logs more of them has padded it, and is told by the signature, as by edk2's
+        // Tcg2DumpLog. What the locality is worth, the replay of PCR 0 shows.
+        let Some([locality, ..]) = event.data.strip_prefix(STARTUP_LOCALITY) else {
             return Ok(());
         };
         let misplaced = |problem| {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 
-use super::{Event, EventLog, EventLogError, EventType, PCR_COUNT};
+use super::{Event, EventLog, EventLogError, EventType, OS_SEPARATOR, OS_SEPARATOR_PCRS, PCR_COUNT};
 use crate::protocol::HexDigest;
 use crate::tpm::wire::HashAlg;
 
@@ -10,7 +10,7 @@ use crate::tpm::wire::HashAlg;
 const DIGEST_LIMIT_BYTES: usize = 64;
 
 /// The PCRs that belong to the firmware: 0 to 7. Whatever is extended into them until the boot loader takes over is in the log
-/// (PFP 3.3.4), and no operating system extends them later.
+/// (PFP 3.3.4), and no operating system extends them later, but for [`OS_SEPARATOR`].
 const FIRMWARE_PCR_LAST: u8 = 7;
 
 /// What a log's events lead to, for the PCRs that were asked for.
@@ -46,6 +46,14 @@ impl Replayed {
     #[must_use]
     pub fn value(&self, pcr: u8) -> Option<&[u8]> {
         self.pcr(pcr)?.value.get(..self.bank.digest_bytes())
+    }
+
+    /// The value of a PCR after [`OS_SEPARATOR`], `None` for one into which it is not extended.
+    fn separated(&self, pcr: u8) -> Option<Vec<u8>> {
+        let value = self.value(pcr).filter(|_| OS_SEPARATOR_PCRS.contains(&pcr))?;
+        let word = digest::digest(self.bank.algorithm(), OS_SEPARATOR);
+        let extended = digest::digest(self.bank.algorithm(), &[value, word.as_ref()].concat());
+        Some(extended.as_ref().to_vec())
     }
 
     /// How many events extend a PCR: 0 if it was not asked for.
@@ -119,7 +127,7 @@ impl<'a> EventLog<'a> {
     /// Compares the log with quoted PCRs, and gives access to the events that the quote proves.
     ///
     /// - PCRs 0 to 7 are the firmware's: each quoted one has to have exactly the value that the log leads to, so a log that is
-    ///   re-ordered, shortened (down to no event at all) or extended is refused.
+    ///   re-ordered, shortened (down to no event at all) or extended is refused. [`OS_SEPARATOR`] may have been extended after the log.
     /// - PCRs 8 and above are extended further by operating systems, outside this log (systemd 11 to 13 and 15, IMA 10). One
     ///   that the log leads to is explained; any other is listed in [`TrustedEvents::unexplained_pcrs`] and none of its events is to be had.
     ///   Such a PCR is not refused here: its quoted value is what the reference values are about, log or no log.
@@ -130,11 +138,15 @@ impl<'a> EventLog<'a> {
     pub fn check_against(&self, bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>) -> Result<TrustedEvents<'_, 'a>, EventLogError> {
         let replayed = self.replay(bank, quoted.keys().copied())?;
         let mut explained = Vec::with_capacity(quoted.len());
+        let mut separated = Vec::new();
         let mut unexplained = Vec::new();
         for (&index, quoted) in quoted {
             let value = replayed.value(index).unwrap_or_default();
             if quoted.as_bytes() == value {
                 explained.push(index);
+            } else if replayed.separated(index).is_some_and(|after| quoted.as_bytes() == after) {
+                explained.push(index);
+                separated.push(index);
             } else if index <= FIRMWARE_PCR_LAST {
                 return Err(EventLogError::PcrMismatch {
                     index,
@@ -151,6 +163,7 @@ impl<'a> EventLog<'a> {
             log: self,
             bank,
             explained,
+            separated,
             unexplained,
         })
     }
@@ -162,6 +175,7 @@ pub struct TrustedEvents<'l, 'a> {
     log: &'l EventLog<'a>,
     bank: HashAlg,
     explained: Vec<u8>,
+    separated: Vec<u8>,
     unexplained: Vec<u8>,
 }
 
@@ -169,6 +183,11 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
     /// The quoted PCRs that the log leads to, ascending. One of them may have no event: then nothing was extended into it.
     pub fn explained_pcrs(&self) -> impl Iterator<Item = u8> {
         self.explained.iter().copied()
+    }
+
+    /// Those of them that [`OS_SEPARATOR`] was extended into, after all events of the log.
+    pub fn separated_pcrs(&self) -> impl Iterator<Item = u8> {
+        self.separated.iter().copied()
     }
 
     /// The quoted PCRs above 7 whose value is not the one the log leads to, ascending: something else extended them, or the log

@@ -39,6 +39,17 @@ fn check(accepts: &str, sections: &[&str], expect: Result<&str, &str>) {
 }
 
 #[test]
+fn a_pool_says_what_becomes_of_event_logs() {
+    let says = |word: &str| format!("[tpm]\nevent_log = {word}\n");
+    for word in ["\"required\"", "\"checked\"", "\"recorded\""] {
+        check("", &[&says(word), TPM], Ok("tpm"));
+    }
+    for word in ["\"not checked\"", "\"\"", "true", "[]"] {
+        check("", &[&says(word), TPM], Err("event_log"));
+    }
+}
+
+#[test]
 fn kinds_and_their_sections_belong_together() {
     check("", &[TPM], Ok("tpm"));
     check("", &[], Err("tpm is accepted, so there must be a section [tpm]"));

@@ -1,4 +1,4 @@
-//! What was used up when the gateway was killed: whether anybody got anything for it stands in the log.
+//! What was used up and claimed when the gateway was killed: whether anybody got anything for it stands in the log.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::store::{Pending, Store, StoreError};
 
-/// What came of the uses that were pending at a start.
+/// What came of the decisions that were pending at a start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resolved {
     /// Given back: their decisions are not in the log, so nobody got anything.
@@ -25,7 +25,7 @@ struct Head {
     id: String,
 }
 
-/// Settles the uses whose decisions are in the log, and gives back those whose are not. Called with the log open, so that nobody else
+/// Settles the decisions that are in the log, and gives back what those took that are not. Called with the log open, so that nobody else
 /// writes to it, and before anything else is used up. Where the log begins too late to tell, nothing is given back: what may have been
 /// served is never good twice.
 ///

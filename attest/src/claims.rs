@@ -20,7 +20,7 @@ use crate::tpm::event_log::EventLogError;
 use crate::tpm::wire::HashAlg;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
-/// `aws-nitrotpm:<instance>` (a document that says no account), `azure:<subscription>/<vmId>`. The same machine has the same one at
+/// `aws-nitrotpm:<instance>` (a document that says no account), `aws-enclave:<instance>`, `azure:<subscription>/<vmId>`. The same machine has the same one at
 /// every boot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -151,11 +151,17 @@ impl Claims {
         self.claimant_sha256.as_ref().or_else(beside_document)
     }
 
-    /// Whether the TPM that has attested, if one has, is by its own evidence that of the instance: nobody else can have been first with it.
+    /// Whether a TPM of the instance's own has attested, by Google's certificate or as its NitroTPM: nobody else can have been first with it.
+    /// Another TPM, beside a NitroTPM's document, may be anybody's for all that this says.
     #[must_use]
     pub fn is_of_the_instances_own_tpm(&self) -> bool {
-        let by_certificate = |tpm: &TpmClaims| matches!(tpm.endorsed_by, EndorsedBy::GcpInstance(_));
-        self.proven.aws_nitro_tpm.is_some() || self.tpm().is_some_and(by_certificate)
+        self.proven.aws_nitro_tpm.is_some() || self.has_the_instances_ek()
+    }
+
+    /// Whether the EK that has attested is by its certificate that of the instance.
+    #[must_use]
+    pub fn has_the_instances_ek(&self) -> bool {
+        self.tpm().is_some_and(|tpm| matches!(tpm.endorsed_by, EndorsedBy::GcpInstance(_)))
     }
 
     /// What the TPM says.

@@ -120,14 +120,15 @@ impl Claim<'_> {
     pub async fn make(self, store: &dyn Store) -> Result<Option<String>, InstanceError> {
         let Some(instance) = self.claims.instance() else { return Ok(None) };
         let holder = Holder::of(&self);
-        if let (Holder::Tpm(tpm), false) = (&holder, self.claims.is_of_the_instances_own_tpm()) {
+        if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
             self.keep_to_one(store, tpm, instance).await?;
         }
         self.take(store, instance, &holder).await
     }
 
     /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
-    /// takes no instance from the node that has not come yet. First, and only if the instance is to be had: what is refused takes nothing.
+    /// takes no instance from the node that has not come yet. What a NitroTPM says of the instance is no word about the EK beside it; where
+    /// Google's certificate names both, nothing is left to be kept. First, and only if the instance is to be had: what is refused takes nothing.
     async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity) -> Result<(), InstanceError> {
         let holder = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
         if holder.is_some_and(|holder| holder.holder != tpm) {

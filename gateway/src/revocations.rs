@@ -15,7 +15,7 @@ use crate::instances::by_nitro_tpm;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
-const CLOUDS: [&str; 4] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:"];
+const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "aws-enclave:", "azure:"];
 /// Longest identity that a cloud gives: a subscription and a machine have 36 characters each, a project of Google 30 and some.
 const IDENTITY_LIMIT_BYTES: usize = 256;
 
@@ -227,6 +227,7 @@ mod tests {
             ("tpm:abc", None),
             ("aws:123456789012/i-1", Some("aws:123456789012/i-1")),
             ("aws-nitrotpm:i-1", Some("aws-nitrotpm:i-1")),
+            ("aws-enclave:i-1", Some("aws-enclave:i-1")),
             ("gcp:project/1", Some("gcp:project/1")),
             ("azure:", None),
             ("kubelet:worker-7", None),

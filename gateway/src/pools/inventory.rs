@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use attest::Inventory;
 use attest::inventory::InventoryError;
 
+use crate::instances::by_nitro_tpm;
+
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolInventory {
@@ -39,14 +41,15 @@ impl PoolInventory {
 }
 
 /// The pools that share a machine, each with the first that it shares: a machine is of one pool, and nobody could say of which. Instances
-/// are told from each other, and so are TPMs, wherever in a line they stand.
+/// are told from each other, and so are TPMs, wherever in a line they stand. An instance of AWS is one machine by either of its identities.
 pub(super) fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
-    let mut known: HashMap<&str, &str> = HashMap::new();
+    let mut known: HashMap<String, &str> = HashMap::new();
     let mut twice = BTreeMap::new();
     for (pool, inventory) in inventories {
         for (machine, tpm) in inventory.machines().machines() {
             for name in [Some(machine), tpm].into_iter().flatten() {
-                let other = *known.entry(name).or_insert(pool);
+                let key = by_nitro_tpm(name).unwrap_or_else(|| name.to_owned());
+                let other = *known.entry(key).or_insert(pool);
                 if other == pool {
                     continue;
                 }
@@ -83,6 +86,10 @@ mod tests {
         check(&["gcp:p/1", "gcp:p/2", ""], &[]);
         check(&["gcp:p/1", "gcp:p/2\ngcp:p/1"], &[("a", "gcp:p/1", "b"), ("b", "gcp:p/1", "a")]);
         check(&["gcp:p/1", "gcp:p/2", "gcp:p/2"], &[("b", "gcp:p/2", "c"), ("c", "gcp:p/2", "b")]);
+        let (account, nitro_tpm) = ("aws:123456789012/i-1", "aws-nitrotpm:i-1");
+        check(&[account, nitro_tpm], &[("a", nitro_tpm, "b"), ("b", nitro_tpm, "a")]);
+        check(&[nitro_tpm, account], &[("a", account, "b"), ("b", account, "a")]);
+        check(&[&format!("{account}\n{nitro_tpm}"), "aws:123456789012/i-2"], &[]);
         let (one, two) = (format!("gcp:p/1 {tpm}"), format!("gcp:p/2 {tpm}"));
         check(&[&one, &two], &[("a", &tpm, "b"), ("b", &tpm, "a")]);
         check(&[&one, &tpm], &[("a", &tpm, "b"), ("b", &tpm, "a")]);

@@ -94,6 +94,26 @@ async fn attack_29_a_trusted_tpm_takes_no_instance_away_that_has_never_attested(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let gateway = site::start(r#"[["tpm", "aws-nitro-tpm"], ["aws-nitro-tpm"]]"#, &[TPM, &unchecked]);
+    let both = [Kind::Tpm, Kind::AwsNitroTpm];
+    let node = with_tpm(&gateway);
+    let identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &node.attest(&gateway, &both).await, &identity, &both);
+    site::trusted(&gateway, &booted(&node).attest(&gateway, &both).await, &identity, &both);
+    // The NitroTPM says which instance that is, and nothing of the TPM beside it.
+    let other = |machine: Machine| machine.but(|machine| machine.aws.instance_id = "i-00000000000000009".to_owned());
+    let answer = other(booted(&booted(&node))).attest(&gateway, &both).await;
+    let record = site::refused(&gateway, &answer, "instance-claimed");
+    assert!(record["alerts"][0].as_str().unwrap().contains(&identity));
+    // The other instance is not locked out by it.
+    let alone = [Kind::AwsNitroTpm];
+    let answer = other(Machine::new()).attest(&gateway, &alone).await;
+    site::trusted(&gateway, &answer, "aws-nitrotpm:i-00000000000000009", &alone);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_13_beside_a_tpm_a_copied_document_is_worth_nothing() {
     let gateway = site::start(r#"[["tpm", "aws-identity-document"], ["aws-identity-document"]]"#, &[TPM, DOCUMENT]);
     let both = [Kind::Tpm, Kind::AwsIdentityDocument];

@@ -82,7 +82,7 @@ pub struct Create {
     #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
     into: Option<PathBuf>,
     /// Take this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
-    /// `token`. At least 128 bits: 22 characters, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
+    /// `token`. At least 128 random bits: 22 characters of Base64, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     #[command(flatten)]

@@ -11,6 +11,12 @@ use crate::{secret_manifest, tickets};
 const SHORTEST_CHARACTERS: usize = 22;
 /// Fewest hexadecimal digits, which hold less: 128 bits again.
 const SHORTEST_DIGITS: usize = 32;
+/// Fewest decimal digits, likewise.
+const SHORTEST_DECIMALS: usize = 39;
+/// Fewest letters of one case: 26 of them tell apart less than Base64 does.
+const SHORTEST_LETTERS: usize = 28;
+/// Fewest letters of one case and digits, such as Base32 has.
+const SHORTEST_BASE32: usize = 26;
 /// Most characters: an `Authorization` header may hold more, and nobody needs it.
 const LONGEST_CHARACTERS: usize = 512;
 /// Fewest different characters. Of 32 random hexadecimal digits fewer than 8 are different once in some million tokens; `0000…` and words
@@ -31,15 +37,23 @@ pub enum ImportError {
     Characters,
     /// Too few characters.
     #[error(
-        "has {0} characters: a token that can be guessed is none. At least {SHORTEST_CHARACTERS}, or {SHORTEST_DIGITS} hexadecimal digits, which is 128 bits: `dd if=/dev/urandom bs=32 count=1 | base64`"
+        "has {found} characters: a token that can be guessed is none. 128 random bits are {SHORTEST_CHARACTERS} characters of Base64, {SHORTEST_DIGITS} hexadecimal digits, and at least {needed} of characters such as these: `dd if=/dev/urandom bs=32 count=1 | base64`"
     )]
-    Short(usize),
+    Short {
+        /// How many there are.
+        found: usize,
+        /// How many of these would hold 128 bits.
+        needed: usize,
+    },
     /// Too many characters.
     #[error("has {0} characters, at most {LONGEST_CHARACTERS} are taken")]
     Long(usize),
     /// The same characters over and over.
-    #[error("has {0} different characters only: that is no random text")]
+    #[error("has {0} different characters only: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
     Monotonous(usize),
+    /// A shorter text several times.
+    #[error("repeats itself after {0} characters: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
+    Repeated(usize),
     /// What this gateway takes for a ticket.
     #[error("begins as a ticket does ({:?}), and would be taken for one", tickets::PREFIX)]
     Ticket,
@@ -80,8 +94,9 @@ impl Imported {
         if text.starts_with(tickets::PREFIX) {
             return Err(ImportError::Ticket);
         }
-        if !is_long_enough(text) {
-            return Err(ImportError::Short(text.len()));
+        let needed = shortest(text);
+        if text.len() < needed {
+            return Err(ImportError::Short { found: text.len(), needed });
         }
         if text.len() > LONGEST_CHARACTERS {
             return Err(ImportError::Long(text.len()));
@@ -89,6 +104,9 @@ impl Imported {
         let different = text.bytes().collect::<BTreeSet<u8>>().len();
         if different < FEWEST_DIFFERENT {
             return Err(ImportError::Monotonous(different));
+        }
+        if let Some(length) = repeated(text) {
+            return Err(ImportError::Repeated(length));
         }
         Ok(Self(Zeroizing::new(text.to_owned())))
     }
@@ -98,18 +116,39 @@ impl Imported {
     }
 }
 
-/// Whether a text can be the token that somebody imported: anything else needs no look into the store.
+/// Whether a text can be the token that somebody imported, also with an older release, which asked for less: anything else needs no look
+/// into the store.
 pub(super) fn could_be(text: &str) -> bool {
-    is_long_enough(text) && text.len() <= LONGEST_CHARACTERS
-}
-
-fn is_long_enough(text: &str) -> bool {
     let shortest = if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         SHORTEST_DIGITS
     } else {
         SHORTEST_CHARACTERS
     };
-    text.len() >= shortest
+    (shortest..=LONGEST_CHARACTERS).contains(&text.len())
+}
+
+/// How many characters of the kinds that a text has hold 128 random bits.
+fn shortest(text: &str) -> usize {
+    let all = |kind: fn(&u8) -> bool| text.as_bytes().iter().all(kind);
+    if all(u8::is_ascii_digit) {
+        SHORTEST_DECIMALS
+    } else if all(u8::is_ascii_hexdigit) {
+        SHORTEST_DIGITS
+    } else if all(u8::is_ascii_lowercase) || all(u8::is_ascii_uppercase) {
+        SHORTEST_LETTERS
+    } else if all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        || all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    {
+        SHORTEST_BASE32
+    } else {
+        SHORTEST_CHARACTERS
+    }
+}
+
+/// After how many characters a text begins again, at least once whole.
+fn repeated(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    (1..=bytes.len() / 2).find(|length| bytes.iter().zip(bytes.iter().skip(*length)).all(|(one, next)| one == next))
 }
 
 #[cfg(test)]
@@ -137,8 +176,9 @@ mod tests {
         for manifest in [yaml, json, plain] {
             assert_eq!(read(&manifest).unwrap(), TOKEN);
         }
-        for hexadecimal in ["0123456789abcdef0123456789abcdef", "0123456789ABCDEF0123456789ABCDEF"] {
-            assert_eq!(read(hexadecimal).unwrap(), hexadecimal);
+        let uuid = "8a205152-b25a-417f-a676-80465535a6c9";
+        for other in ["0f1e2d3c4b5a69788796a5b4c3d2e1f0", "0F1E2D3C4B5A69788796A5B4C3D2E1F0", uuid] {
+            assert_eq!(read(other).unwrap(), other);
         }
     }
 
@@ -157,9 +197,14 @@ mod tests {
         refused(&format!(" {TOKEN}"), ImportError::Characters);
         refused(&format!("{TOKEN}\u{e4}"), ImportError::Characters);
         refused(&format!("{TOKEN}\0"), ImportError::Characters);
-        refused("hunter2", ImportError::Short(7));
-        refused(&TOKEN[..21], ImportError::Short(21));
-        refused("0123456789abcdef0123456789abcde", ImportError::Short(31));
+        let short = |found, needed| ImportError::Short { found, needed };
+        refused("hunter2", short(7, SHORTEST_BASE32));
+        refused(&TOKEN[..21], short(21, 22));
+        refused("0123456789abcdef0123456789abcde", short(31, 32));
+        refused("31415926535897932384626433832795028841", short(38, 39));
+        refused("mfzwizltorqxizlnmvxhizeboq", short(26, 28));
+        refused("mfzwizltorqxizlnmvxhi2345", short(25, 26));
+        refused("hunter2-Hunter3-hunter2-Hunter3-", ImportError::Repeated(16));
         refused(&"0123456789abcdef".repeat(33), ImportError::Long(528));
         refused(&"abc".repeat(20), ImportError::Monotonous(3));
         refused(&format!("{}{TOKEN}", tickets::PREFIX), ImportError::Ticket);

@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::{Claims, EndorsedBy};
+use crate::claims::{Claims, EndorsedBy, NodeIdentity};
 use crate::reject::Reject;
-use crate::tpm::ek::EkDigest;
 use crate::withheld::Withheld;
 
 /// Most machines of an inventory: ten times what a Kubernetes cluster may have.
@@ -117,21 +116,37 @@ impl Inventory {
             });
         };
         let shown = claims.tpm().filter(|_| claims.instance().is_some());
-        let differs = |found: Option<EkDigest>| Reject::InventoryTpm {
+        let by_maker = shown.is_some_and(|tpm| matches!(tpm.endorsed_by, EndorsedBy::Root { .. }));
+        let ek = shown.map(|tpm| format!("tpm:{}", tpm.ek_digest));
+        if fits(named.as_deref(), ek.as_deref(), by_maker) {
+            return Ok(());
+        }
+        Err(Reject::InventoryTpm {
             machine: machine.to_string(),
-            found: found.map_or_else(|| "none".to_owned(), |ek| format!("tpm:{ek}")),
+            found: ek.unwrap_or_else(|| "none".to_owned()),
             accepted: Withheld::words(
                 named
                     .as_deref()
                     .unwrap_or("none there, as its inventory names none beside that instance"),
             ),
-        };
-        match (named, shown) {
-            (Some(named), Some(tpm)) if *named == format!("tpm:{}", tpm.ek_digest) => Ok(()),
-            (Some(_), tpm) => Err(differs(tpm.map(|tpm| tpm.ek_digest))),
-            (None, Some(tpm)) if matches!(tpm.endorsed_by, EndorsedBy::Root { .. }) => Err(differs(Some(tpm.ek_digest))),
-            (None, _) => Ok(()),
-        }
+        })
+    }
+
+    /// Whether a machine that was admitted once would be so still: one with this identity, as this instance, if that is not the same; the
+    /// TPM's maker, and nobody else, has vouched for it or not.
+    #[must_use]
+    pub fn still_admits(&self, identity: &NodeIdentity, instance: Option<&NodeIdentity>, by_maker: bool) -> bool {
+        let named = self.0.get(instance.unwrap_or(identity).as_str());
+        let ek = instance.map(|_| identity.as_str());
+        named.is_some_and(|named| fits(named.as_deref(), ek, by_maker))
+    }
+}
+
+/// Whether a TPM is beside an instance as the inventory has it.
+fn fits(named: Option<&str>, shown: Option<&str>, by_maker: bool) -> bool {
+    match named {
+        Some(_) => named == shown,
+        None => shown.is_none() || !by_maker,
     }
 }
 
@@ -185,6 +200,28 @@ mod tests {
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{text:?}: {error}"),
             (found, _) => unreachable!("{text:?}: {found:?}"),
         }
+    }
+
+    #[test]
+    fn attack_30_a_machine_is_admitted_for_as_long_as_it_is_named_and_with_its_tpm() {
+        let [tpm, other] = ["ab", "cd"].map(|digits| NodeIdentity::of_instance(format!("tpm:{}", digits.repeat(32))));
+        let instance = NodeIdentity::of_instance("gcp:p/1".to_owned());
+        let check = |text: &str, identity: &NodeIdentity, instance: Option<&NodeIdentity>, expect: [bool; 2]| {
+            let inventory = Inventory::parse(text).unwrap();
+            let found = [false, true].map(|by_maker| inventory.still_admits(identity, instance, by_maker));
+            assert_eq!(found, expect, "{text:?}");
+        };
+        let with_tpm = format!("gcp:p/1 {tpm}");
+        check("", &instance, None, [false; 2]);
+        check("gcp:p/2", &instance, None, [false; 2]);
+        check("gcp:p/1", &instance, None, [true; 2]);
+        check(&with_tpm, &instance, None, [false; 2]);
+        check(tpm.as_str(), &tpm, None, [true; 2]);
+        check(other.as_str(), &tpm, None, [false; 2]);
+        check("gcp:p/1", &tpm, Some(&instance), [true, false]);
+        check(&with_tpm, &tpm, Some(&instance), [true; 2]);
+        check(&with_tpm, &other, Some(&instance), [false; 2]);
+        check(tpm.as_str(), &tpm, Some(&instance), [false; 2]);
     }
 
     #[test]

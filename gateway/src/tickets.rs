@@ -1,6 +1,6 @@
 //! Tickets: what a successful attestation earns. Bound to node and pool, short-lived, good for a few fetches.
 
-use attest::{NodeIdentity, UnixTime};
+use attest::{EndorsedBy, Inventory, NodeIdentity, UnixTime};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ struct Content {
     /// Whether nobody but the allowlist vouched for the TPM.
     #[serde(default)]
     by_allowlist: bool,
+    /// Whether nobody but its maker did.
+    #[serde(default)]
+    by_maker: bool,
     expires: u64,
     uses: u32,
 }
@@ -48,8 +51,8 @@ pub struct Earned<'e> {
     pub pool: &'e str,
     /// The decision that earned it.
     pub decision: &'e str,
-    /// Whether it was the allowlist that vouched for the node's TPM.
-    pub by_allowlist: bool,
+    /// Who vouched for the node's TPM, if it has attested by one.
+    pub endorsed_by: Option<&'e EndorsedBy>,
 }
 
 /// A ticket just issued. A secret.
@@ -74,7 +77,8 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         name: earned.name.map(str::to_owned),
         pool: earned.pool.to_owned(),
         decision: earned.decision.to_owned(),
-        by_allowlist: earned.by_allowlist,
+        by_allowlist: matches!(earned.endorsed_by, Some(EndorsedBy::Allowlist)),
+        by_maker: matches!(earned.endorsed_by, Some(EndorsedBy::Root { .. })),
         expires: now.as_secs().saturating_add(settings.lifetime.as_secs()),
         uses: settings.uses,
     };
@@ -146,6 +150,14 @@ pub enum TicketError {
         /// The ticket's pool.
         pool: String,
     },
+    /// The pool's inventory names the machine no longer.
+    #[error("{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM")]
+    NotInInventory {
+        /// The machine.
+        identity: NodeIdentity,
+        /// The ticket's pool.
+        pool: String,
+    },
     /// The node is revoked, or the store cannot tell.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
@@ -196,12 +208,16 @@ impl Presented {
         &self.0.decision
     }
 
-    /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it.
+    /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it: by the store, and by the
+    /// pool's `inventory`, if that has one.
     ///
     /// # Errors
     /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
-    pub async fn redeem(self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
+    pub async fn redeem(self, store: &dyn Store, inventory: Option<&Inventory>, pending: Pending) -> Result<Redeemed, TicketError> {
         self.stands(store).await?;
+        if let Some(inventory) = inventory {
+            self.is_in(inventory)?;
+        }
         let Content {
             id, uses, expires, pool, ..
         } = self.0;
@@ -215,6 +231,24 @@ impl Presented {
             Spend::Granted { use_number } => Ok(Redeemed { pool, use_number }),
             Spend::Exhausted => Err(TicketError::Spent { uses }),
         }
+    }
+
+    /// Asks the inventory about the machine once more: it may have been taken out of it since it attested.
+    fn is_in(&self, inventory: &Inventory) -> Result<(), TicketError> {
+        let Content {
+            identity,
+            instance,
+            pool,
+            by_maker,
+            ..
+        } = &self.0;
+        if inventory.still_admits(identity, instance.as_ref(), *by_maker) {
+            return Ok(());
+        }
+        Err(TicketError::NotInInventory {
+            identity: instance.as_ref().unwrap_or(identity).clone(),
+            pool: pool.clone(),
+        })
     }
 
     /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, since it attested.
@@ -288,7 +322,7 @@ mod tests {
                 name: None,
                 pool: "worker",
                 decision: "d",
-                by_allowlist,
+                endorsed_by: by_allowlist.then_some(&EndorsedBy::Allowlist),
             };
             issue(&self.seal, &settings, &earned, NOW).unwrap().text
         }
@@ -298,7 +332,7 @@ mod tests {
                 decision: "c".to_owned(),
                 at: 0,
             };
-            open(&self.seal, text, "worker", NOW)?.redeem(&self.store, pending).await
+            open(&self.seal, text, "worker", NOW)?.redeem(&self.store, None, pending).await
         }
 
         async fn allow(&self, pools: &[&str]) {

@@ -22,7 +22,7 @@ use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
 use crate::policy::{ConfigSet, Earns, Grant};
 use crate::pools::live::Lookup;
-use crate::pools::{Pool, RenderedConfig};
+use crate::pools::{Pool, PoolInventory, RenderedConfig};
 use crate::tickets::{self, TicketError};
 use crate::tokens::{self, TokenError};
 
@@ -131,7 +131,8 @@ async fn decide<'p>(
             record.earned_by = Some(ticket.decision().to_owned());
             let refused = || Refusal::attested_not_accepted(pool.name());
             servable(pool, pool.grants.attested, version, refused)?;
-            let ticket = ticket.redeem(&*gateway.store, record.pending()).await?;
+            let inventory = pool.inventory.as_ref().map(PoolInventory::machines);
+            let ticket = ticket.redeem(&*gateway.store, inventory, record.pending()).await?;
             record.use_number = Some(ticket.use_number());
             pool.grants.for_ticket(&ticket).ok_or_else(refused)?
         }

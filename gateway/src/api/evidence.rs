@@ -262,7 +262,7 @@ impl Earned {
             name: record.name.as_deref(),
             pool,
             decision: &record.id,
-            by_allowlist: claims.tpm().is_some_and(|tpm| tpm.endorsed_by == attest::EndorsedBy::Allowlist),
+            endorsed_by: claims.tpm().map(|tpm| &tpm.endorsed_by),
         };
         let ticket = tickets::issue(&gateway.seal, &gateway.settings.ticket, &earned, now).map_err(|error| Refusal::because(&error))?;
         record.ticket = Some(TicketTerms {

@@ -19,100 +19,67 @@ use crate::tickets::TicketError;
 use crate::tokens::TokenError;
 
 macro_rules! codes {
-    ($($name:ident = $status:ident, $code:literal, $title:literal, $next:literal;)*) => {
+    ($($name:ident = $status:ident, $by:ident, $code:literal, $title:literal, $next:literal;)*) => {
         $(const $name: (StatusCode, Advice) = (StatusCode::$status, Advice { code: $code, title: $title, next_step: $next });)*
         /// Codes that are the gateway's own; [`attest::reject::ADVICE`] has the others.
         pub const CODES: &[Advice] = &[$($name.1),*];
+        /// What a refusal with each of them comes from.
+        const DECIDED_BY: &[(&str, DecidedBy)] = &[$(($code, DecidedBy::$by)),*];
     };
 }
 
 codes! {
-    CHALLENGE_INVALID = FORBIDDEN, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
-    CHALLENGE_SPENT = FORBIDDEN, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
-    NODE_NAME_TAKEN = FORBIDDEN, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
-    INSTANCE_CLAIMED = FORBIDDEN, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
-    NODE_REVOKED = FORBIDDEN, "node-revoked", "The node is revoked", "If the machine is to be trusted again: run `attest-gateway node restore` with the name or identity that the gateway's log says.";
-    KUBELET_CERTIFICATE_INVALID = FORBIDDEN, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
-    KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
-    KUBELET_CERTIFICATE_NOT_A_NODE = FORBIDDEN, "kubelet-certificate-not-a-node", "The client certificate is not that of a node", "Show the kubelet's own certificate: CN=system:node:NAME, O=system:nodes.";
-    KUBELET_NOT_ACCEPTED = FORBIDDEN, "kubelet-not-accepted", "The pool gives nothing for a kubelet's certificate", "Set grants.kubelet and kubelet.names in pool.toml.";
-    KUBELET_WRONG_POOL = FORBIDDEN, "kubelet-wrong-pool", "The node is none of the pool's", "Ask for the node's own pool, or add its name to kubelet.names in pool.toml.";
-    TICKET_INVALID = FORBIDDEN, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
-    TICKET_EXPIRED = FORBIDDEN, "ticket-expired", "The ticket is too old", "Boot again.";
-    TICKET_SPENT = FORBIDDEN, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
-    TICKET_WITHDRAWN = FORBIDDEN, "ticket-withdrawn", "What earned the ticket holds no longer", "The TPM was taken off the allowlist, or kept from this pool, since it attested; if it is to be endorsed: run `attest-gateway ek add` and boot again.";
-    TICKET_WRONG_POOL = FORBIDDEN, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
-    TOKEN_INVALID = FORBIDDEN, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
-    TOKEN_EXPIRED = FORBIDDEN, "token-expired", "The provisioning token is too old", "Put the token that took its place into the pointer config, or make a new one: `attest-gateway token create`.";
-    TOKEN_SPENT = FORBIDDEN, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`.";
-    TOKEN_WRONG_POOL = FORBIDDEN, "token-wrong-pool", "The provisioning token is for another pool", "Make one for this pool: `attest-gateway token create --pool`.";
-    TOKEN_WRONG_NETWORK = FORBIDDEN, "token-wrong-network", "The provisioning token is not for use from this address", "Boot the machine in a network that the token is for, or make one for this network: `attest-gateway token create --network`.";
-    TOKEN_NOT_ACCEPTED = FORBIDDEN, "token-not-accepted", "The pool accepts no provisioning tokens", "Set grants.token in pool.toml, or let the node attest.";
-    ATTESTED_NOT_ACCEPTED = FORBIDDEN, "attested-not-accepted", "The pool gives nothing for an attestation", "Set grants.attested in pool.toml.";
-    EVIDENCE_REQUIRED = FORBIDDEN, "evidence-required", "The pool gives nothing to a node that shows nothing", "Put attest-node into the node's initramfs, or a provisioning token into its pointer config.";
-    CREDENTIAL_MALFORMED = FORBIDDEN, "credential-malformed", "The credential cannot be read", "Use `Authorization: Bearer TICKET-OR-TOKEN`, or `?token=TOKEN`, once.";
-    CREDENTIAL_AMBIGUOUS = FORBIDDEN, "credential-ambiguous", "More than one credential was shown", "Show one ticket, or one token, or one client certificate.";
-    POOL_UNKNOWN = NOT_FOUND, "pool-unknown", "There is no such pool", "Name a pool of this gateway in the pointer config.";
-    SPEC_VERSION_UNKNOWN = BAD_REQUEST, "spec-version-unknown", "There is no such version of Ignition's config specification", "Boot an image whose Ignition reads spec 2.2, or any 3.x.";
-    SPEC_VERSION_TOO_OLD = NOT_ACCEPTABLE, "spec-version-too-old", "The pool's config cannot be said in the spec version that the node's Ignition reads", "Boot a newer image, or take what the version does not know out of the pool's config; `attest-gateway check` lists it.";
-    BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
-    NO_SUCH_PATH = NOT_FOUND, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
-    NO_SUCH_METHOD = METHOD_NOT_ALLOWED, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
-    CLIENT_GONE = REQUEST_TIMEOUT, "client-gone", "Nobody waited for the answer any longer", "Nothing: nobody got anything, and no ticket or token was used up. If this repeats, the gateway is too slow: look at its processor, its disk and limits.request_seconds.";
-    CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
-    UNAVAILABLE = SERVICE_UNAVAILABLE, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
+    CHALLENGE_INVALID = FORBIDDEN, Request, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
+    CHALLENGE_SPENT = FORBIDDEN, Store, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
+    NODE_NAME_TAKEN = FORBIDDEN, Store, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
+    INSTANCE_CLAIMED = FORBIDDEN, Store, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
+    NODE_REVOKED = FORBIDDEN, Store, "node-revoked", "The node is revoked", "If the machine is to be trusted again: run `attest-gateway node restore` with the name or identity that the gateway's log says.";
+    KUBELET_CERTIFICATE_INVALID = FORBIDDEN, Evidence, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
+    KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, Evidence, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
+    KUBELET_CERTIFICATE_NOT_A_NODE = FORBIDDEN, Evidence, "kubelet-certificate-not-a-node", "The client certificate is not that of a node", "Show the kubelet's own certificate: CN=system:node:NAME, O=system:nodes.";
+    KUBELET_NOT_ACCEPTED = FORBIDDEN, Policy, "kubelet-not-accepted", "The pool gives nothing for a kubelet's certificate", "Set grants.kubelet and kubelet.names in pool.toml.";
+    KUBELET_WRONG_POOL = FORBIDDEN, Evidence, "kubelet-wrong-pool", "The node is none of the pool's", "Ask for the node's own pool, or add its name to kubelet.names in pool.toml.";
+    TICKET_INVALID = FORBIDDEN, Request, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
+    TICKET_EXPIRED = FORBIDDEN, Request, "ticket-expired", "The ticket is too old", "Boot again.";
+    TICKET_SPENT = FORBIDDEN, Store, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
+    TICKET_WITHDRAWN = FORBIDDEN, Store, "ticket-withdrawn", "What earned the ticket holds no longer", "The machine was taken off the allowlist or out of the pool's inventory, or kept from this pool, since it attested; if it is to join: run `attest-gateway ek add`, or name it in the inventory, and boot again.";
+    TICKET_WRONG_POOL = FORBIDDEN, Request, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
+    TOKEN_INVALID = FORBIDDEN, Store, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
+    TOKEN_EXPIRED = FORBIDDEN, Store, "token-expired", "The provisioning token is too old", "Put the token that took its place into the pointer config, or make a new one: `attest-gateway token create`.";
+    TOKEN_SPENT = FORBIDDEN, Store, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`.";
+    TOKEN_WRONG_POOL = FORBIDDEN, Store, "token-wrong-pool", "The provisioning token is for another pool", "Make one for this pool: `attest-gateway token create --pool`.";
+    TOKEN_WRONG_NETWORK = FORBIDDEN, Store, "token-wrong-network", "The provisioning token is not for use from this address", "Boot the machine in a network that the token is for, or make one for this network: `attest-gateway token create --network`.";
+    TOKEN_NOT_ACCEPTED = FORBIDDEN, Policy, "token-not-accepted", "The pool accepts no provisioning tokens", "Set grants.token in pool.toml, or let the node attest.";
+    ATTESTED_NOT_ACCEPTED = FORBIDDEN, Policy, "attested-not-accepted", "The pool gives nothing for an attestation", "Set grants.attested in pool.toml.";
+    EVIDENCE_REQUIRED = FORBIDDEN, Policy, "evidence-required", "The pool gives nothing to a node that shows nothing", "Put attest-node into the node's initramfs, or a provisioning token into its pointer config.";
+    CREDENTIAL_MALFORMED = FORBIDDEN, Request, "credential-malformed", "The credential cannot be read", "Use `Authorization: Bearer TICKET-OR-TOKEN`, or `?token=TOKEN`, once.";
+    CREDENTIAL_AMBIGUOUS = FORBIDDEN, Request, "credential-ambiguous", "More than one credential was shown", "Show one ticket, or one token, or one client certificate.";
+    POOL_UNKNOWN = NOT_FOUND, Request, "pool-unknown", "There is no such pool", "Name a pool of this gateway in the pointer config.";
+    SPEC_VERSION_UNKNOWN = BAD_REQUEST, Request, "spec-version-unknown", "There is no such version of Ignition's config specification", "Boot an image whose Ignition reads spec 2.2, or any 3.x.";
+    SPEC_VERSION_TOO_OLD = NOT_ACCEPTABLE, Policy, "spec-version-too-old", "The pool's config cannot be said in the spec version that the node's Ignition reads", "Boot a newer image, or take what the version does not know out of the pool's config; `attest-gateway check` lists it.";
+    BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, Request, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
+    NO_SUCH_PATH = NOT_FOUND, Request, "no-such-path", "There is nothing at this path", "See docs/protocol.md for the paths of this API.";
+    NO_SUCH_METHOD = METHOD_NOT_ALLOWED, Request, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
+    CLIENT_GONE = REQUEST_TIMEOUT, Gateway, "client-gone", "Nobody waited for the answer any longer", "Nothing: nobody got anything, and no ticket or token was used up. If this repeats, the gateway is too slow: look at its processor, its disk and limits.request_seconds.";
+    CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
+    UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
 
 /// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
 const REASON_LIMIT_CHARACTERS: usize = 4096;
 
-/// Codes of what the store knows.
-const BY_STORE: &[&str] = &[
-    "challenge-spent",
-    "node-name-taken",
-    "instance-claimed",
-    "node-revoked",
-    "ticket-spent",
-    "token-invalid",
-    "token-expired",
-    "token-spent",
-    "token-wrong-pool",
-    "token-wrong-network",
-];
-/// Codes of what the pool gives, and can say.
-const BY_POLICY: &[&str] = &[
-    "kubelet-not-accepted",
-    "token-not-accepted",
-    "attested-not-accepted",
-    "evidence-required",
-    "spec-version-too-old",
-];
-/// Codes of what would have been given, had anybody waited for it.
-const BY_GATEWAY: &[&str] = &["client-gone"];
-/// Codes of requests in which nothing was looked at that could be held against anything.
-const BY_REQUEST: &[&str] = &[
-    "challenge-invalid",
-    "challenge-expired",
-    "malformed-request",
-    "ticket-invalid",
-    "ticket-expired",
-    "ticket-wrong-pool",
-    "credential-malformed",
-    "credential-ambiguous",
-    "spec-version-unknown",
-];
+/// Codes of the library's that are about requests in which nothing was looked at that could be held against anything. Its others are about
+/// evidence.
+const BY_REQUEST: [&str; 2] = ["challenge-expired", "malformed-request"];
 
 /// What a refusal with this code comes from; also for records of before they said it.
 #[must_use]
 pub fn decided_by(code: &str) -> DecidedBy {
-    let table = [
-        (BY_STORE, DecidedBy::Store),
-        (BY_POLICY, DecidedBy::Policy),
-        (BY_GATEWAY, DecidedBy::Gateway),
-        (BY_REQUEST, DecidedBy::Request),
-    ];
-    let found = table.into_iter().find(|(codes, _)| codes.contains(&code));
-    found.map_or(DecidedBy::Evidence, |(_, by)| by)
+    match DECIDED_BY.iter().find(|(own, _)| *own == code) {
+        Some((_, by)) => *by,
+        None if BY_REQUEST.contains(&code) => DecidedBy::Request,
+        None => DecidedBy::Evidence,
+    }
 }
 
 /// A refusal: what the node is told, and the reason that the log and the record get.
@@ -368,7 +335,7 @@ impl From<TicketError> for Refusal {
             TicketError::Expired { .. } => TICKET_EXPIRED,
             TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
             TicketError::Spent { .. } => TICKET_SPENT,
-            TicketError::Withdrawn { .. } => TICKET_WITHDRAWN,
+            TicketError::Withdrawn { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
             TicketError::Store(error) => return Self::because(&error),
         };

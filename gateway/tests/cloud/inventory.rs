@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::machine::Machine;
 use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
-use crate::support::{Gateway, digest, tpm};
+use crate::support::{Gateway, bearer, digest, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
@@ -89,6 +89,32 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
     site::refused(&gateway, &attest().await, "instance-not-in-inventory");
     // What was decided then comes out as it did.
     assert_eq!(site::again(&gateway, &record), "accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_30_a_machine_that_is_taken_out_of_the_inventory_gets_nothing_by_its_ticket() {
+    let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
+    instances(&gateway, "worker", &[GCP_IDENTITY]);
+    gateway.run();
+    let ticket = bearer(&Machine::new().attest(&gateway, &[Kind::Gcp]).await.ticket());
+    let fetch = async || gateway.config("/config/worker", &[&ticket]).await;
+    let full = gateway.rendered("worker", "full");
+    fetch().await.is_config(&full);
+    instances(&gateway, "worker", &["gcp:example-project/7"]);
+    served_anew(&gateway, "worker", 1);
+    for _ in 0..5 {
+        fetch().await.refused(403, "ticket-withdrawn");
+    }
+    let record = site::record(&gateway);
+    assert_eq!(record["decided_by"], "store");
+    assert!(record["reason"].as_str().unwrap().contains(GCP_IDENTITY), "{record}");
+    // It was not used up by that.
+    instances(&gateway, "worker", &[GCP_IDENTITY]);
+    served_anew(&gateway, "worker", 2);
+    for _ in 0..3 {
+        fetch().await.is_config(&full);
+    }
+    fetch().await.refused(403, "ticket-spent");
 }
 
 #[tokio::test(flavor = "multi_thread")]

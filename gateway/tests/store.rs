@@ -72,6 +72,19 @@ async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tic
     let known = &records.last().unwrap()["store"];
     let said = gateway.command(&["store", "accept"]);
     assert!(said.contains(known["id"].as_str().unwrap()), "{said}");
+    // So that an auditor sees it, too.
+    let line = gateway.records().pop().unwrap();
+    assert_eq!(
+        (&line["decision"], &line["peer"]),
+        (&"store_accepted".into(), &"store accept".into())
+    );
+    assert_eq!(line["accepted_store"]["known"], *known);
+    assert!(line["accepted_store"]["found"]["mark"].as_u64() < known["mark"].as_u64(), "{line}");
+    let audit = gateway.command(&["audit"]);
+    assert!(
+        audit.contains("0 different") && audit.contains("warning: another store was accepted here"),
+        "{audit}"
+    );
     gateway.run();
     gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-invalid");
     gateway.ticket().await;
@@ -91,7 +104,26 @@ async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
     assert!(said.contains("gateway.db is not there") && said.contains("store accept"), "{said}");
     let revoke = gateway.try_command(&["node", "revoke", "worker-1"]);
     assert!(!revoke.status.success() && revoke.stdout.is_empty());
+    // What cannot be recorded is not done.
+    let (log, away) = (gateway.path("state/attestation.jsonl"), gateway.path("state/away.jsonl"));
+    let seal = || fs::read(gateway.path("state/seal.key")).unwrap();
+    let sealed = seal();
+    fs::rename(&log, &away).unwrap();
+    fs::create_dir(&log).unwrap();
+    assert!(!gateway.try_command(&["store", "accept"]).status.success());
+    assert_eq!(seal(), sealed);
+    fs::remove_dir(&log).unwrap();
+    fs::rename(&away, &log).unwrap();
+    let held = fs::File::open(&log).unwrap();
+    held.lock().unwrap();
+    assert!(
+        !gateway.try_command(&["store", "accept"]).status.success(),
+        "another writes the log"
+    );
+    drop(held);
+    assert!(refusal(&gateway).contains("store accept"));
     gateway.command(&["store", "accept"]);
+    assert!(gateway.records().pop().unwrap()["accepted_store"]["found"].is_null());
     gateway.run();
     gateway.ticket().await;
 }

@@ -3,6 +3,7 @@
 
 mod anchors;
 mod blobs;
+mod by_command;
 mod counted;
 mod digests;
 mod journal;
@@ -13,6 +14,7 @@ mod record;
 mod replay;
 
 pub use blobs::{BlobError, Blobs};
+pub use by_command::CommandLog;
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use pending::{Resolved, resolve_pending};

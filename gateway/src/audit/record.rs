@@ -11,7 +11,7 @@ use super::digests::Digests;
 use crate::challenges::Spent;
 use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
-use crate::store::{Pending, StoreMark};
+use crate::store::{Pending, Replacement, StoreMark};
 
 /// The schema's version.
 const VERSION: u32 = 1;
@@ -28,6 +28,8 @@ pub enum Decision {
     Config,
     /// None: how many decisions about who proved nothing are counted and not recorded one by one.
     Counted,
+    /// By the administrator: that a store is used that is not the one that is known.
+    StoreAccepted,
 }
 
 /// How it was decided.
@@ -142,6 +144,9 @@ pub struct Record {
     /// Of a line that counts: how many decisions it stands for; 0 where the counting begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
+    /// Of a line that says so: which store was accepted in place of which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_store: Option<Replacement>,
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
@@ -206,6 +211,7 @@ impl Record {
             earned_by: None,
             use_number: None,
             counted: None,
+            accepted_store: None,
             user_agent: None,
             pointer_authorities: None,
             alerts: Vec::new(),

@@ -3,40 +3,51 @@
 use std::path::Path;
 
 use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 
 use super::embedded::{connect, make_file, prepare};
 use super::known::{Found, Known, replace_mark};
 use super::{StoreError, StoreMark, schema};
 
+/// A store in the place of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replacement {
+    /// The store that was known, if that says which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<StoreMark>,
+    /// The one that was found, if it says which it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<StoreMark>,
+}
+
 /// A store that was not the one that is known, and is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// The store that was known, if that says which.
-    pub known: Option<StoreMark>,
-    /// The one that was found, if it says which it is.
-    pub found: Option<StoreMark>,
-    /// What that is from now on.
+    /// Which one, in place of which.
+    pub replacement: Replacement,
+    /// What it is from now on.
     pub now: StoreMark,
 }
 
 /// Takes the store that is there for the right one, or begins an empty one. What the one that was known had revoked and spent since is
-/// lost, so `first` has to make worthless whatever was not to be used twice. It becomes another store: the one that was known is not taken
+/// lost, so `first` has to make worthless whatever was not to be used twice, and to record it. It becomes another store: the one that was known is not taken
 /// for it later.
 ///
 /// # Errors
 /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
-pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce() -> Result<(), E>) -> Result<Accepted, E> {
+pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<Accepted, E> {
     let (connection, known, found) = examine(file)?;
-    first()?;
-    let now = rename(file, &connection, &known)?;
-    Ok(Accepted {
-        known: known.file.or(known.log),
+    let replacement = Replacement {
+        known: known.expected().cloned(),
         found: match found {
             Found::Store(mark) => Some(mark),
             Found::Nothing | Found::Unmarked => None,
         },
-        now,
-    })
+    };
+    first(&replacement)?;
+    let now = rename(file, &connection, &known)?;
+    Ok(Accepted { replacement, now })
 }
 
 fn examine(file: &Path) -> Result<(Connection, Known, Found), StoreError> {

@@ -125,6 +125,13 @@ impl Known {
         }
     }
 
+    /// The store that should be there, as far as it is known to have come.
+    pub(super) fn expected(&self) -> Option<&StoreMark> {
+        let expected = self.file.as_ref().or(self.log.as_ref())?;
+        let by_log = self.log.as_ref().filter(|log| log.id == expected.id && log.mark > expected.mark);
+        Some(by_log.unwrap_or(expected))
+    }
+
     /// The highest mark that is known of any store.
     pub(super) fn furthest(&self) -> u64 {
         self.file.iter().chain(&self.log).map(|known| known.mark).max().unwrap_or(0)

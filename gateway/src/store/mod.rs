@@ -16,7 +16,7 @@ mod uses;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use accept::{Accepted, accept};
+pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use known::Known;

@@ -578,13 +578,13 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
     lost();
     restore(&folder, &other);
     assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { known: by, .. }) if by == known));
-    let accepts = |folder: &tempfile::TempDir| accept::<StoreError>(&file(folder), || Ok(()));
+    let accepts = |folder: &tempfile::TempDir| accept::<StoreError>(&file(folder), |_| Ok(()));
     let accepted = accepts(&folder).unwrap();
-    assert_eq!(accepted.known, Some(known.clone()));
+    assert_eq!(accepted.replacement.known, Some(known.clone()));
     assert!(
         accepted.now.id != known.id
             && accepted.now.mark > known.mark
-            && Some(&accepted.now.id) != accepted.found.map(|found| found.id).as_ref()
+            && Some(&accepted.now.id) != accepted.replacement.found.map(|found| found.id).as_ref()
     );
     let store = Embedded::open(&file(&folder)).unwrap();
     assert_eq!(store.standing(), Some(accepted.now));

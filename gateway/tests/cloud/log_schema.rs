@@ -94,6 +94,17 @@ async fn counted() -> Vec<Value> {
     gateway.records()
 }
 
+/// A store in the place of another.
+fn accepted() -> Vec<Value> {
+    let gateway = Gateway::init();
+    gateway.endorse(&tpm(), &[]);
+    std::fs::remove_file(gateway.path("state/store.mark")).unwrap();
+    let mark = json!({ "id": "0".repeat(32), "mark": 7 });
+    site::write(&gateway, "state/store.mark", mark.to_string());
+    gateway.command(&["store", "accept"]);
+    gateway.records()
+}
+
 /// Evidence of each kind.
 async fn evidence() -> Vec<Value> {
     let inventory = "[inventory]\ninstances = \"instances.txt\"\n";
@@ -135,13 +146,13 @@ fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_is_the_schema() {
-    let records = [configs().await, counted().await, evidence().await].concat();
+    let records = [configs().await, counted().await, accepted(), evidence().await].concat();
     for record in &records {
         LOG.check(record).unwrap_or_else(|error| panic!("{error}\n{record}"));
     }
     // One of each kind.
     for (field, known) in [
-        ("decision", &["challenge", "evidence", "config", "counted"][..]),
+        ("decision", &["challenge", "evidence", "config", "counted", "store_accepted"][..]),
         ("verdict", &["trusted", "served", "refused"]),
         ("shown", &["tpm", "cloud", "ticket", "token", "kubelet", "nothing", "unreadable"]),
         ("decided_by", &["evidence", "store", "request"]),
@@ -154,6 +165,7 @@ async fn what_is_written_is_the_schema() {
     // No field of the schema is one that nothing writes.
     for (definition, pointer) in [
         ("", ""),
+        ("accepted_store", "/accepted_store"),
         ("basis", "/basis"),
         ("cloud", "/basis/cloud"),
         ("challenge", "/basis/challenge"),

@@ -9,6 +9,7 @@ use attest_gateway::audit::{
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
+use attest_gateway::store::Replacement;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -50,6 +51,7 @@ struct Line {
     earned_by: Option<String>,
     use_number: Option<u32>,
     counted: Option<u64>,
+    accepted_store: Option<Replacement>,
     claims: Option<Value>,
     basis: Option<Basis>,
 }
@@ -167,7 +169,7 @@ impl<'b> Reviewer<'b> {
             ));
         }
         self.latest = self.latest.max(line.at);
-        if line.decision != Decision::Counted {
+        if !line.is_about_nobody() {
             line.check_verdict(&mut differences);
         }
         let of_certificate = line.decision == Decision::Config && line.shown == Shown::Kubelet;
@@ -175,6 +177,7 @@ impl<'b> Reviewer<'b> {
             Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Counted => line.counted(&mut differences),
+            Decision::StoreAccepted => line.store_accepted(&mut differences, &mut warnings),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
@@ -321,14 +324,30 @@ impl Line {
         differences.same("grant", &self.grant, &earns.set());
     }
 
+    /// Whether it is no decision about a node.
+    const fn is_about_nobody(&self) -> bool {
+        matches!(self.decision, Decision::Counted | Decision::StoreAccepted)
+    }
+
     /// A line that stands for many gives nothing to anybody.
     fn counted(&self, differences: &mut Differences) -> (String, Judged) {
         differences.there("counted", self.counted.as_ref());
+        self.gives_nothing(differences);
+        ("counted".to_owned(), Judged::Whole)
+    }
+
+    fn store_accepted(&self, differences: &mut Differences, warnings: &mut Vec<String>) -> (String, Judged) {
+        differences.there("accepted_store", self.accepted_store.as_ref());
+        self.gives_nothing(differences);
+        warnings.push(format!("another store was accepted here: {}", self.reason));
+        ("accepted".to_owned(), Judged::Whole)
+    }
+
+    fn gives_nothing(&self, differences: &mut Differences) {
         differences.absent("grant", self.grant.as_ref());
         differences.absent("identity", self.identity.as_ref());
         differences.absent("claims", self.claims.as_ref());
         differences.absent("config_sha256", self.config_sha256.as_ref());
-        ("counted".to_owned(), Judged::Whole)
     }
 
     fn challenge(&self, differences: &mut Differences) -> (String, Judged) {

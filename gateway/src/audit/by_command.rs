@@ -1,0 +1,63 @@
+//! Lines that a command writes, and no gateway.
+
+use std::path::{Path, PathBuf};
+
+use super::journal::JournalError;
+use super::log_file::LogFile;
+use super::record::{Decision, Line, Record, decision_id};
+use crate::store::{Replacement, StoreMark};
+
+/// Whose lines they are.
+const STORE_ACCEPT: &str = "store accept";
+
+/// The attestation log in the hands of a command: no gateway writes to it meanwhile.
+#[derive(Debug)]
+pub struct CommandLog {
+    path: PathBuf,
+    file: LogFile,
+}
+
+impl CommandLog {
+    /// Takes the log, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`JournalError::InUse`] while a gateway serves, and [`JournalError::Io`].
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        let (file, _) = LogFile::open(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// Says, durably, that the administrator takes a store for the right one that is not the one that is known.
+    ///
+    /// # Errors
+    /// [`JournalError`]: then it must not be taken.
+    pub fn store_accepted(&mut self, replacement: &Replacement, at: u64) -> Result<(), JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let mut record = Record::new(id, Decision::StoreAccepted, at, STORE_ACCEPT.to_owned(), String::new());
+        record.reason = reason(replacement);
+        record.accepted_store = Some(replacement.clone());
+        // Which store it is from now on is not known before it is one: the next line says it.
+        let mut line = serde_json::to_vec(&Line {
+            record: &record,
+            store: None,
+        })?;
+        line.push(b'\n');
+        self.file.append(&line).map_err(|source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+fn reason(Replacement { known, found }: &Replacement) -> String {
+    let named = |mark: &Option<StoreMark>, otherwise: &str| mark.as_ref().map_or_else(|| otherwise.to_owned(), ToString::to_string);
+    format!(
+        "the administrator takes the store that is there for the right one; known was {}, found was {}: what was revoked, named or used up \
+         in between is forgotten",
+        named(known, "a store, nobody says which"),
+        named(found, "none, or one of an older release")
+    )
+}

@@ -91,6 +91,12 @@ impl Inventory {
         Ok(Self(machines))
     }
 
+    /// Whether one of the machines has this identity.
+    #[must_use]
+    pub fn names(&self, machine: &NodeIdentity) -> bool {
+        self.0.contains_key(machine.as_str())
+    }
+
     /// The machines, and the TPMs that they have, as far as the inventory says.
     pub fn machines(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.iter().map(|(machine, tpm)| (machine.as_str(), tpm.as_deref()))

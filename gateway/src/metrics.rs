@@ -107,7 +107,7 @@ impl Default for Metrics {
         let decisions_counted = Counter::default();
         registry.register(
             "decisions_counted",
-            "Decisions about who proved nothing that were counted in the attestation log and not recorded one by one",
+            "Decisions that were counted in the attestation log and not recorded one by one: about who proved nothing, or is genuine and not known here",
             decisions_counted.clone(),
         );
         let certificates_broken = Gauge::default();

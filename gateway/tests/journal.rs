@@ -7,8 +7,15 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
-use support::{Answer, Gateway, POOL, serving_within, tpm};
+use attest_gateway::audit::{Decision, Record};
+use attest_gateway::clock::Clock;
+use attest_gateway::server::Server;
+use attest_gateway::settings::Settings;
+use support::kubelet::embedded;
+use support::soft_tpm::maker::Maker;
+use support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
@@ -172,4 +179,76 @@ async fn two_gateways_do_not_write_one_log() {
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(said.contains("another") && said.contains("attestation.jsonl"), "{said}");
+}
+
+/// TPMs of a maker that a pool trusts are anybody's; so are genuine documents of a cloud.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
+    let gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    let by_maker = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", by_maker);
+    let ours = tpm();
+    gateway.endorse(&ours, &["--name", "worker-0"]);
+    // Its budgets do not recover meanwhile.
+    let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
+    let store = Arc::new(embedded(&gateway));
+    let server = Server::bind_with(settings, Clock::Fixed(now()), store).await.unwrap();
+    let running = Arc::clone(server.gateway());
+    tokio::spawn(server.serve(std::future::pending()));
+    let bought = || {
+        tpm().but(|case| {
+            let (area, certificate) = maker.ek();
+            case.ek_area = area;
+            case.ek_certificate = Some(certificate);
+        })
+    };
+    let refused = async |case: Case, name: &str| gateway.attest(case, Some(name)).await.refused(403, "node-name-taken");
+    refused(bought(), "worker-0").await;
+    assert!(gateway.records().pop().unwrap()["claims"].is_object());
+    // As if it had been refused for half an hour.
+    let (at, peer) = (running.clock.now().as_secs(), "127.0.0.1:1".to_owned());
+    let mut refusal = Record::new(String::new(), Decision::Evidence, at, peer, POOL.to_owned());
+    refusal.code = Some("node-name-taken".to_owned());
+    refusal.claims = Some(tpm().verify().unwrap());
+    let filler = [(80, 1024 * 1024), (20, 64 * 1024), (100, 1)];
+    let sizes: Vec<usize> = filler.iter().flat_map(|(times, bytes)| vec![*bytes; *times]).collect();
+    for (number, bytes) in sizes.iter().enumerate() {
+        refusal.id = format!("{number:032x}");
+        refusal.reason = "x".repeat(*bytes);
+        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+    }
+    let bytes = || fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len();
+    assert!((30_000_000..40_000_000).contains(&bytes()), "{} bytes", bytes());
+    let lines = || gateway.records().len();
+    let before = lines();
+    for _ in 0..3 {
+        refused(bought(), "worker-0").await;
+    }
+    assert_eq!(lines(), before);
+    // Who proved nothing has a budget of its own, and what is known here has none.
+    gateway
+        .config("/config/worker", &["Bearer no-such-token"])
+        .await
+        .refused(403, "token-not-accepted");
+    for _ in 0..3 {
+        refused(next_boot(&ours), "worker-9").await;
+    }
+    assert_eq!(lines(), before + 4);
+    // But nobody has to read again and again that a machine is revoked.
+    gateway.command(&["node", "revoke", "worker-0"]);
+    gateway.attest(next_boot(&ours), None).await.refused(403, "node-revoked");
+    assert_eq!(lines(), before + 4);
+    running.journal.sum_up(at, true).await.unwrap();
+    let sum = gateway.records().pop().unwrap();
+    assert_eq!(sum["counted"], 1 + sizes.len() + 3 + 1 - lines_about_genuine(&gateway));
+    assert!(sum["reason"].as_str().unwrap().contains("genuine machines"), "{sum}");
+}
+
+/// Of those in [`attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk`], how many are recorded one by one, but for ours.
+fn lines_about_genuine(gateway: &Gateway) -> usize {
+    let records = gateway.records().into_iter();
+    let about = records.filter(|record| record["claims"].is_object() && record["name"] != "worker-9");
+    about.count()
 }

@@ -22,6 +22,7 @@ use crate::challenges::Opened;
 use crate::instances::{Claim, InstanceError};
 use crate::policy::Grant;
 use crate::pools::Pool;
+use crate::store::Kind;
 use crate::{enrolment, revocations, tickets};
 
 /// Takes evidence, and gives a ticket for it.
@@ -104,6 +105,7 @@ pub(super) async fn post(
                 return refusal.into_response();
             }
             super::refuse(&mut record, &refusal);
+            record.known = is_known(&gateway, &record).await;
             refusal.into_response()
         }
     };
@@ -125,6 +127,34 @@ pub(super) async fn post(
     }
     record.basis = Some(basis);
     super::answer(gateway.record(&record, blobs, outcome).await)
+}
+
+/// Whether a machine that is refused is known here: it is on the allowlist or in an inventory, it has a name, or its instance belongs to
+/// somebody. Its owner has to be able to read why; nobody has to read again and again that a machine is revoked.
+async fn is_known(gateway: &Gateway, record: &Record) -> bool {
+    let Some(claims) = &record.claims else { return false };
+    let identities = || claims.instance().into_iter().chain([claims.identity()]);
+    let named: Vec<&str> = identities().map(NodeIdentity::as_str).collect();
+    let store = &*gateway.store;
+    if revocations::refuse(store, &[], &named).await.is_err() {
+        return false;
+    }
+    for identity in identities() {
+        for kind in [Kind::Instance, Kind::NameOf] {
+            if matches!(store.get(kind, identity.as_str()).await, Ok(Some(_))) {
+                return true;
+            }
+        }
+    }
+    let ek = claims.tpm().map(|tpm| tpm.ek_digest);
+    if let Some(ek) = ek
+        && matches!(enrolment::allowlisted(store, ek).await, Ok(Some(_)))
+    {
+        return true;
+    }
+    let pools = gateway.pools.all();
+    let mut inventories = pools.iter().filter_map(|pool| pool.inventory.as_ref());
+    inventories.any(|inventory| identities().any(|identity| inventory.machines().names(identity)))
 }
 
 /// Whether the evidence comes from the TPM that was asked: what is wrong with a machine that somebody vouches for is worth a whole record.

@@ -1,5 +1,5 @@
-//! Whom the log is not filled by. What proved nothing is recorded one by one within a budget of bytes; beyond that it is counted, and a line
-//! for each source and minute says how much it was.
+//! Whom the log is not filled by. What proved nothing is recorded one by one within a budget of bytes, and what is genuine but nobody's here
+//! within another; beyond that it is counted, and a line for each source and minute says how much it was.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,20 +12,39 @@ use super::record::{Decision, Record, Shown, Verdict, decision_id};
 use crate::admission::{Budget, Source, Spending};
 use crate::clock::rfc3339;
 
-/// Bytes of records at once. A rack of a thousand machines that are refused takes one; ten thousand that show nothing, five.
-const AT_ONCE_BYTES: u64 = 16 * 1024 * 1024;
-/// Bytes of records each second beyond that: a megabyte a minute.
-const EACH_SECOND_BYTES: u64 = 16 * 1024;
+/// Bytes of records at once of those who proved nothing. A rack of a thousand machines that are refused takes one megabyte; ten thousand that
+/// show nothing, five.
+pub const STRANGERS_AT_ONCE_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of their records each second beyond that: a megabyte a minute.
+pub const STRANGERS_EACH_SECOND_BYTES: u64 = 16 * 1024;
+/// Bytes of whole records at once, event logs included, of machines that are genuine, refused, and not known here: a rack of a thousand behind
+/// one address before anybody has accepted it, with 32 KiB each.
+const GENUINE_AT_ONCE_BYTES: u64 = 64 * 1024 * 1024;
+/// Bytes of their records each second beyond that: four megabytes a minute.
+const GENUINE_EACH_SECOND_BYTES: u64 = 64 * 1024;
 /// How long it is counted before a line says how much it was, seconds.
 const COUNT_SECONDS: u64 = 60;
 /// Sources that are counted by themselves. All others are counted together.
 const SOURCES_LIMIT: usize = 1024;
 
-/// What came from strangers lately.
+/// Whom a budget is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// Who proved nothing.
+    Strangers,
+    /// Who proved what it is, is refused, and is not known here: anybody has genuine documents of a cloud, or a TPM of a trusted maker.
+    Genuine,
+}
+
+/// Of whom is counted: of one source, or of all that are not counted by themselves.
+type Counted = (Whose, Option<Source>);
+
+/// What came lately from those for whom there are budgets.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    budget: Budget,
-    counts: Mutex<BTreeMap<Option<Source>, Count>>,
+    strangers: Budget,
+    genuine: Budget,
+    counts: Mutex<BTreeMap<Counted, Count>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,21 +56,22 @@ struct Count {
 }
 
 /// Whose decisions, how many, since when.
-pub(super) type Sum = (Option<Source>, u64, u64);
+pub(super) type Sum = (Counted, u64, u64);
 
 /// What becomes of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recording {
     /// It is written.
     OneByOne,
-    /// It is counted for this source. If the log does not say so yet, it has to before anybody is answered.
-    Counted { source: Option<Source>, announced: bool },
+    /// It is counted for these. If the log does not say so yet, it has to before anybody is answered.
+    Counted { of: Counted, announced: bool },
 }
 
 impl Default for Strangers {
     fn default() -> Self {
         Self {
-            budget: Budget::new(AT_ONCE_BYTES, EACH_SECOND_BYTES),
+            strangers: Budget::new(STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES),
+            genuine: Budget::new(GENUINE_AT_ONCE_BYTES, GENUINE_EACH_SECOND_BYTES),
             counts: Mutex::default(),
         }
     }
@@ -61,34 +81,38 @@ impl Strangers {
     /// What becomes of a record that takes so many bytes.
     pub(super) fn admit(&self, record: &Record, bytes: usize) -> Recording {
         let peer = record.peer.parse::<SocketAddr>().ok();
-        let Some(source) = peer.map(|peer| Source::from(peer.ip())).filter(|_| proved_nothing(record)) else {
+        let (Some(source), Some(whose)) = (peer.map(|peer| Source::from(peer.ip())), whose(record)) else {
             return Recording::OneByOne;
+        };
+        let budget = match whose {
+            Whose::Strangers => &self.strangers,
+            Whose::Genuine => &self.genuine,
         };
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(record.at));
-        match self.budget.spend(source, bytes, now) {
+        match budget.spend(source, bytes, now) {
             Spending::Granted => Recording::OneByOne,
-            Spending::Over { .. } => self.count(source, record.at),
+            Spending::Over { .. } => self.count(whose, source, record.at),
         }
     }
 
-    fn count(&self, source: Source, at: u64) -> Recording {
+    fn count(&self, whose: Whose, source: Source, at: u64) -> Recording {
         let mut counts = self.lock();
-        let known = counts.contains_key(&Some(source)) || counts.len() < SOURCES_LIMIT;
-        let source = known.then_some(source);
-        let count = counts.entry(source).or_insert(Count {
+        let known = counts.contains_key(&(whose, Some(source))) || counts.len() < SOURCES_LIMIT;
+        let of = (whose, known.then_some(source));
+        let count = counts.entry(of).or_insert(Count {
             since: at,
             decisions: 0,
             announced: false,
         });
         count.decisions = count.decisions.saturating_add(1);
         let announced = count.announced;
-        Recording::Counted { source, announced }
+        Recording::Counted { of, announced }
     }
 
-    /// The log says now that this source's are counted.
-    pub(super) fn announced(&self, source: Option<Source>) {
-        if let Some(count) = self.lock().get_mut(&source) {
+    /// The log says now that these are counted.
+    pub(super) fn announced(&self, of: Counted) {
+        if let Some(count) = self.lock().get_mut(&of) {
             count.announced = true;
         }
     }
@@ -98,23 +122,33 @@ impl Strangers {
         let mut counts = self.lock();
         let over = |count: &Count| all || now.abs_diff(count.since) >= COUNT_SECONDS;
         let sums = counts.iter().filter(|(_, count)| over(count));
-        let sums = sums.map(|(source, count)| (*source, count.decisions, count.since)).collect();
+        let sums = sums.map(|(of, count)| (*of, count.decisions, count.since)).collect();
         counts.retain(|_, count| !over(count));
         sums
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Option<Source>, Count>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Counted, Count>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a decision came of nothing that was proven: refusals, and configs for who shows nothing.
-fn proved_nothing(record: &Record) -> bool {
+/// Whose budget a decision is written from; none for whoever gets something for a proof, and for a machine that is known here.
+fn whose(record: &Record) -> Option<Whose> {
     match record.verdict {
-        Verdict::Trusted => false,
-        Verdict::Served => record.shown == Shown::Nothing,
-        // One challenge is one attempt, so that evidence that holds and is not accepted cannot be shown again and again.
-        Verdict::Refused => record.claims.is_none(),
+        Verdict::Trusted => None,
+        Verdict::Served => (record.shown == Shown::Nothing).then_some(Whose::Strangers),
+        Verdict::Refused if record.claims.is_none() => Some(Whose::Strangers),
+        // Its owner has to be able to read why.
+        Verdict::Refused => (!record.known).then_some(Whose::Genuine),
+    }
+}
+
+impl Whose {
+    const fn named(self) -> &'static str {
+        match self {
+            Self::Strangers => "who proved nothing",
+            Self::Genuine => "genuine machines that are refused and not known here",
+        }
     }
 }
 
@@ -122,18 +156,22 @@ fn proved_nothing(record: &Record) -> bool {
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn begins(source: Option<Source>, now: u64) -> Result<Record, JournalError> {
-    let reason = "more decisions about who proved nothing than are recorded one by one: from now on they are counted";
-    line(source, now, reason.to_owned(), 0)
+pub(super) fn begins((whose, source): Counted, now: u64) -> Result<Record, JournalError> {
+    let reason = format!(
+        "more decisions about {} than are recorded one by one: from now on they are counted",
+        whose.named()
+    );
+    line(source, now, reason, 0)
 }
 
 /// The line that says how much it was.
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn sum((source, decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
+pub(super) fn sum(((whose, source), decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
     let reason = format!(
-        "{decisions} decisions about who proved nothing since {} are not recorded one by one",
+        "{decisions} decisions about {} since {} are not recorded one by one",
+        whose.named(),
         rfc3339(since)
     );
     line(source, now, reason, decisions)
@@ -187,19 +225,17 @@ mod tests {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
         let source = Source::from(Ipv4Addr::from_bits(66));
-        let counted = |announced| Recording::Counted {
-            source: Some(source),
-            announced,
-        };
+        let of = (Whose::Strangers, Some(source));
+        let counted = |announced| Recording::Counted { of, announced };
         assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(false));
-        strangers.announced(Some(source));
+        strangers.announced(of);
         assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(true));
         assert!(strangers.sums(1059, false).is_empty());
         let sums = strangers.sums(1060, false);
-        assert_eq!(sums, [(Some(source), 20_000 - 8 * 1024 + 2, 1000)]);
+        assert_eq!(sums, [(of, 20_000 - 8 * 1024 + 2, 1000)]);
         assert!(strangers.sums(1060, true).is_empty());
         for source in 0..5000 {
-            strangers.count(Ipv4Addr::from_bits(source).into(), 1000);
+            strangers.count(Whose::Strangers, Ipv4Addr::from_bits(source).into(), 1000);
         }
         let sums = strangers.sums(1000, true);
         assert_eq!(sums.len(), SOURCES_LIMIT + 1);

@@ -150,7 +150,7 @@ impl Journal {
     }
 
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
-    /// answered. The console shows the same decision as a line for people. Of strangers' decisions that are more than the budget for them,
+    /// answered. The console shows the same decision as a line for people. Of decisions that are more than the budget for them,
     /// a line says beforehand that they are counted, and [`Journal::sum_up`] how many there were.
     ///
     /// # Errors
@@ -166,12 +166,12 @@ impl Journal {
                 self.append(line, blobs).await?;
                 show(record);
             }
-            Recording::Counted { source, announced } => {
+            Recording::Counted { of, announced } => {
                 if !announced {
-                    let counting = counted::begins(source, record.at)?;
+                    let counting = counted::begins(of, record.at)?;
                     self.append(self.line(&counting)?, Vec::new()).await?;
                     show(&counting);
-                    self.strangers.announced(source);
+                    self.strangers.announced(of);
                 }
                 self.metrics.decision_counted();
             }

@@ -15,6 +15,7 @@ mod replay;
 
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
+pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use pending::{Resolved, resolve_pending};

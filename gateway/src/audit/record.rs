@@ -26,7 +26,7 @@ pub enum Decision {
     Evidence,
     /// Whether a config is served, and which.
     Config,
-    /// None: how many decisions about who proved nothing are counted and not recorded one by one.
+    /// None: how many decisions are counted and not recorded one by one.
     Counted,
     /// By the administrator: that a store is used that is not the one that is known.
     StoreAccepted,
@@ -163,6 +163,9 @@ pub struct Record {
     /// Everything that the decision was made from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
+    /// Whether the administrator, or the store, knows the machine that is refused: then it is recorded, however often. Not written.
+    #[serde(skip)]
+    pub known: bool,
 }
 
 /// A new decision's id: 128 random bits. `None` if the system's random generator fails.
@@ -217,6 +220,7 @@ impl Record {
             alerts: Vec::new(),
             claims: None,
             basis: None,
+            known: false,
         }
     }
 }

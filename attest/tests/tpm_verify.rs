@@ -11,7 +11,8 @@
 
 mod support;
 
-use attest::protocol::HexDigest;
+use attest::challenge::INTERMEDIATES_LIMIT;
+use attest::protocol::{Blob, HexDigest};
 use attest::reference_values::Accepted;
 use attest::tpm::ak::{AkPublic, Hierarchy};
 use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, Signature, SymmetricCipher};
@@ -139,6 +140,11 @@ fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
             .verify()
             .is_ok()
     );
+    // How use of it is authorised is the node's own business: userWithAuth (which it has), adminWithPolicy, noDA.
+    good().but(|case| case.ak_area.attributes.0 &= !(1 << 6)).verify().unwrap();
+    for bit in [7, 10] {
+        good().but(|case| case.ak_area.attributes.0 |= 1 << bit).verify().unwrap();
+    }
     good().but(|case| case.ak_area.attributes.0 |= 1).refused("ak-attributes");
     good()
         .but(|case| case.ak_area.symmetric = SymmetricCipher::Aes128Cfb)
@@ -295,6 +301,31 @@ fn refuses_a_signature_that_is_not_the_aks() {
         case.signature = Some(signature);
     });
     pss.refused("quote-signature");
+}
+
+/// Whatever the scheme: a signature of another key, over another message, or with one bit flipped.
+#[test]
+fn refuses_an_rsa_signature_that_is_not_the_aks() {
+    use HashAlg::{Sha256, Sha384, Sha512};
+    for scheme in [
+        Scheme::RsaSsa(Sha256),
+        Scheme::RsaSsa(Sha384),
+        Scheme::RsaSsa(Sha512),
+        Scheme::RsaPss(Sha256),
+        Scheme::RsaPss(Sha384),
+        Scheme::RsaPss(Sha512),
+    ] {
+        let mut case = Case::new(SoftKey::rsa(scheme));
+        let quoted = case.quoted().to_bytes();
+        let mut flipped = case.ak.sign(&quoted);
+        *flipped.last_mut().unwrap() ^= 1;
+        for signature in [SoftKey::rsa(scheme).sign(&quoted), case.ak.sign(b"another message"), flipped] {
+            case.signature = Some(signature);
+            case.refused("quote-signature");
+        }
+        case.signature = Some(case.ak.sign(&quoted));
+        case.verify().unwrap();
+    }
 }
 
 /// The scheme is the AK's, not the signature's: its hash is that of the PCR digest, and a key is not to be used with two.
@@ -508,11 +539,10 @@ fn refuses_eks_of_no_template() {
     rsa(|_, exponent, _| *exponent = 17);
     rsa(|_, _, modulus| modulus.truncate(255));
     rsa(|_, _, modulus| modulus[0] &= 0x7f);
-    // The high range's templates add userWithAuth.
-    good()
-        .but(|case| case.ek_area.attributes.0 |= Attributes::USER_WITH_AUTH)
-        .verify()
-        .unwrap();
+    // The high range's templates add userWithAuth, and some TPMs noDA.
+    for bit in [6, 10] {
+        good().but(|case| case.ek_area.attributes.0 |= 1 << bit).verify().unwrap();
+    }
 }
 
 #[test]
@@ -531,6 +561,27 @@ fn a_point_off_the_curve_costs_nothing_but_a_refusal() {
         y[31] ^= 1;
     });
     case.refused("quote-signature");
+}
+
+#[test]
+fn as_many_intermediates_come_along_as_the_limit_says() {
+    let with = |count: usize| {
+        let case = good();
+        let mut attester = case.attester();
+        attester.ek_intermediates = vec![Blob(vec![0x30, 0x00]); count];
+        let request = attest::protocol::ChallengeRequest {
+            pool: "worker".to_owned(),
+            name: None,
+            attester: attester.into(),
+        };
+        let policy = support::accepting(&case.selection);
+        let lifetime = std::time::Duration::from_secs(60);
+        attest::Challenge::issue(&request, &case.endorsements(), &policy, "gateway.test", support::at(NOW), lifetime)
+            .map(|_| ())
+            .map_err(|reject| reject.code())
+    };
+    assert_eq!(with(INTERMEDIATES_LIMIT), Ok(()));
+    assert_eq!(with(INTERMEDIATES_LIMIT + 1), Err("malformed-request"));
 }
 
 #[test]

@@ -173,6 +173,45 @@ proptest! {
     }
 }
 
+/// A Name, a nonce, an HMAC: no longer than those of SHA-512.
+#[test]
+fn buffers_are_no_longer_than_those_of_sha_512() {
+    let quoted = |qualified_signer: usize, extra_data: usize| {
+        let quoted = Quoted {
+            qualified_signer: std::vec![1; qualified_signer],
+            extra_data: std::vec![2; extra_data],
+            clock: ClockInfo {
+                clock_ms: 0,
+                reset_count: 0,
+                restart_count: 0,
+                safe: true,
+            },
+            firmware_version: 0,
+            selection: Vec::new(),
+            pcr_digest: Vec::new(),
+        };
+        Quoted::parse(&quoted.to_bytes()).map(|_| ())
+    };
+    assert_eq!(quoted(66, 66), Ok(()));
+    for refused in [quoted(67, 66), quoted(66, 67)] {
+        assert!(
+            matches!(refused, Err(WireError::TooLarge { found: 67, limit: 66, .. })),
+            "{refused:?}"
+        );
+    }
+    let credential = |integrity: usize, encrypted_identity: usize| {
+        let credential = IdObject {
+            integrity: std::vec![1; integrity],
+            encrypted_identity: std::vec![2; encrypted_identity],
+        };
+        IdObject::parse(&credential.to_bytes()).map(|_| ())
+    };
+    assert_eq!(credential(64, 66), Ok(()));
+    for refused in [credential(65, 66), credential(65, 65), credential(64, 67), credential(63, 67)] {
+        assert!(matches!(refused, Err(WireError::TooLarge { .. })), "{refused:?}");
+    }
+}
+
 #[test]
 fn attack_23_sizes_beyond_the_limits_are_refused_before_they_are_read() {
     let too_large = |result: Result<Public, WireError>| assert!(matches!(result, Err(WireError::TooLarge { .. })), "{result:?}");

@@ -18,7 +18,7 @@ use attest::tpm::ek_certificate::{
 use proptest::prelude::*;
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, NameConstraints, PublicKeyData, RsaKeySize, SignatureAlgorithm, date_time_ymd,
+    KeyPair, KeyUsagePurpose, NameConstraints, PublicKeyData, RsaKeySize, SerialNumber, SignatureAlgorithm, date_time_ymd,
 };
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
@@ -167,6 +167,7 @@ fn every_kind_of_ca_and_of_ek_is_taken() {
             let no_template = ek.public_key_raw().len() == 133;
             let mut params = ek_params();
             params.key_usages = vec![KeyUsagePurpose::KeyEncipherment];
+            params.serial_number = Some(SerialNumber::from_slice(&[0x01, 0x02, 0xab]));
             let leaf = params.signed_by(ek, &Issuer::from_params(&ca_params("Test TPM Root"), ca)).unwrap();
             let verified = ek_certificate::verify(leaf.der(), &[], &roots, NOW);
             if no_template {
@@ -187,6 +188,7 @@ fn every_kind_of_ca_and_of_ek_is_taken() {
             );
             assert_eq!(verified.root_subject(), "CN=Test TPM Root");
             assert_eq!(verified.issuer(), "CN=Test TPM Root");
+            assert_eq!(verified.serial(), "01:02:ab");
             assert_eq!(
                 verified.root_sha256().as_slice(),
                 aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &root).as_ref()
@@ -343,6 +345,11 @@ fn dates_are_those_of_now() {
         now: 86_400 * 33_000,
     };
     assert_eq!(at(days(33_000)), Err(late));
+    // To the second.
+    let second = |seconds: u64| at(UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+    assert!(second(not_before).is_ok() && second(not_after).is_ok());
+    assert!(matches!(second(not_before - 1), Err(EkCertificateError::NotYetValid { .. })));
+    assert!(matches!(second(not_after + 1), Err(EkCertificateError::Expired { .. })));
 }
 
 #[test]
@@ -367,6 +374,15 @@ fn attack_03_certificates_for_other_purposes() {
         verify(&ek_with(|params| params.key_usages.clear())).is_ok(),
         "a key usage is not obligatory"
     );
+
+    // What a CA above it says counts too.
+    let above = |oid: &'static [u64]| both_ways(&chain(1, |_, params| params.extended_key_usages = extended_key_usage(oid)));
+    for verified in above(&[2, 23, 133, 8, 1]) {
+        assert!(verified.is_ok());
+    }
+    let [configured, sent] = above(&[2, 23, 133, 8, 3]);
+    assert!(configured.unwrap_err().is_unknown_issuer(), "it is not loaded");
+    assert_eq!(sent, Err(usage("right, but that of a CA above it is another")));
 }
 
 #[test]
@@ -418,6 +434,13 @@ fn attack_06_weak_signatures() {
         algorithm("1.2.840.10045.4.3.1")
     );
 
+    let (certificates, _) = chain(1, |_, _| {});
+    let intermediate = relabelled(&certificates[0], &ecdsa_with_sha256, 0x01);
+    assert_eq!(
+        ca_refused(root(), vec![intermediate.into()]),
+        CaProblem::SignatureAlgorithm("1.2.840.10045.4.3.1".to_owned())
+    );
+
     let rsa_with_sha256 = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];
     let roots = EkRoots::new(vec![ca_params("RSA Root").self_signed(&*RSA_CA).unwrap().into()], vec![]).unwrap();
     let leaf = ek_params()
@@ -442,6 +465,16 @@ fn attack_03_keys_that_no_template_has() {
     );
     let ed25519 = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     assert_eq!(refused(&issued(&params, &ed25519)), key("of algorithm 1.3.101.112"));
+    // An RSA key under an algorithm identifier of another form: rsaEncryption has NULL for its parameters, and nothing else.
+    let mut certificate = issued(&params, &PublicHalf::rsa(2048)).to_vec();
+    let rsa_encryption = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+    assert!(ek_certificate::unverified_key(&certificate).is_ok());
+    let at = certificate.windows(11).position(|window| window == rsa_encryption).unwrap();
+    certificate[at + 9] = 0x04;
+    assert_eq!(
+        ek_certificate::unverified_key(&certificate),
+        Err(key("of algorithm 1.2.840.113549.1.1.1"))
+    );
     let point = |first: u8, length: usize| PublicHalf(&rcgen::PKCS_ECDSA_P256_SHA256, [vec![first], vec![3; length]].concat());
     assert_eq!(
         refused(&issued(&params, &point(2, 32))),
@@ -837,6 +870,20 @@ fn critical_certificate_policies_are_taken_in_configured_cas() {
             CaProblem::CriticalExtension(_)
         ));
     }
+    // Nor do they have to be critical to have that effect: policyConstraints, policyMappings, inhibitAnyPolicy.
+    let policy = [0x06, 0x01, 0x29];
+    let mapping = der(0x30, &[&der(0x30, &[&policy, &policy])]);
+    for (last, content) in [
+        (36, vec![0x30, 0x03, 0x80, 0x01, 0x00]),
+        (33, mapping),
+        (54, vec![0x02, 0x01, 0x00]),
+    ] {
+        let extension = CustomExtension::from_oid_content(&[2, 5, 29, last], content);
+        assert_eq!(
+            ca_refused(root(), chain(1, |_, params| params.custom_extensions.push(extension.clone())).0),
+            CaProblem::CriticalExtension(format!("2.5.29.{last}"))
+        );
+    }
 }
 
 #[test]
@@ -856,6 +903,18 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     assert_eq!(
         root_with(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
         CaProblem::ExtendedKeyUsage
+    );
+    assert_eq!(
+        root_with(|params| params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 3])),
+        CaProblem::ExtendedKeyUsage
+    );
+    let mut params = ca_params("Test TPM Root");
+    params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 1]);
+    assert!(EkRoots::new(vec![params.self_signed(&*CA_KEY).unwrap().into()], vec![]).is_ok());
+    let of_224_bits = PublicHalf(&rcgen::PKCS_ECDSA_P256_SHA256, [vec![4], vec![3; 56]].concat());
+    assert_eq!(
+        ca_refused(issued(&ca_params("Weak"), &of_224_bits), vec![]),
+        CaProblem::Key("an elliptic curve key of 224 bits".to_owned())
     );
     assert!(matches!(ca_refused(vec![0x30, 0x00].into(), vec![]), CaProblem::Malformed(_)));
     assert!(matches!(
@@ -895,6 +954,24 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     );
     let (usable, refused) = EkRoots::load(vec![root()], vec![forged]);
     assert_eq!((usable.is_empty(), refused.len(), refused[0].role), (false, 1, "intermediate"));
+}
+
+#[test]
+fn a_ca_certificate_is_as_large_as_the_limit_says() {
+    let key = rsa(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048);
+    let with = |padding: usize| -> CertificateDer<'static> {
+        let mut params = ca_params("Large");
+        params.custom_extensions = vec![CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![0; padding])];
+        params.self_signed(&key).unwrap().into()
+    };
+    let around = with(4096).len() - 4096;
+    let largest = with(CERTIFICATE_LIMIT_BYTES - around);
+    assert_eq!(largest.len(), CERTIFICATE_LIMIT_BYTES);
+    assert!(EkRoots::new(vec![largest], vec![]).is_ok());
+    for more in [1, 1000] {
+        let larger = with(CERTIFICATE_LIMIT_BYTES - around + more);
+        assert!(matches!(ca_refused(larger, vec![]), CaProblem::Malformed(_)));
+    }
 }
 
 #[test]

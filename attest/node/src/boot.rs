@@ -22,7 +22,7 @@ use crate::attestation::{self, Attested, Target};
 use crate::cloud::{Base, nitro_tpm};
 use crate::console::say;
 use crate::deadline::Deadline;
-use crate::delivery::{self, Delivery, Gateways};
+use crate::delivery::{Delivery, Gateways, Ignition};
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
@@ -96,8 +96,9 @@ struct Done {
 pub fn run(settings: Settings) -> ExitCode {
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold));
     let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
-    platform.user_config = delivery::user_config(&platform.user_config);
-    let delivery = Delivery::find(settings.output.as_deref(), &platform.user_config);
+    let ignition = Ignition::default();
+    platform.user_config = ignition.user_config(&platform.user_config);
+    let delivery = ignition.delivery(settings.output.as_deref(), &platform.user_config);
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
     let (sender, receiver) = mpsc::sync_channel(1);

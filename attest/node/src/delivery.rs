@@ -86,41 +86,61 @@ fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>
     }
 }
 
-/// Which `user.ign` this Ignition takes: the one in its system config folder, unless it looks elsewhere first and there is one.
-#[must_use]
-pub fn user_config(system: &Path) -> PathBuf {
-    let first = FOLDERS_BEFORE.map(|folder| Path::new(folder).join(USER_CONFIG));
-    let there: Vec<PathBuf> = first.into_iter().filter(|path| path.exists()).collect();
-    // Nobody needs to know the version while there is nothing that only some versions read.
-    let looks_there = !there.is_empty() && reads_three_folders();
-    first_of(there, looks_there, system)
+/// The Ignition of this initramfs.
+#[derive(Debug, Clone)]
+pub struct Ignition {
+    /// Where it looks before its system config folder, if it is after 2.26.
+    folders_before: [PathBuf; 2],
+    /// What it says of its version. It is asked only where that makes a difference.
+    version: fn() -> String,
 }
 
-fn first_of(there: Vec<PathBuf>, looks_there: bool, system: &Path) -> PathBuf {
-    there
-        .into_iter()
-        .next()
-        .filter(|_| looks_there)
-        .unwrap_or_else(|| system.to_owned())
-}
-
-impl Delivery {
-    /// Finds out whether `output` can be written, or in its absence what Ignition reads; `user_config` is that.
-    #[must_use]
-    pub fn find(output: Option<&Path>, user_config: &Path) -> Self {
-        if let Some(output) = output {
-            return Self::to(output);
+impl Default for Ignition {
+    fn default() -> Self {
+        Self {
+            folders_before: FOLDERS_BEFORE.map(PathBuf::from),
+            version: || {
+                let said = Command::new(IGNITION).arg("--version").stdin(Stdio::null()).output();
+                said.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+            },
         }
-        let usual = Self::to(user_config);
-        let highest = Path::new(FOLDERS_BEFORE[0]).join(USER_CONFIG);
-        if usual.obstacle.is_none() || user_config == highest || !reads_three_folders() {
+    }
+}
+
+impl Ignition {
+    /// Which `user.ign` it takes: the one in its system config folder, unless it looks elsewhere first and there is one.
+    #[must_use]
+    pub fn user_config(&self, system: &Path) -> PathBuf {
+        let first = self
+            .folders_before
+            .iter()
+            .map(|folder| folder.join(USER_CONFIG))
+            .find(|path| path.exists());
+        first.filter(|_| self.reads_three_folders()).unwrap_or_else(|| system.to_owned())
+    }
+
+    /// Finds out whether `output` can be written, or in its absence what this Ignition reads; `user_config` is that.
+    #[must_use]
+    pub fn delivery(&self, output: Option<&Path>, user_config: &Path) -> Delivery {
+        if let Some(output) = output {
+            return Delivery::to(output);
+        }
+        let usual = Delivery::to(user_config);
+        let [highest, _] = &self.folders_before;
+        if usual.obstacle.is_none() || user_config.parent() == Some(highest) || !self.reads_three_folders() {
             return usual;
         }
         // It outranks all others.
-        let other = Self::to(&highest);
+        let other = Delivery::to(&highest.join(USER_CONFIG));
         if other.obstacle.is_none() { other } else { usual }
     }
 
+    fn reads_three_folders(&self) -> bool {
+        is_after_2_26(&(self.version)())
+    }
+}
+
+impl Delivery {
     fn to(path: &Path) -> Self {
         write::tidy(path);
         let tried = write::probe(path);
@@ -261,12 +281,6 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (escape, letter)| text.replace(escape, letter))
 }
 
-/// Whether this Ignition looks into the folders that only those after 2.26 look into.
-fn reads_three_folders() -> bool {
-    let said = Command::new(IGNITION).arg("--version").stdin(Stdio::null()).output();
-    said.is_ok_and(|output| is_after_2_26(&String::from_utf8_lossy(&output.stdout)))
-}
-
 /// By what `ignition --version` says: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, or of a build between releases `Ignition
 /// v2.26.0-74-ga5d574a8`. What stands there is the distribution's to choose.
 fn is_after_2_26(said: &str) -> bool {
@@ -326,17 +340,51 @@ mod tests {
         check(read_only, None, &unknown, &unknown);
     }
 
-    #[test]
-    fn the_first_user_ign_is_the_one() {
-        let check = |there: &[&str], looks_there: bool, expect: &str| {
-            let there = there.iter().map(PathBuf::from).collect();
-            assert_eq!(first_of(there, looks_there, Path::new("system")), Path::new(expect));
+    const OLD: fn() -> String = || "Ignition Debian 2.14.0".to_owned();
+    const NEW: fn() -> String = || "Ignition 2.27.0".to_owned();
+
+    /// With a `user.ign` in these folders, and others that cannot be written: which one is read, and where the ticket goes.
+    fn check_place(version: fn() -> String, there: &[&str], not_writable: &[&str], read: &str, written: Option<&str>) {
+        let root = tempfile::tempdir().unwrap();
+        let place = |folder: &str| root.path().join(folder).join(USER_CONFIG);
+        for folder in ["run", "etc", "usr"] {
+            if not_writable.contains(&folder) {
+                // Nothing can be made below a link to nowhere; not even by root, who runs the tests in some places.
+                std::os::unix::fs::symlink("/proc/no-such-folder", root.path().join(folder)).unwrap();
+            } else if there.contains(&folder) {
+                fs::create_dir(root.path().join(folder)).unwrap();
+                fs::write(place(folder), "{}").unwrap();
+            }
+        }
+        let ignition = Ignition {
+            folders_before: ["run", "etc"].map(|folder| root.path().join(folder)),
+            version,
         };
-        check(&[], true, "system");
-        check(&["run"], true, "run");
-        check(&["run", "etc"], true, "run");
-        check(&["etc"], true, "etc");
-        check(&["run", "etc"], false, "system");
+        let found = ignition.user_config(&place("usr"));
+        assert_eq!(found, place(read), "{there:?} {not_writable:?}");
+        let delivery = ignition.delivery(None, &found);
+        assert_eq!(delivery.possible().is_ok(), written.is_some(), "{there:?} {not_writable:?}");
+        assert_eq!(delivery.path(), place(written.unwrap_or(read)), "{there:?} {not_writable:?}");
+        // Whoever names a file gets that one.
+        let named = root.path().join("named.ign");
+        assert_eq!(ignition.delivery(Some(&named), &found).path(), named);
+    }
+
+    #[test]
+    fn the_ticket_goes_where_this_ignition_looks_first() {
+        for there in [&[][..], &["usr"], &["run"], &["etc"], &["run", "etc", "usr"]] {
+            check_place(OLD, there, &[], "usr", Some("usr"));
+        }
+        check_place(OLD, &["run", "etc"], &["usr"], "usr", None);
+        check_place(NEW, &[], &[], "usr", Some("usr"));
+        check_place(NEW, &["usr"], &[], "usr", Some("usr"));
+        check_place(NEW, &["etc"], &[], "etc", Some("etc"));
+        check_place(NEW, &["etc", "usr"], &["usr"], "etc", Some("etc"));
+        check_place(NEW, &["run", "etc", "usr"], &[], "run", Some("run"));
+        // Only then in the folder that outlives the initramfs.
+        check_place(NEW, &[], &["usr"], "usr", Some("run"));
+        check_place(NEW, &[], &["usr", "etc"], "usr", Some("run"));
+        check_place(NEW, &[], &["usr", "run"], "usr", None);
     }
 
     #[test]
@@ -391,7 +439,7 @@ mod tests {
     fn what_can_be_written_is_delivered_and_what_cannot_is_known_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("usr/lib/ignition/user.ign");
-        let delivery = Delivery::find(None, &path);
+        let delivery = Ignition::default().delivery(None, &path);
         delivery.possible().unwrap();
         assert!(!path.exists());
         delivery.deliver(b"pointer").unwrap();
@@ -400,7 +448,7 @@ mod tests {
             (path.as_path(), b"pointer".as_slice())
         );
         // Nobody can write there, and there is nothing to remount.
-        let delivery = Delivery::find(Some(Path::new("/proc/no-such-folder/user.ign")), &path);
+        let delivery = Delivery::to(Path::new("/proc/no-such-folder/user.ign"));
         let failure = delivery.possible().unwrap_err();
         assert_eq!(
             (failure.code.as_str(), delivery.deliver(b"x").unwrap_err().code.as_str()),
@@ -409,7 +457,7 @@ mod tests {
         // The check has passed, and the writing fails.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.ign");
-        let delivery = Delivery::find(Some(&path), Path::new("/nowhere"));
+        let delivery = Delivery::to(&path);
         delivery.possible().unwrap();
         fs::create_dir(&path).unwrap();
         assert_eq!(delivery.deliver(b"x").unwrap_err().code, TICKET_UNDELIVERABLE);

@@ -14,7 +14,8 @@ check() {
 }
 
 depends() {
-    echo ignition systemd network
+    # The network comes with Ignition: by dracut's module of that name, or by Flatcar's own, beside which there must be no other.
+    echo ignition systemd
 }
 
 installkernel() {

@@ -168,7 +168,6 @@ impl Site {
         let boot = images.whole_boot(folder)?;
         let vm = Vm::builder(&images.kernel(), &boot.initrd)
             .accelerator(self.accelerator)
-            .processors(2)
             .memory_mib(1024)
             .disk(&boot.disk)
             .platform("qemu")
@@ -184,7 +183,6 @@ impl Site {
         let initrd = images.changed_initrd(tree, with_node, folder)?;
         Ok(Vm::builder(&images.kernel(), &initrd)
             .accelerator(self.accelerator)
-            .processors(2)
             .memory_mib(1024)
             .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
             .kernel_argument("rd.shell=0 rd.emergency=poweroff"))

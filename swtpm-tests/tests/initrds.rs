@@ -1,0 +1,265 @@
+//! How attest-node is ordered in the initrds of distributions (`docs/images.md`): no cycle, after what Ignition finds and before what it
+//! fetches; and where there is no gateway, the same boot as without it.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "initrds/distributions.rs"]
+mod distributions;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use distributions::Distribution;
+use swtpm_tests::scenario::{Scenario, Site};
+use swtpm_tests::stand_in::StandIn;
+use swtpm_tests::{GUEST_VIEW_OF_HOST, Images, Release};
+
+const UNIT: &str = "attest-node.service";
+/// Emulated on two busy cores it takes a minute or two.
+const BOOT_LIMIT: Duration = Duration::from_secs(400);
+
+fn our_unit() -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    fs::read_to_string(repository.join("attest/node/dracut/80attest-node").join(UNIT)).unwrap()
+}
+
+/// What a release's systemd, with its own units in `systemd`, says of a boot with this unit.
+fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, unit: &str) -> Vec<String> {
+    let tree = tempfile::tempdir().unwrap();
+    distribution.write(tree.path());
+    let units = tree.path().join("usr/lib/systemd/system");
+    fs::write(units.join(UNIT), unit).unwrap();
+    // The links that Ignition's generator makes on a first boot, and that our dracut module makes.
+    for (link, to) in [
+        ("initrd.target.requires", "ignition-complete.target"),
+        ("ignition-complete.target.wants", UNIT),
+    ] {
+        fs::create_dir(units.join(link)).unwrap();
+        symlink(format!("../{to}"), units.join(link).join(to)).unwrap();
+    }
+    let said = images.verify_unit(&[&units, systemd], "initrd.target").unwrap();
+    said.lines()
+        .filter(|line| line.contains("ordering cycle"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn no_distribution_has_an_ordering_cycle() {
+    let all = [
+        distributions::debian(),
+        distributions::fedora_coreos(),
+        distributions::fedora_coreos_on_iscsi(),
+        distributions::rhel_coreos(),
+        distributions::micro_os(),
+        distributions::flatcar(),
+    ];
+    let unit = our_unit();
+    for release in [Release::Bookworm, Release::Trixie] {
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::whole(release).unwrap();
+        let systemd = images.initrd_units(folder.path()).unwrap();
+        // Debian's own Ignition is not in the way of the others.
+        fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
+        for distribution in &all {
+            let found = cycles(&images, &systemd, distribution, &unit);
+            assert!(found.is_empty(), "{} {release:?}: {found:#?}", distribution.name);
+        }
+        // What was wrong, and that this test sees it.
+        let wrong = unit.replace("\nAfter=ignition-fetch-offline", "\nAfter=basic.target ignition-fetch-offline");
+        assert_ne!(wrong, unit);
+        for distribution in &all {
+            let found = cycles(&images, &systemd, distribution, &wrong);
+            let deleted = found.iter().any(|line| line.contains("deleted to break ordering cycle"));
+            assert_eq!(
+                deleted,
+                distribution.name == "Flatcar",
+                "{} {release:?}: {found:#?}",
+                distribution.name
+            );
+        }
+    }
+}
+
+/// A unit at the end of a boot.
+#[derive(Debug, Default, Clone)]
+struct State {
+    /// When it was begun and when it was done; 0 if it was not.
+    begun: u64,
+    done: u64,
+    active: String,
+    result: String,
+}
+
+/// What a VM says at its end.
+struct Boot {
+    units: BTreeMap<String, State>,
+    /// Other lines: the files that Ignition has fetched, and what lies on the OEM partition.
+    said: Vec<String>,
+    /// The console's lines.
+    console: Vec<String>,
+}
+
+/// An initrd's tree: the distribution's units, and one that reports and switches off once Ignition's disks stage has been.
+fn tree(distribution: &Distribution, folder: &Path) -> PathBuf {
+    let tree = folder.join("tree");
+    distribution.write(&tree);
+    let units = tree.join("usr/lib/systemd/system");
+    let wants = units.join("ignition-complete.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    symlink("../report.service", wants.join("report.service")).unwrap();
+    let order = "DefaultDependencies=false\nAfter=ignition-disks.service basic.target\nBefore=initrd-root-device.target";
+    let service = "Type=oneshot\nExecStart=/usr/bin/report\nStandardOutput=tty\nTTYPath=/dev/ttyS0";
+    fs::write(units.join("report.service"), format!("[Unit]\n{order}\n[Service]\n{service}\n")).unwrap();
+    let show = format!(
+        "systemctl show -p Id -p InactiveExitTimestampMonotonic -p ActiveEnterTimestampMonotonic -p ActiveState -p Result {UNIT} {}",
+        distribution.order.join(" ")
+    );
+    let script = format!(
+        "#!/bin/sh\n{show} | sed 's/^/@@ /'\n\
+         grep -o '\"path\":\"[^\"]*\"' /run/ignition.json | sed 's/^/@@ fetched /'\n\
+         [ ! -e /oem/config.ign ] || echo \"@@ tickets on the OEM partition: $(grep -c ticket /oem/config.ign)\"\n\
+         echo '@@ end'\nsystemctl poweroff --force --force\n"
+    );
+    fs::create_dir_all(tree.join("usr/bin")).unwrap();
+    fs::write(tree.join("usr/bin/report"), script).unwrap();
+    fs::set_permissions(tree.join("usr/bin/report"), fs::Permissions::from_mode(0o755)).unwrap();
+    tree
+}
+
+/// Boots Debian 13's initrd with a distribution's units.
+fn boot(site: &Site, distribution: &Distribution, name: &str, platform: &'static str, pointer: &str, with_node: bool) -> Boot {
+    let folder = site.vm_folder(name).unwrap();
+    // The same for each, also where nobody is to see it.
+    let tpm = site.tpm(Scenario::EndorsedTpm, &folder).unwrap().unwrap();
+    let vm = site
+        .initrd_vm(Release::Trixie, &tree(distribution, &folder), with_node, &folder)
+        .unwrap();
+    let mut vm = vm.platform(platform).pointer(pointer).tpm(&tpm).start(&folder).unwrap();
+    vm.wait_off(BOOT_LIMIT).unwrap();
+    let console = vm.console().lines();
+    let last = console.len().saturating_sub(40);
+    assert!(console.iter().any(|line| line == "@@ end"), "{:#?}", &console[last..]);
+    let (mut units, mut said) = (BTreeMap::new(), Vec::new());
+    let mut unit = State::default();
+    let mut id = String::new();
+    for line in console
+        .iter()
+        .filter_map(|line| line.strip_prefix("@@ ").or_else(|| line.strip_prefix("@@")))
+    {
+        match line.split_once('=') {
+            Some(("Id", value)) => value.clone_into(&mut id),
+            Some(("InactiveExitTimestampMonotonic", value)) => unit.begun = value.parse().unwrap(),
+            Some(("ActiveEnterTimestampMonotonic", value)) => unit.done = value.parse().unwrap(),
+            Some(("ActiveState", value)) => value.clone_into(&mut unit.active),
+            Some(("Result", value)) => value.clone_into(&mut unit.result),
+            Some(_) => {}
+            // The properties of a unit end at an empty line.
+            None => {
+                if !id.is_empty() {
+                    units.insert(std::mem::take(&mut id), std::mem::take(&mut unit));
+                }
+                if !line.is_empty() {
+                    said.push(line.to_owned());
+                }
+            }
+        }
+    }
+    let boot = Boot { units, said, console };
+    let cycles: Vec<_> = boot.console.iter().filter(|line| line.contains("ordering cycle")).collect();
+    assert!(cycles.is_empty(), "{cycles:#?}");
+    boot.follows(distribution.order);
+    boot
+}
+
+impl Boot {
+    /// Each was done before the next was begun.
+    #[track_caller]
+    fn follows(&self, order: &[&str]) {
+        for pair in order.windows(2) {
+            let (one, next) = (&self.units[pair[0]], &self.units[pair[1]]);
+            assert!(one.done > 0 && one.done <= next.begun, "{pair:?}: {one:?} {next:?}");
+        }
+    }
+
+    /// What became of all units but ours.
+    fn outcome(&self) -> Vec<(&str, &str, &str)> {
+        let others = self.units.iter().filter(|(name, _)| *name != UNIT);
+        others
+            .map(|(name, state)| (name.as_str(), state.active.as_str(), state.result.as_str()))
+            .collect()
+    }
+
+    fn says(&self, text: &str) -> bool {
+        self.console.iter().any(|line| line.contains(text))
+    }
+}
+
+/// A VM with the distribution's order and a gateway in the pointer: attested in the right place, and fetched by that.
+fn check_attested(distribution: &Distribution, platform: &'static str) -> Boot {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    site.gateway().start(None).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let boot = boot(&site, distribution, "attested", platform, &pointer, true);
+    let place = distribution
+        .order
+        .iter()
+        .position(|name| *name == "ignition-fetch.service")
+        .unwrap();
+    boot.follows(&[distribution.order[place - 1], UNIT, "ignition-fetch.service"]);
+    assert!(boot.says("attest-node: attested as tpm:") && boot.says("; ticket written to /usr/lib/ignition/user.ign"));
+    let records = site.gateway().records().unwrap();
+    let seen: Vec<_> = records
+        .iter()
+        .map(|record| (record.decision(), record.verdict(), record.grant()))
+        .collect();
+    assert_eq!(seen, [("evidence", "trusted", Some("full")), ("config", "served", Some("full"))]);
+    boot
+}
+
+#[test]
+fn fedora_coreos_attests_in_its_place() {
+    // Installed: Ignition finds the pointer in user.ign, and nowhere else.
+    check_attested(&distributions::fedora_coreos(), "metal");
+}
+
+#[test]
+fn flatcar_attests_in_its_place() {
+    let boot = check_attested(&distributions::flatcar(), "metal");
+    // The link to the OEM partition was replaced, and nothing was written through it.
+    assert!(
+        boot.said.iter().any(|line| line == "tickets on the OEM partition: 0"),
+        "{:?}",
+        boot.said
+    );
+}
+
+#[test]
+fn without_a_gateway_flatcar_boots_as_without_us() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    let config = "{\"ignition\":{\"version\":\"3.1.0\"},\"storage\":{\"files\":[{\"path\":\"/etc/x\"}]}}";
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{config}",
+        config.len()
+    );
+    let server = StandIn::tls(
+        &site.gateway().serving_certificate(),
+        Box::new(move |_| answer.clone().into_bytes()),
+    )
+    .unwrap();
+    let pointer = site.gateway().pointer_to(GUEST_VIEW_OF_HOST, server.port(), None).unwrap();
+    let flatcar = distributions::flatcar();
+    let with = boot(&site, &flatcar, "with", "metal", &pointer, true);
+    let without = boot(&site, &flatcar, "without", "metal", &pointer, false);
+    assert!(with.says("attest-node: nothing to do: no source is an attestation gateway"));
+    assert!(
+        with.said.iter().any(|line| line == "fetched \"path\":\"/etc/x\""),
+        "{:?}",
+        with.said
+    );
+    assert_eq!((with.outcome(), &with.said), (without.outcome(), &without.said));
+}

@@ -1,0 +1,273 @@
+//! The units around Ignition in the initrds of distributions: names and orders, as `docs/images.md` and its sources say. What they run is
+//! what a test needs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// Where units are, in an initrd's tree.
+const SYSTEM: &str = "usr/lib/systemd/system";
+/// The pointer config as QEMU gives it.
+const POINTER: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw";
+
+/// An initrd's units around Ignition, those of `attest-node` not among them.
+pub struct Distribution {
+    pub name: &'static str,
+    units: Vec<Unit>,
+    /// What follows on what in any case, from first to last, with `ignition-fetch.service` in it.
+    pub order: &'static [&'static str],
+}
+
+struct Unit {
+    name: &'static str,
+    /// Lines of `[Unit]`.
+    order: &'static str,
+    /// Lines of `[Service]`.
+    service: String,
+}
+
+fn unit(name: &'static str, order: &'static str, command: &str) -> Unit {
+    let service = format!("ExecStart=/bin/sh -c '{command}'");
+    Unit { name, order, service }
+}
+
+/// One of Ignition's stages that Ignition runs.
+fn stage(name: &'static str, stage: &str, order: &'static str) -> Unit {
+    let service = format!(
+        "EnvironmentFile=/run/ignition.env\nExecStart=/usr/bin/ignition --root=/sysroot --platform=${{PLATFORM_ID}} --stage={stage}"
+    );
+    Unit { name, order, service }
+}
+
+impl Unit {
+    /// What it does stays in a mount namespace of its own.
+    fn apart(mut self) -> Self {
+        self.service.push_str("\nMountFlags=slave");
+        self
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "[Unit]\nConditionPathExists=/etc/initrd-release\nDefaultDependencies=false\nBefore=ignition-complete.target\n{}\n\
+             [Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n",
+            self.order, self.service
+        )
+    }
+}
+
+/// Copies the pointer to where Ignition reads it, as from a disk; in a unit with mounts of its own, since `/usr` is read-only.
+fn setup_user(name: &'static str, order: &'static str) -> Unit {
+    let command = format!(
+        "set -e; modprobe qemu_fw_cfg; mount -o remount,rw /usr; mkdir -p /usr/lib/ignition; cp {POINTER} /usr/lib/ignition/user.ign"
+    );
+    unit(name, order, &command).apart()
+}
+
+/// Ignition's own: Debian's too.
+fn upstream() -> Vec<Unit> {
+    vec![
+        stage(
+            "ignition-fetch-offline.service",
+            "fetch-offline",
+            "After=basic.target\nBefore=ignition-fetch.service",
+        ),
+        stage(
+            "ignition-fetch.service",
+            "fetch",
+            "After=basic.target ignition-fetch-offline.service network.target\nBefore=ignition-disks.service\n\
+             ConditionPathExists=/run/ignition/neednet\nConditionPathExists=!/run/ignition.json",
+        ),
+        unit(
+            "ignition-kargs.service",
+            "After=ignition-fetch.service\nBefore=ignition-disks.service",
+            "true",
+        )
+        .apart(),
+        unit(
+            "ignition-disks.service",
+            "After=ignition-fetch.service systemd-udevd.service\nRequires=systemd-udevd.service\n\
+             Before=ignition-mount.service initrd-root-device.target sysroot.mount",
+            "true",
+        ),
+    ]
+}
+
+pub fn debian() -> Distribution {
+    Distribution {
+        name: "Debian",
+        units: upstream(),
+        order: &[
+            "basic.target",
+            "ignition-fetch-offline.service",
+            "ignition-fetch.service",
+            "ignition-kargs.service",
+            "ignition-disks.service",
+        ],
+    }
+}
+
+/// An installed one, on a disk of its own.
+pub fn fedora_coreos() -> Distribution {
+    let mut units = upstream();
+    units.extend([
+        setup_user(
+            "coreos-ignition-setup-user.service",
+            "Before=ignition-fetch-offline.service ignition-fetch.service",
+        ),
+        unit(
+            "coreos-enable-network.service",
+            "ConditionPathExists=|/run/ignition/neednet\nAfter=ignition-fetch-offline.service dracut-cmdline.service\n\
+             Before=ignition-fetch.service nm-initrd.service dracut-initqueue.service",
+            "true",
+        ),
+        unit(
+            "coreos-copy-firstboot-network.service",
+            "After=dracut-cmdline.service coreos-enable-network.service\n\
+             Before=nm-initrd.service dracut-initqueue.service ignition-kargs.service",
+            "true",
+        )
+        .apart(),
+        unit(
+            "coreos-kargs-reboot.service",
+            "ConditionPathExists=/run/coreos-kargs-reboot\nAfter=ignition-kargs.service\nBefore=ignition-disks.service",
+            "systemctl reboot --force",
+        ),
+    ]);
+    Distribution {
+        name: "Fedora CoreOS",
+        units,
+        order: &[
+            "coreos-ignition-setup-user.service",
+            "ignition-fetch-offline.service",
+            "coreos-enable-network.service",
+            "ignition-fetch.service",
+            "ignition-kargs.service",
+            "ignition-disks.service",
+        ],
+    }
+}
+
+/// With its root on iSCSI there is no fetch-offline.
+pub fn fedora_coreos_on_iscsi() -> Distribution {
+    let mut distribution = fedora_coreos();
+    distribution.name = "Fedora CoreOS, root on iSCSI";
+    distribution.units.retain(|unit| unit.name != "ignition-fetch-offline.service");
+    distribution
+}
+
+pub fn rhel_coreos() -> Distribution {
+    let mut distribution = fedora_coreos();
+    distribution.name = "RHEL CoreOS";
+    distribution.units.push(unit(
+        "rhcos-fips.service",
+        "After=ignition-fetch.service ignition-kargs.service\nBefore=coreos-kargs-reboot.service ignition-disks.service",
+        "true",
+    ));
+    distribution
+}
+
+pub fn micro_os() -> Distribution {
+    let mut units = upstream();
+    units.extend([
+        setup_user("ignition-setup-user.service", "Before=ignition-fetch-offline.service"),
+        unit(
+            "combustion-prepare.service",
+            "After=ignition-setup-user.service\nBefore=ignition-enable-network.service",
+            "true",
+        ),
+        unit(
+            "ignition-enable-network.service",
+            "ConditionPathExists=/run/ignition/neednet\nAfter=basic.target ignition-fetch-offline.service\n\
+             Before=ignition-fetch.service dracut-initqueue.service nm-initrd.service NetworkManager-initrd.service",
+            "true",
+        ),
+    ]);
+    Distribution {
+        name: "openSUSE MicroOS",
+        units,
+        order: &[
+            "ignition-setup-user.service",
+            "ignition-fetch-offline.service",
+            "ignition-enable-network.service",
+            "ignition-fetch.service",
+            "ignition-disks.service",
+        ],
+    }
+}
+
+/// Since 4694: `user.ign` is a link to the OEM partition. Up to then `ignition-setup.service` copied it from there.
+pub fn flatcar() -> Distribution {
+    let units = vec![
+        unit(
+            "ignition-setup-pre.service",
+            "Requires=local-fs-pre.target\nBefore=local-fs-pre.target",
+            &format!("set -e; modprobe qemu_fw_cfg; mkdir -p /oem; cp {POINTER} /oem/config.ign"),
+        ),
+        unit(
+            "ignition-setup.service",
+            "Requires=local-fs-pre.target ignition-setup-pre.service\nAfter=ignition-setup-pre.service\nBefore=local-fs-pre.target",
+            "true",
+        ),
+        stage(
+            "ignition-fetch-offline.service",
+            "fetch-offline",
+            "Wants=sockets.target paths.target slices.target\nAfter=sockets.target paths.target slices.target\n\
+             Requires=local-fs-pre.target ignition-setup.service\nAfter=ignition-setup.service\n\
+             Before=local-fs-pre.target ignition-fetch.service",
+        ),
+        stage(
+            "ignition-fetch.service",
+            "fetch",
+            "ConditionPathExists=/run/ignition/neednet\nConditionPathExists=!/run/ignition.json\n\
+             Wants=systemd-networkd.service systemd-resolved.service\n\
+             After=ignition-fetch-offline.service network.target systemd-networkd.service systemd-resolved.service\n\
+             Requires=local-fs-pre.target ignition-setup.service\nAfter=ignition-setup.service\n\
+             Before=local-fs-pre.target ignition-disks.service",
+        ),
+        unit(
+            "ignition-kargs.service",
+            "After=ignition-fetch.service ignition-setup.service\nRequires=local-fs-pre.target ignition-setup.service\n\
+             Before=local-fs-pre.target ignition-disks.service",
+            "true",
+        )
+        .apart(),
+        unit(
+            "ignition-disks.service",
+            "After=ignition-fetch.service ignition-setup.service systemd-udevd.service\n\
+             Requires=local-fs-pre.target ignition-setup.service systemd-udevd.service\n\
+             Before=local-fs-pre.target ignition-mount.service initrd-root-device.target sysroot.mount",
+            "true",
+        ),
+    ];
+    Distribution {
+        name: "Flatcar",
+        units,
+        order: &[
+            "ignition-setup-pre.service",
+            "ignition-setup.service",
+            "ignition-fetch-offline.service",
+            "ignition-fetch.service",
+            "ignition-kargs.service",
+            "ignition-disks.service",
+            "local-fs-pre.target",
+            "basic.target",
+        ],
+    }
+}
+
+impl Distribution {
+    /// Writes its units into an initrd's tree, in place of those of the same name.
+    pub fn write(&self, tree: &Path) {
+        let system = tree.join(SYSTEM);
+        let requires = system.join("ignition-complete.target.requires");
+        fs::create_dir_all(&requires).unwrap();
+        for unit in &self.units {
+            fs::write(system.join(unit.name), unit.text()).unwrap();
+            symlink(format!("../{}", unit.name), requires.join(unit.name)).unwrap();
+        }
+        if self.name == "Flatcar" {
+            fs::create_dir_all(tree.join("usr/lib/ignition")).unwrap();
+            symlink("/oem/config.ign", tree.join("usr/lib/ignition/user.ign")).unwrap();
+        }
+    }
+}

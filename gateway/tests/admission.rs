@@ -14,7 +14,7 @@ use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
 use support::held::Held;
 use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, tpm};
+use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -203,7 +203,8 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_need() {
     let mut gateway = Gateway::init();
-    gateway.settings("[limits]\nconnections = 20");
+    // They would be closed for their silence after a while; this is about those that others need at once.
+    gateway.settings("[limits]\nconnections = 20\nheader_seconds = 120\nhandshake_seconds = 120");
     gateway.run();
     let full = gateway.rendered(POOL, "full");
     for stranger in [STRANGER, NODE] {
@@ -221,6 +222,9 @@ async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_n
         }
         let ticket = gateway.ticket().await;
         gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+        // What has lost its place is closed, and holds nothing any longer. It has asked for nothing, so nothing else comes.
+        let closed = tokio::time::timeout(LIMIT, idle[1].read(&mut [0; 1])).await.unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     }
 }
 

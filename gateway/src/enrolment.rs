@@ -324,6 +324,7 @@ pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &Tpm
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use attest::protocol::HexDigest;
+    use attest::{EndorsedBy, HashAlg};
 
     use super::*;
     use crate::store::Embedded;
@@ -424,5 +425,49 @@ mod tests {
             "its old machine"
         );
         claim_name(&store, "b", &node(3), None).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_are_not() {
+        let noted = async |before: (u32, u32, u64), now: (u32, u32, u64), clock_safe: bool| {
+            let (_folder, store) = store();
+            let claims = |(reset_count, restart_count, clock_ms), clock_safe| TpmClaims {
+                ek_digest: ek(1),
+                endorsed_by: EndorsedBy::Allowlist,
+                ak_name: String::new(),
+                pcr_bank: HashAlg::Sha256,
+                pcrs: std::collections::BTreeMap::new(),
+                clock_ms,
+                reset_count,
+                restart_count,
+                clock_safe,
+                firmware_version: 0,
+                event_log: None,
+            };
+            let first = note_counters(&store, &node(1), &claims(before, true)).await.unwrap();
+            assert_eq!(first, None, "nothing is known yet");
+            let second = note_counters(&store, &node(1), &claims(now, clock_safe)).await.unwrap();
+            assert_eq!(
+                note_counters(&store, &node(2), &claims((0, 0, 0), true)).await.unwrap(),
+                None,
+                "another TPM"
+            );
+            second.is_some()
+        };
+        let before = (5, 5, 5);
+        for (now, clock_safe, backwards) in [
+            ((5, 5, 5), true, false),
+            ((5, 5, 6), true, false),
+            ((5, 6, 6), true, false),
+            ((6, 0, 6), true, false),
+            ((5, 5, 4), true, true),
+            ((6, 0, 4), true, true),
+            // The TPM says itself that it may have reported a later time.
+            ((5, 5, 4), false, false),
+            ((5, 4, 6), true, true),
+            ((4, 9, 6), false, true),
+        ] {
+            assert_eq!(noted(before, now, clock_safe).await, backwards, "{now:?} {clock_safe}");
+        }
     }
 }

@@ -355,6 +355,55 @@ mod tests {
         assert_eq!(case.redeem(&two).await.unwrap().use_number(), 1);
     }
 
+    #[test]
+    fn a_ticket_is_good_to_its_last_second() {
+        let case = case();
+        let text = case.issue(false);
+        let at = |seconds: u64| {
+            open(
+                &case.seal,
+                &text,
+                "worker",
+                UnixTime::since_unix_epoch(Duration::from_secs(seconds)),
+            )
+        };
+        at(1600).unwrap();
+        assert!(matches!(at(1601), Err(TicketError::Expired { expires: 1600, now: 1601 })));
+    }
+
+    #[tokio::test]
+    async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_by_is_revoked() {
+        let case = case();
+        let tpm = NodeIdentity::of_tpm(case.ek);
+        let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
+        let settings = TicketSettings {
+            lifetime: Duration::from_secs(600),
+            uses: 9,
+        };
+        // A TPM in an instance, and an instance that has none.
+        for (identity, known_by) in [
+            (&tpm, vec![tpm.as_str(), instance.as_str(), "worker-0"]),
+            (&instance, vec![instance.as_str(), "worker-0"]),
+        ] {
+            let earned = Earned {
+                identity,
+                instance: Some(&instance),
+                name: Some("worker-0"),
+                pool: "worker",
+                decision: "d",
+                endorsed_by: None,
+            };
+            let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
+            assert_eq!(open(&case.seal, &text, "worker", NOW).unwrap().name(), Some("worker-0"));
+            for who in known_by {
+                revocations::revoke(&case.store, &[who.to_owned()].into(), 1, None).await.unwrap();
+                assert!(matches!(case.redeem(&text).await, Err(TicketError::Revocation(_))), "{who}");
+                case.store.remove(Kind::Revoked, who).await.unwrap();
+            }
+            assert_eq!(case.redeem(&text).await.unwrap().use_number(), 1, "no refusal has used it up");
+        }
+    }
+
     #[tokio::test]
     async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
         let case = case();

@@ -7,6 +7,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SignatureAlgorithm,
 };
+use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 
@@ -161,8 +163,59 @@ fn what_is_verified_is_what_a_record_says() {
     assert_eq!(verified.subject(), "O=system:nodes, CN=system:node:worker-1");
     assert_eq!(verified.issuer(), "CN=kube-csr-signer");
     assert_eq!(verified.not_after(), NOW + HOUR);
-    assert!(!verified.serial().is_empty());
+    let (_, parsed) = x509_parser::parse_x509_certificate(&leaf).unwrap();
+    assert_eq!(verified.serial(), parsed.raw_serial_as_string());
     assert_eq!(verified.path(), [leaf], "a certificate that the chain does not need is not kept");
+}
+
+/// By the names in the handshake a kubelet finds out which of its certificates to show.
+#[test]
+fn each_ca_is_taken_once_and_its_name_is_told_once() {
+    let (first, renewed, second) = (Ca::new("a", None), Ca::new("a", None), Ca::new("b", None));
+    let all = [&first, &first, &renewed, &second, &first].map(|ca| Certificate::parse(ca.der.clone()).unwrap());
+    let authorities = Authorities::of(all.into()).unwrap();
+    let kept: Vec<&[u8]> = authorities.certificates().map(|certificate| certificate.der.as_ref()).collect();
+    assert_eq!(kept, [first.der.as_ref(), &renewed.der, &second.der]);
+    let name = |common_name: u8| {
+        [
+            &[0x30, 0x0c, 0x31, 0x0a, 0x30, 0x08, 0x06, 0x03, 0x55, 0x04, 0x03, 0x0c, 0x01][..],
+            &[common_name],
+        ]
+        .concat()
+    };
+    let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
+    let verifier = PossessionVerifier::new(&authorities, provider);
+    let told: Vec<&[u8]> = verifier.root_hint_subjects().iter().map(AsRef::as_ref).collect();
+    assert_eq!(told, [name(b'a'), name(b'b')]);
+    for ca in [&first, &renewed, &second] {
+        let leaf = Presented::new(&[Leaf::of("worker-1").signed_by(ca)]);
+        assert!(verify(&leaf, &authorities, at(NOW)).is_ok());
+    }
+}
+
+#[test]
+fn as_many_cas_are_read_as_the_limit_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("ca.crt");
+    let with = |count: usize| {
+        let pem = |number: usize| Certificate::parse(Ca::new(&format!("ca {number}"), None).der).unwrap().pem();
+        std::fs::write(&bundle, (0..count).map(pem).collect::<String>()).unwrap();
+        Authorities::load(&bundle).map(|authorities| authorities.certificates().count())
+    };
+    assert_eq!(with(64).unwrap(), 64);
+    for more in [65, 66] {
+        assert!(matches!(with(more), Err(AuthoritiesError::TooMany { found, .. }) if found == more));
+    }
+}
+
+#[test]
+fn a_certificate_is_as_large_as_the_limit_says() {
+    let ca = Ca::new("kube-csr-signer", None);
+    let of = |bytes: usize| judge_chain(&[vec![0; bytes].into()], &ca, NOW);
+    assert!(matches!(of(8192), Err(KubeletError::Malformed { .. })));
+    for found in [8193, 16_384] {
+        assert_eq!(of(found), Err(KubeletError::TooLarge { found }));
+    }
 }
 
 #[test]

@@ -558,6 +558,91 @@ async fn attack_42_a_store_from_before_is_refused() {
     assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Mark { .. })));
 }
 
+/// Lines that were written together are in no order, and there may be older ones about another store.
+#[tokio::test]
+async fn attack_42_a_store_from_before_is_refused_whichever_of_the_logs_last_lines_says_so() {
+    let (folder, store) = open();
+    drop(store);
+    let backup = copy(&folder);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    for id in ["a", "b"] {
+        store.put(Kind::Revoked, entry(id, "{}")).await.unwrap();
+    }
+    let now = store.standing().unwrap();
+    drop(store);
+    restore(&folder, &backup);
+    fs::remove_file(folder.path().join("store.mark")).unwrap();
+    let line = |id: &str, mark: u64| serde_json::json!({ "store": { "id": id, "mark": mark } }).to_string();
+    let (before, then) = (line(&now.id, now.mark - 2), line(&now.id, now.mark));
+    let other = line("another", now.mark + 9);
+    let long = serde_json::json!({ "event_log": "x".repeat(2 * 1024 * 1024) }).to_string();
+    for lines in [
+        [&other, &before, &then],
+        [&other, &then, &before],
+        [&then, &other, &before],
+        [&other, &then, &long],
+    ] {
+        log(&folder, &lines.map(String::as_str));
+        match Embedded::open(&file(&folder)) {
+            Err(StoreError::Older { found, known, .. }) => assert_eq!((found, known), (now.mark - 2, now.mark)),
+            refused => panic!("{:?}: {refused:?}", lines.map(|line| &line[..20])),
+        }
+    }
+    log(&folder, &[&other, &before]);
+    Embedded::open(&file(&folder)).unwrap();
+}
+
+#[test]
+fn attack_42_what_cannot_be_read_says_not_that_there_was_no_store() {
+    for unreadable in ["store.mark", "attestation.jsonl"] {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(unreadable, folder.path().join(unreadable)).unwrap();
+        assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Io { .. })), "{unreadable}");
+        assert!(!file(&folder).exists());
+    }
+    // An empty file has not been written yet: a gateway that came no further may begin again.
+    for empty in ["seal.key", "attestation.jsonl"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(empty), "").unwrap();
+        Embedded::open(&file(&folder)).unwrap();
+    }
+}
+
+#[test]
+fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |id: &str, mark: u64| {
+        let written = StoreMark { id: id.to_owned(), mark };
+        super::known::write_mark(&file(&folder), &written).unwrap();
+        let text = fs::read_to_string(folder.path().join("store.mark")).unwrap();
+        let StoreMark { id, mark } = serde_json::from_str(&text).unwrap();
+        (id, mark)
+    };
+    let is = |id: &str, mark: u64| (id.to_owned(), mark);
+    assert_eq!(said("a", 5), is("a", 5));
+    assert_eq!(said("a", 4), is("a", 5));
+    assert_eq!(said("a", 6), is("a", 6));
+    assert_eq!(said("b", 3), is("b", 3), "another store");
+}
+
+#[test]
+fn the_folder_is_closed_to_others_and_which_mode_it_had_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, told) in [
+        (0o700, None),
+        (0o500, None),
+        (0o755, Some(0o755)),
+        (0o710, Some(0o710)),
+        (0o701, Some(0o701)),
+    ] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(close_to_others(folder.path()).unwrap(), told);
+        let now = fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(now, mode & 0o700, "{mode:o}");
+    }
+}
+
 #[tokio::test]
 async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
     let (folder, store) = open();

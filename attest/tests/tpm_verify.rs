@@ -383,6 +383,30 @@ fn refuses_scalars_longer_than_the_curves() {
     }
 }
 
+#[test]
+fn takes_scalars_without_their_leading_zeros() {
+    for ak in [SoftKey::p256 as fn() -> SoftKey, SoftKey::p384] {
+        let mut case = Case::new(ak());
+        let quoted = case.quoted().to_bytes();
+        let (mut short_r, mut short_s) = (false, false);
+        // Each begins with a zero once in 256 signatures.
+        while !(short_r && short_s) {
+            let signature = case.ak.sign(&quoted);
+            let Ok(Signature::Ecdsa { scheme, r, s }) = Signature::parse(&signature) else {
+                panic!("an ECDSA signature")
+            };
+            let (r_begins, s_begins) = (r[0] == 0, s[0] == 0);
+            if r_begins || s_begins {
+                let (r, s) = (&r[usize::from(r_begins)..], &s[usize::from(s_begins)..]);
+                case.signature = Some(Signature::Ecdsa { scheme, r, s }.to_bytes());
+                case.verify().unwrap();
+            }
+            short_r |= r_begins;
+            short_s |= s_begins;
+        }
+    }
+}
+
 /// For an AK elsewhere, the TPM obfuscates the counters and the firmware version that it signs.
 #[test]
 fn attack_31_an_ak_of_another_hierarchy() {

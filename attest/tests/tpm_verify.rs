@@ -480,6 +480,21 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
 }
 
 #[test]
+fn a_pcr_of_another_value_than_the_pool_accepts_is_refused() {
+    let digest = |byte: u8| HexDigest::from([byte; 32]);
+    let appraise = |accepted: &dyn Fn(u8) -> Vec<HexDigest>| {
+        let pcrs = (0..8).map(|pcr| (pcr, Accepted::AnyOf(accepted(pcr)))).collect();
+        let policy = AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap());
+        attest::appraise(good().verify().unwrap(), &policy, support::at(NOW)).map(drop)
+    };
+    appraise(&|pcr| vec![digest(0xaa), digest(pcr)]).unwrap();
+    for wrong in 0..8 {
+        let reject = appraise(&|pcr| vec![digest(0xaa), digest(if pcr == wrong { 0xbb } else { pcr })]).unwrap_err();
+        assert!(matches!(reject, Reject::PcrMismatch { index, .. } if index == wrong), "{reject}");
+    }
+}
+
+#[test]
 fn refuses_every_change_to_the_signed_bytes() {
     let case = good();
     let quoted = case.quoted().to_bytes();

@@ -17,6 +17,8 @@ use swtpm_tests::stand_in::StandIn;
 use swtpm_tests::{GUEST_VIEW_OF_HOST, Images, Release};
 
 const UNIT: &str = "attest-node.service";
+/// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
+const PLATFORM: &str = "metal";
 /// Emulated on two busy cores it takes a minute or two.
 const BOOT_LIMIT: Duration = Duration::from_secs(400);
 
@@ -133,14 +135,14 @@ fn tree(distribution: &Distribution, folder: &Path) -> PathBuf {
 }
 
 /// Boots Debian 13's initrd with a distribution's units.
-fn boot(site: &Site, distribution: &Distribution, name: &str, platform: &'static str, pointer: &str, with_node: bool) -> Boot {
+fn boot(site: &Site, distribution: &Distribution, name: &str, pointer: &str, with_node: bool) -> Boot {
     let folder = site.vm_folder(name).unwrap();
     // The same for each, also where nobody is to see it.
     let tpm = site.tpm(Scenario::EndorsedTpm, &folder).unwrap().unwrap();
     let vm = site
         .initrd_vm(Release::Trixie, &tree(distribution, &folder), with_node, &folder)
         .unwrap();
-    let mut vm = vm.platform(platform).pointer(pointer).tpm(&tpm).start(&folder).unwrap();
+    let mut vm = vm.platform(PLATFORM).pointer(pointer).tpm(&tpm).start(&folder).unwrap();
     vm.wait_off(BOOT_LIMIT).unwrap();
     let console = vm.console().lines();
     let last = console.len().saturating_sub(40);
@@ -201,12 +203,12 @@ impl Boot {
 }
 
 /// A VM with the distribution's order and a gateway in the pointer: attested in the right place, and fetched by that.
-fn check_attested(distribution: &Distribution, platform: &'static str) -> Boot {
+fn check_attested(distribution: &Distribution) -> Boot {
     let folder = tempfile::tempdir().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
-    let boot = boot(&site, distribution, "attested", platform, &pointer, true);
+    let boot = boot(&site, distribution, "attested", &pointer, true);
     let place = distribution
         .order
         .iter()
@@ -227,13 +229,22 @@ fn check_attested(distribution: &Distribution, platform: &'static str) -> Boot {
 
 #[test]
 fn fedora_coreos_attests_in_its_place() {
-    // Installed: Ignition finds the pointer in user.ign, and nowhere else.
-    check_attested(&distributions::fedora_coreos(), "metal");
+    check_attested(&distributions::fedora_coreos());
+}
+
+#[test]
+fn rhel_coreos_attests_in_its_place() {
+    check_attested(&distributions::rhel_coreos());
+}
+
+#[test]
+fn micro_os_attests_in_its_place() {
+    check_attested(&distributions::micro_os());
 }
 
 #[test]
 fn flatcar_attests_in_its_place() {
-    let boot = check_attested(&distributions::flatcar(), "metal");
+    let boot = check_attested(&distributions::flatcar());
     // The link to the OEM partition was replaced, and nothing was written through it.
     assert!(
         boot.said.iter().any(|line| line == "tickets on the OEM partition: 0"),
@@ -242,8 +253,8 @@ fn flatcar_attests_in_its_place() {
     );
 }
 
-#[test]
-fn without_a_gateway_flatcar_boots_as_without_us() {
+/// A pointer that names another server than a gateway: the same units in the same order come to the same, and the same is fetched.
+fn check_no_gateway(distribution: &Distribution) {
     let folder = tempfile::tempdir().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let config = "{\"ignition\":{\"version\":\"3.1.0\"},\"storage\":{\"files\":[{\"path\":\"/etc/x\"}]}}";
@@ -251,15 +262,11 @@ fn without_a_gateway_flatcar_boots_as_without_us() {
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{config}",
         config.len()
     );
-    let server = StandIn::tls(
-        &site.gateway().serving_certificate(),
-        Box::new(move |_| answer.clone().into_bytes()),
-    )
-    .unwrap();
+    let certificate = site.gateway().serving_certificate();
+    let server = StandIn::tls(&certificate, Box::new(move |_| answer.clone().into_bytes())).unwrap();
     let pointer = site.gateway().pointer_to(GUEST_VIEW_OF_HOST, server.port(), None).unwrap();
-    let flatcar = distributions::flatcar();
-    let with = boot(&site, &flatcar, "with", "metal", &pointer, true);
-    let without = boot(&site, &flatcar, "without", "metal", &pointer, false);
+    let with = boot(&site, distribution, "with", &pointer, true);
+    let without = boot(&site, distribution, "without", &pointer, false);
     assert!(with.says("attest-node: nothing to do: no source is an attestation gateway"));
     assert!(
         with.said.iter().any(|line| line == "fetched \"path\":\"/etc/x\""),
@@ -267,4 +274,14 @@ fn without_a_gateway_flatcar_boots_as_without_us() {
         with.said
     );
     assert_eq!((with.outcome(), &with.said), (without.outcome(), &without.said));
+}
+
+#[test]
+fn without_a_gateway_fedora_coreos_boots_as_without_us() {
+    check_no_gateway(&distributions::fedora_coreos());
+}
+
+#[test]
+fn without_a_gateway_flatcar_boots_as_without_us() {
+    check_no_gateway(&distributions::flatcar());
 }

@@ -53,7 +53,7 @@ fn check(folder: &Path, output: &str, why: &str, asked_before: &[&str]) {
 fn a_node_does_not_attest_in_vain() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
-    check(folder.path(), "file/user.ign", "File exists", &["/v1/attest?pool=worker"]);
+    check(folder.path(), "file/user.ign", "ot a directory", &["/v1/attest?pool=worker"]);
     check(
         folder.path(),
         "/proc/no-such-folder/user.ign",

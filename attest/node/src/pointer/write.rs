@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// The first system call that failed; the target is then as it was, and no temporary file is left.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = folder_of(path)?;
+    let folder = folder_of(path);
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
     let temporary = temporary_of(path)?;
     remove(&temporary)?;
     let result = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
@@ -25,26 +26,27 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whether [`replace`] could make its temporary file. Nothing of it is left but the folder.
+/// Whether [`replace`] could make its temporary file, or the folder for it. Nothing of that is left.
 ///
 /// # Errors
 /// The first system call that failed.
 pub fn probe(path: &Path) -> io::Result<()> {
-    folder_of(path)?;
     let temporary = temporary_of(path)?;
+    let there = folder_of(path).ancestors().map(or_here).find(|folder| folder.exists());
+    let temporary = there
+        .unwrap_or_else(|| Path::new("/"))
+        .join(temporary.file_name().unwrap_or_default());
     remove(&temporary)?;
     write_new(&temporary, b"")?;
     remove(&temporary)
 }
 
-/// The folder of a path, made if it is not there.
-fn folder_of(path: &Path) -> io::Result<&Path> {
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or_else(|| Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-    Ok(folder)
+fn folder_of(path: &Path) -> &Path {
+    or_here(path.parent().unwrap_or(path))
+}
+
+fn or_here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// Removes what a killed run left behind.
@@ -120,15 +122,16 @@ mod tests {
     #[test]
     fn a_probe_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("usr/user.ign");
+        let path = folder.path().join("usr/lib/user.ign");
         probe(&path).unwrap();
-        assert!(names(path.parent().unwrap()).is_empty());
+        assert!(names(folder.path()).is_empty());
         replace(&path, b"one").unwrap();
         probe(&path).unwrap();
-        assert_eq!(
-            (fs::read(&path).unwrap().as_slice(), names(path.parent().unwrap()).len()),
-            (b"one".as_slice(), 1)
-        );
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(names(path.parent().unwrap()), ["user.ign"]);
+        // A folder cannot be made there.
+        assert!(probe(&path.join("lib/user.ign")).is_err());
+        assert!(probe(Path::new("/")).is_err());
     }
 
     #[test]

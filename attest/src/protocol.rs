@@ -34,11 +34,13 @@ pub const POOL_PARAMETER: &str = "pool";
 pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
 /// How long a node waits that was told to come again, and not for how long, seconds.
 pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
-/// A header of a node's request for its config: the code ([`HELD_TOO_LONG`], [`TICKET_UNDELIVERABLE`]) of why it shows nothing, or less
+/// A header of a node's request for its config: the code ([`HELD_TOO_LONG`], [`GATEWAY_UNREACHABLE`], [`TICKET_UNDELIVERABLE`]) of why it shows nothing, or less
 /// than it could.
 pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
 /// The gateway has told the node to come again for as long as the pool has nodes wait.
 pub const HELD_TOO_LONG: &str = "held-too-long";
+/// A gateway has not answered for as long as the node's administrator has it wait.
+pub const GATEWAY_UNREACHABLE: &str = "gateway-unreachable";
 /// Nothing that the node's Ignition reads can be written, so that it could not use a ticket. The node says so itself, by a `HEAD` for its
 /// config: Ignition reads no header where it reads no ticket.
 pub const TICKET_UNDELIVERABLE: &str = "ticket-undeliverable";

@@ -4,7 +4,7 @@
 
 mod support;
 
-use attest::protocol::{Discovery, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 
 /// What discovery says about a pool.
@@ -49,6 +49,8 @@ async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
         "{alerts:?}"
     );
     gateway.line(|line| line.contains("WARN") && line.contains("held-too-long"));
+    let alerts = given_up(&gateway, GATEWAY_UNREACHABLE, None).await;
+    assert!(alerts[0].contains("has not reached this gateway"), "{alerts:?}");
     // It decides nothing, and says nothing else: anybody can send it.
     assert!(given_up(&gateway, "SECRET", None).await.is_empty());
     assert!(!gateway.output().contains("SECRET"));

@@ -16,7 +16,7 @@ use crate::process::OnLine;
 use crate::qemu::{Vm, VmBuilder};
 use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
 
-/// Emulated, with another VM beside it, a fast VM needs 10-20 s; the node program itself gives up after 60 s.
+/// Emulated, with another VM beside it, a fast VM needs 10-20 s; what the node program does by itself has 60 s.
 pub const VM_LIMIT: Duration = Duration::from_secs(180);
 
 /// What a VM shows.

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use attest::Kind;
-use attest::protocol::{HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
@@ -48,8 +48,10 @@ pub struct Settings {
     pub tcti: String,
     /// The firmware's event log.
     pub event_log: PathBuf,
-    /// The most time that all of it may take; anew whenever a gateway tells this node to come again.
+    /// The most time that what this node does by itself may take; anew whenever a gateway was waited for.
     pub deadline: Duration,
+    /// The most time to wait for a gateway that does not answer, unless the kernel command line says another; without end if neither does.
+    pub wait: Option<Duration>,
     /// The most time to wait for a gateway that does so.
     pub hold: Duration,
     /// Kind of AK; P-256 by default, RSA-2048 if the TPM cannot make that.
@@ -83,8 +85,8 @@ struct Done {
     /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
     pointer: Option<Zeroizing<Vec<u8>>>,
     attested: Vec<String>,
-    /// The sources whose gateways have told this node to come again for too long.
-    held: Vec<Place>,
+    /// The sources whose gateways are to know why nothing is shown, with the code that says it.
+    untold: Vec<(Place, &'static str)>,
     failed: Vec<Failure>,
     notes: Vec<String>,
     /// The gateways to tell if what there is for Ignition cannot be written.
@@ -94,8 +96,9 @@ struct Done {
 /// Runs, says on stderr how it went, and returns 0 if the node has attested or has nothing to attest to, and 1 if it has not.
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
-    let patience = Arc::new(Patience::new(settings.deadline, settings.hold));
     let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
+    let unanswered = platform.wait.or(settings.wait);
+    let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
     let ignition = Ignition::default();
     platform.user_config = ignition.user_config(&platform.user_config);
     let delivery = ignition.delivery(settings.output.as_deref(), &platform.user_config);
@@ -243,18 +246,20 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
 }
 
 impl Done {
-    /// Notes why there is nothing for a source. A gateway that had this node wait for too long is to know what became of it.
-    fn fail(&mut self, place: Place, failure: Failure) {
+    /// Notes why there is nothing for a source. A gateway that was waited for in vain is to know what became of this node.
+    fn fail(&mut self, place: Place, failure: Failure, patience: &Patience) {
         if failure.code == HELD_TOO_LONG {
-            self.held.push(place);
+            self.untold.push((place, HELD_TOO_LONG));
+        } else if patience.gave_up() {
+            self.untold.push((place, GATEWAY_UNREACHABLE));
         }
         self.failed.push(failure);
     }
 
     /// Makes the pointer that is to be written, if there is anything to say in it.
     fn write(&mut self, pointer: &mut Pointer) {
-        self.held.iter().for_each(|place| pointer.set_not_attested(*place, HELD_TOO_LONG));
-        if !self.attested.is_empty() || !self.held.is_empty() {
+        self.untold.iter().for_each(|(place, code)| pointer.set_not_attested(*place, code));
+        if !self.attested.is_empty() || !self.untold.is_empty() {
             self.pointer = Some(pointer.to_bytes());
         }
     }
@@ -276,7 +281,7 @@ fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &
         match Gateway::patiently(http, &source.base, share, patience).discover(&source.pool) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
-            Err(error) => done.fail(source.place, error.into()),
+            Err(error) => done.fail(source.place, error.into(), patience),
         }
     }
     gateways
@@ -376,7 +381,7 @@ fn attest_to_all(
                     earned.insert(index, Earned::new(attested, line));
                 }
                 (Err(failure), Some(before)) => before.not_again = Some(failure),
-                (Err(failure), None) => done.fail(source.place, failure),
+                (Err(failure), None) => done.fail(source.place, failure, patience),
             }
         }
         round.clear();
@@ -388,7 +393,7 @@ fn attest_to_all(
         .filter_map(|(index, earned)| Some((gateways.get(index)?, earned)))
     {
         match earned.not_again {
-            Some(failure) if !earned.is_good() => done.fail(source.place, failure),
+            Some(failure) if !earned.is_good() => done.fail(source.place, failure, patience),
             failure => {
                 let kept = |failure| format!("{}: the ticket is the one of before: {failure}", source.base);
                 done.notes.extend(failure.map(kept));

@@ -72,11 +72,16 @@ impl Default for Backoff {
 impl Backoff {
     /// The next pause; never longer than what the deadline leaves, and `None` once that is nothing.
     pub fn pause(&mut self, deadline: Deadline) -> Option<Duration> {
+        let pause = self.endless();
+        (pause < deadline.remaining()).then_some(pause)
+    }
+
+    /// The next pause of who waits without end.
+    pub fn endless(&mut self) -> Duration {
         let half = self.longest / 2;
         let pause = half + part_of(half);
         self.longest = (self.longest * 2).min(LONGEST_PAUSE.max(self.longest));
-        let remaining = deadline.remaining();
-        (pause < remaining).then_some(pause)
+        pause
     }
 
     /// The next pause of who was told to come again; not before the time that it was told, and up to a half later.

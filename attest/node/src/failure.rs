@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use attest::protocol::{HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 
 use crate::cloud::CloudError;
 use crate::gateway::GatewayError;
@@ -35,7 +35,7 @@ pub const CODES: [&str; 36] = [
     "tpm-failed",
     "tpm-no-endorsement-key",
     "tpm-bank-missing",
-    "gateway-unreachable",
+    GATEWAY_UNREACHABLE,
     "gateway-failing",
     HELD_TOO_LONG,
     "gateway-answer",
@@ -194,7 +194,7 @@ impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
         let (code, next_step) = match &error {
             GatewayError::Unreachable { .. } => (
-                "gateway-unreachable",
+                GATEWAY_UNREACHABLE,
                 "check that the gateway runs and that this node's network reaches it".to_owned(),
             ),
             GatewayError::Failing { .. } => ("gateway-failing", "look at the gateway's log".to_owned()),

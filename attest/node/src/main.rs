@@ -35,9 +35,13 @@ struct Arguments {
     /// The firmware's event log; sent if it is there
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
-    /// The most seconds that all of this may take; anew whenever a gateway tells this node to come again
+    /// The most seconds that what this node does by itself may take; anew whenever a gateway was waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
+    /// The most seconds to wait for a gateway that cannot be reached or has errors only; attest-node.wait=SECONDS on the kernel command line
+    /// comes before it [default: for ever, as Ignition does]
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
     /// The most seconds to wait for a gateway that tells this node to come again, if its pool says more [default: as the pool says; one hour if
     /// no gateway says anything]
     #[arg(long, value_name = "SECONDS", default_value_t = HOLD_LIMIT_SECONDS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=HOLD_LIMIT_SECONDS))]
@@ -121,6 +125,7 @@ fn main() -> ExitCode {
         tcti,
         event_log,
         deadline,
+        wait,
         hold,
         ak,
         ek,
@@ -169,6 +174,7 @@ fn main() -> ExitCode {
             tcti,
             event_log,
             deadline: Duration::from_secs(deadline),
+            wait: wait.map(Duration::from_secs),
             hold: Duration::from_secs(hold),
             ak,
             ek,

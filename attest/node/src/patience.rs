@@ -1,8 +1,8 @@
-//! How long this node waits: so long for what does not answer, and much longer for a gateway that says "come again".
+//! How long this node waits for a gateway: for ever if it does not answer, and as long as the pool says if it says "come again".
 //!
-//! Whoever was told to come again has a gateway that lives and will serve it. To give up would mean to take the pre-approved config where
-//! the full one is due. Ignition needs the same server anyway, so waiting makes nothing worse. A gateway that does not answer at all is
-//! waited for as long as `--deadline` says; each "come again" starts that time anew.
+//! To give up would mean to take the pre-approved config where the full one is due. Ignition needs the same server anyway, and asks it for
+//! ever: waiting makes nothing worse. What takes its time here, on this node, has the time that `--deadline` says; each pause that is made for
+//! a gateway starts it anew.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,17 +10,22 @@ use std::time::{Duration, Instant};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 
 use crate::deadline::Deadline;
+use crate::failure::Failure;
 
 /// Kept back from the deadline, so that what hangs on the network is reported as such and not as a deadline that passed.
 const REPORT_TIME: Duration = Duration::from_secs(1);
 /// How often the console is told what is waited for. Seldom enough to leave the lines before it on the screen.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
+/// How a person at the console goes on without this program.
+const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-node.service on the kernel command line";
+
 /// The time of one run, for all gateways together.
 #[derive(Debug)]
 pub struct Patience {
     silence: Duration,
     most: Duration,
+    unanswered: Option<Duration>,
     state: Mutex<State>,
 }
 
@@ -32,6 +37,9 @@ struct State {
     since: Option<Instant>,
     times: u32,
     said: Option<Instant>,
+    /// Since when there has been no answer.
+    unanswered_since: Option<Instant>,
+    gave_up: bool,
 }
 
 /// A gateway's wish that this node come again.
@@ -45,7 +53,7 @@ pub struct ComeAgain<'a> {
     pub pause: Duration,
 }
 
-/// What a node does that was told to come again.
+/// What a node does that has to wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Make this pause, and ask again.
@@ -67,18 +75,22 @@ pub enum Next {
 }
 
 impl Patience {
-    /// For who starts now, waits so long for an answer, and at `most` so long when told to come again.
+    /// For who starts now, has `silence` for what it does by itself, waits at `most` so long when told to come again, and, if the administrator
+    /// says so, at most for `unanswered` where there is no answer.
     #[must_use]
-    pub fn new(silence: Duration, most: Duration) -> Self {
+    pub fn new(silence: Duration, most: Duration, unanswered: Option<Duration>) -> Self {
         Self {
             silence,
             most: most.min(Duration::from_secs(HOLD_LIMIT_SECONDS)),
+            unanswered,
             state: Mutex::new(State {
                 deadline: Deadline::after(silence),
                 told: None,
                 since: None,
                 times: 0,
                 said: None,
+                unanswered_since: None,
+                gave_up: false,
             }),
         }
     }
@@ -102,7 +114,7 @@ impl Patience {
         state.told = Some(state.told.map_or(told, |before| before.max(told)));
     }
 
-    /// How often this node was told to come again.
+    /// How often this node has waited.
     #[must_use]
     pub fn times(&self) -> u32 {
         self.lock().times
@@ -111,6 +123,7 @@ impl Patience {
     /// What to do about a gateway that says at `now` that this node should come again.
     pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> Next {
         let mut state = self.lock();
+        state.unanswered_since = None;
         let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
         if limit.is_zero() && state.since.is_none() {
             return Next::NotHeld;
@@ -120,8 +133,50 @@ impl Patience {
         if left.is_zero() {
             return Next::Over { held };
         }
+        let says = || line(again, held, left);
+        self.pause(&mut state, again.pause.min(left), now, says)
+    }
+
+    /// What to do at `now` about a gateway that cannot be reached, or has errors only, after a pause of so long.
+    pub fn unanswered(&self, failure: &Failure, pause: Duration, now: Instant) -> Next {
+        let mut state = self.lock();
+        let waited = now.saturating_duration_since(*state.unanswered_since.get_or_insert(now));
+        let left = self.unanswered.map(|limit| limit.saturating_sub(waited));
+        if left.is_some_and(|left| left.is_zero()) {
+            state.gave_up = true;
+            return Next::Over { held: waited };
+        }
+        let says = || {
+            let limit = left.map_or_else(String::new, |left| format!("; it goes on asking for {} s at most", left.as_secs()));
+            format!(
+                "waiting for {} s so far: {failure}{limit}; Ignition needs it too, and waits for it; {WAY_OUT}",
+                waited.as_secs()
+            )
+        };
+        self.pause(&mut state, left.map_or(pause, |left| pause.min(left)), now, says)
+    }
+
+    /// Takes note that a gateway answers.
+    pub fn answered(&self) {
+        let mut state = self.lock();
+        state.unanswered_since = None;
+        state.gave_up = false;
+    }
+
+    /// Whether a gateway has not answered for as long as the administrator has this node wait.
+    #[must_use]
+    pub fn gave_up(&self) -> bool {
+        self.lock().gave_up
+    }
+
+    /// Whether a gateway that says "come again" is waited for.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        !self.most.is_zero()
+    }
+
+    fn pause(&self, state: &mut State, time: Duration, now: Instant, line: impl FnOnce() -> String) -> Next {
         state.times = state.times.saturating_add(1);
-        let time = again.pause.min(left);
         let until = time + self.silence;
         state.deadline = now.checked_add(until).map_or(state.deadline, Deadline::at);
         let quiet = state.said.is_some_and(|said| now.saturating_duration_since(said) < SAY_EVERY);
@@ -131,7 +186,7 @@ impl Patience {
         Next::Pause {
             time,
             until,
-            line: (!quiet).then(|| line(again, held, left)),
+            line: (!quiet).then(line),
         }
     }
 
@@ -144,8 +199,7 @@ fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
     let ComeAgain { url, why, .. } = again;
     let why = if why.is_empty() { String::new() } else { format!(" [{why}]") };
     format!(
-        "waiting: {url} tells this node to come again{why}, for {} s so far; it goes on asking for {} s at most, and Ignition waits for it; \
-         to boot without attesting: rd.systemd.mask=attest-node.service on the kernel command line",
+        "waiting: {url} tells this node to come again{why}, for {} s so far; it goes on asking for {} s at most, and Ignition waits for it; {WAY_OUT}",
         held.as_secs(),
         left.as_secs()
     )
@@ -171,7 +225,7 @@ mod tests {
 
     /// Asked every ten seconds, how long it goes on, and what it says meanwhile.
     fn check(told: &[u64], most: u64, expect: u64) {
-        let patience = Patience::new(SILENCE, Duration::from_secs(most));
+        let patience = Patience::new(SILENCE, Duration::from_secs(most), None);
         told.iter().for_each(|seconds| patience.told(*seconds));
         let start = Instant::now();
         let (mut passed, mut lines) = (Duration::ZERO, 0);
@@ -214,14 +268,14 @@ mod tests {
 
     #[test]
     fn what_was_said_later_counts_from_the_first_time() {
-        let patience = Patience::new(SILENCE, Duration::MAX);
+        let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
         patience.told(300);
         assert!(matches!(come_again(&patience, start + Duration::from_secs(299)), Next::Pause { time, .. } if time.as_secs() == 1));
         assert!(matches!(come_again(&patience, start + Duration::from_secs(300)), Next::Over { held } if held.as_secs() == 300));
         // Who says zero now is told so, although it held the node before it said anything.
-        let patience = Patience::new(SILENCE, Duration::MAX);
+        let patience = Patience::new(SILENCE, Duration::MAX, None);
         assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
         patience.told(0);
         assert!(matches!(come_again(&patience, start + PAUSE), Next::Over { .. }));
@@ -229,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_console_is_told_what_since_when_until_when_and_the_way_out() {
-        let patience = Patience::new(SILENCE, Duration::MAX);
+        let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         let said = |seconds| match come_again(&patience, start + Duration::from_secs(seconds)) {
             Next::Pause { line, .. } => line,
@@ -254,9 +308,63 @@ mod tests {
         assert_eq!(said(19), None);
     }
 
+    fn unanswered(patience: &Patience, now: Instant) -> Next {
+        let failure = Failure::new("gateway-unreachable", "https://a cannot be reached", "look");
+        patience.unanswered(&failure, PAUSE, now)
+    }
+
+    #[test]
+    fn a_gateway_that_does_not_answer_is_waited_for_as_ignition_waits() {
+        let patience = Patience::new(SILENCE, Duration::ZERO, None);
+        let start = Instant::now();
+        for seconds in (0..100_000).step_by(10) {
+            let now = start + Duration::from_secs(seconds);
+            let Next::Pause { time, until, line } = unanswered(&patience, now) else {
+                panic!("gave up after {seconds} s");
+            };
+            assert_eq!((time, until), (PAUSE, PAUSE + SILENCE));
+            let line = line.unwrap_or_default();
+            for part in [
+                format!("waiting for {seconds} s so far: https://a cannot be reached [gateway-unreachable]; next: look"),
+                "rd.systemd.mask=attest-node.service".to_owned(),
+            ] {
+                assert!(line.contains(&part), "{part:?} is missing in {line}");
+            }
+            assert!(!line.contains("at most"), "{line}");
+        }
+        assert!(!patience.gave_up());
+    }
+
+    #[test]
+    fn an_administrators_limit_is_for_each_time_without_an_answer() {
+        let limit = Duration::from_secs(25);
+        let patience = Patience::new(SILENCE, Duration::ZERO, Some(limit));
+        let start = Instant::now();
+        let at = |seconds| unanswered(&patience, start + Duration::from_secs(seconds));
+        let Next::Pause { line, .. } = at(0) else {
+            panic!("gave up at once")
+        };
+        assert!(line.unwrap_or_default().contains("for 25 s at most"));
+        assert!(matches!(at(20), Next::Pause { time, .. } if time.as_secs() == 5));
+        // It has answered: what is past is past.
+        patience.answered();
+        assert!(matches!(at(24), Next::Pause { .. }));
+        assert!(matches!(at(48), Next::Pause { .. }));
+        assert!(!patience.gave_up());
+        assert!(matches!(at(49), Next::Over { held } if held == limit));
+        assert!(patience.gave_up());
+        patience.answered();
+        assert!(!patience.gave_up());
+        // Who says "come again" has answered.
+        let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
+        assert!(matches!(unanswered(&patience, start), Next::Pause { .. }));
+        assert!(matches!(come_again(&patience, start + Duration::from_secs(24)), Next::Pause { .. }));
+        assert!(matches!(unanswered(&patience, start + Duration::from_secs(48)), Next::Pause { .. }));
+    }
+
     #[test]
     fn who_is_not_told_to_come_again_has_the_deadline_only() {
-        let patience = Patience::new(SILENCE, Duration::MAX);
+        let patience = Patience::new(SILENCE, Duration::MAX, None);
         assert!(patience.deadline().remaining() <= SILENCE);
         assert!(patience.work().remaining() <= SILENCE - REPORT_TIME);
         patience.told(HOUR);

@@ -45,7 +45,11 @@ fn run(metadata: &Server, arguments: &[&str]) -> Run {
 }
 
 fn run_in(folder: &Path, metadata: &Server, arguments: &[&str]) -> Run {
-    fs::write(folder.join("cmdline"), "ignition.platform.id=gcp\n").unwrap();
+    run_with(folder, metadata, arguments, "ignition.platform.id=gcp")
+}
+
+fn run_with(folder: &Path, metadata: &Server, arguments: &[&str], cmdline: &str) -> Run {
+    fs::write(folder.join("cmdline"), format!("{cmdline}\n")).unwrap();
     let start = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
@@ -101,7 +105,6 @@ fn check_held(path: &'static str, answer: fn() -> Option<Instead>) {
 
 #[test]
 fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
-    check_held("/v1/attest", || Some(Some((503, String::new(), String::new()))));
     check_held(CHALLENGE, || problem(503, "unavailable"));
     check_held(EVIDENCE, || problem(503, "unavailable"));
 }
@@ -117,16 +120,67 @@ fn each_come_again_starts_the_time_for_silence_anew() {
     run(&metadata, &["--deadline", "8"]).attested();
 }
 
-#[test]
-fn a_gateway_that_falls_silent_is_not_held_for() {
-    let (_gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
-        (CHALLENGE, 0) => problem(503, "unavailable"),
-        (CHALLENGE, _) => Some(None),
-        _ => None,
+/// A gateway that has no answer to the first requests for a path, for longer than the deadline: the node waits, and attests all the same.
+#[track_caller]
+fn check_waited_for(path: &'static str, instead: fn() -> Instead) {
+    let (_gateway, metadata) = site(Some(LONG), move |asked, before| {
+        (asked.split('?').next() == Some(path) && before < 4).then(instead)
     });
     let run = run(&metadata, &["--deadline", "2"]);
-    run.failed(&["[gateway-unreachable]; next: ", "; the pointer config is unchanged"]);
-    assert!(run.took < Duration::from_secs(30), "{:?}", run.took);
+    let written = run.written.as_ref().unwrap_or_else(|| panic!("{}", run.stderr)).to_string();
+    assert!(run.success && written.contains("Bearer ticket.abc"), "{}{written}", run.stderr);
+    let first = run.stderr.lines().next().unwrap();
+    for part in [
+        "attest-node: waiting for 0 s so far: https://127.0.0.1:",
+        "Ignition needs it too",
+        "rd.systemd.mask=attest-node.service",
+    ] {
+        assert!(first.contains(part), "{part:?} is missing in {first}");
+    }
+    assert!(run.took > Duration::from_millis(1800), "not waited for at all: {:?}", run.took);
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_is_waited_for_and_not_given_up() {
+    for path in ["/v1/attest", CHALLENGE, EVIDENCE] {
+        check_waited_for(path, || None);
+        check_waited_for(path, || Some((500, String::new(), String::new())));
+    }
+    // What stands before a gateway that is not there yet says 503 too, without being asked how long nodes wait.
+    check_waited_for("/v1/attest", || Some((503, String::new(), String::new())));
+}
+
+/// Where the administrator has said how long: by the unit or on the kernel command line.
+#[test]
+fn a_limit_is_the_administrators_and_the_gateway_is_told() {
+    let silent = || {
+        site(Some(LONG), |path, before| match (path, before) {
+            (CHALLENGE, 0) => problem(503, "unavailable"),
+            (CHALLENGE, _) => Some(None),
+            _ => None,
+        })
+    };
+    let check = |arguments: &[&str], cmdline: &str| {
+        let (gateway, metadata) = silent();
+        let folder = tempfile::tempdir().unwrap();
+        let run = run_with(folder.path(), &metadata, arguments, cmdline);
+        run.failed(&[
+            "[gateway-unreachable]; next: ",
+            "; the pointer config is unchanged, but for a header that says why",
+        ]);
+        let mut expect: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+        expect["ignition"]["config"]["merge"][0]["httpHeaders"] =
+            json!([{"name": "attestation-not-attested", "value": "gateway-unreachable"}]);
+        assert_eq!(run.written.unwrap(), expect);
+        assert!(
+            (Duration::from_secs(2)..Duration::from_secs(30)).contains(&run.took),
+            "{:?}",
+            run.took
+        );
+    };
+    check(&["--wait", "2"], "ignition.platform.id=gcp");
+    check(&[], "ignition.platform.id=gcp attest-node.wait=2");
+    check(&["--wait", "3000"], "ignition.platform.id=gcp attest-node.wait=2");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use attest::protocol::{HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -93,6 +93,7 @@ fn less_than_due(headers: &HeaderMap, record: &Record) -> Option<String> {
     let code = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
     let why = match code {
         HELD_TOO_LONG => "it wanted to attest, and this gateway has told it to come again for longer than the pool has nodes wait",
+        GATEWAY_UNREACHABLE => "it wanted to attest, and has not reached this gateway for as long as its administrator has it wait",
         TICKET_UNDELIVERABLE => "nothing that its Ignition reads can be written in its initramfs, so that a ticket does not reach it",
         _ => return None,
     };

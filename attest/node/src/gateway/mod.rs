@@ -254,7 +254,7 @@ impl<'http> Gateway<'http> {
         }
     }
 
-    /// The same, waited for if it says "come again".
+    /// The same, waited for while it does not answer, and if it says "come again".
     #[must_use]
     pub const fn patiently(http: &'http Http, base: &'http str, deadline: Deadline, patience: &'http Patience) -> Self {
         Self {
@@ -265,13 +265,13 @@ impl<'http> Gateway<'http> {
         }
     }
 
-    /// The time there is for it at the moment. A gateway that says "come again" moves it on.
+    /// The time there is for it at the moment. Each time that it is waited for moves it on.
     #[must_use]
     pub const fn deadline(&self) -> Deadline {
         self.deadline.get()
     }
 
-    /// How often gateways have told this node to come again.
+    /// How often this node has waited for gateways.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.patience.map_or(0, Patience::times)
@@ -401,8 +401,15 @@ impl<'http> Gateway<'http> {
         let mut attempts = 0;
         loop {
             attempts += 1;
+            // Whoever does not want this node to wait when it says "come again" is not waited for without end.
+            let mut endless = true;
             let failed = match self.attempt(url, bounds, request()) {
-                Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE && self.waits(url, &answer, &mut backoff, attempts)? => {
+                Ok(answer)
+                    if self.is_told_to_come_again(url, &answer) && {
+                        endless = self.waits(url, &answer, &mut backoff, attempts)?;
+                        endless
+                    } =>
+                {
                     if problem(&answer).is_some_and(|problem| spent.contains(&problem.code.as_str())) {
                         return Ok(answer);
                     }
@@ -413,7 +420,12 @@ impl<'http> Gateway<'http> {
                     attempts,
                     status: answer.status.as_u16(),
                 },
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.patience.iter().for_each(|patience| patience.answered());
+                    return Ok(answer);
+                }
+                // Ignition asks again after these, too; a certificate can be replaced, and a clock set.
+                Err(Lost::Surely(error @ GatewayError::Tls(_))) if self.patience.is_some() => error,
                 Err(Lost::Surely(error)) => return Err(error),
                 Err(Lost::Perhaps(error)) => GatewayError::Unreachable {
                     url: url.to_owned(),
@@ -421,11 +433,42 @@ impl<'http> Gateway<'http> {
                     error,
                 },
             };
-            match backoff.pause(self.deadline.get()) {
-                Some(pause) => std::thread::sleep(pause),
-                None => return Err(failed),
-            }
+            self.pause_after(failed, &mut backoff, endless)?;
         }
+    }
+
+    /// Makes the pause after an attempt that failed, and says so; gives the failure back if it was the last one.
+    fn pause_after(&self, failed: GatewayError, backoff: &mut Backoff, endless: bool) -> Result<(), GatewayError> {
+        let Some(patience) = self.patience.filter(|_| endless) else {
+            return match backoff.pause(self.deadline.get()) {
+                Some(pause) => {
+                    std::thread::sleep(pause);
+                    Ok(())
+                }
+                None => Err(failed),
+            };
+        };
+        match patience.unanswered(&failed.clone().into(), backoff.endless(), Instant::now()) {
+            Next::Pause { time, until, line } => {
+                self.rest(time, until, line, "Waiting for a gateway that does not answer");
+                Ok(())
+            }
+            Next::Over { .. } | Next::NotHeld => Err(failed),
+        }
+    }
+
+    fn rest(&self, time: Duration, until: Duration, line: Option<String>, status: &str) {
+        line.iter().for_each(|line| console::say(line));
+        console::extend(until, status);
+        std::thread::sleep(time);
+        self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
+    }
+
+    /// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway: nothing is known of that until
+    /// the discovery was answered.
+    fn is_told_to_come_again(&self, url: &str, answer: &Answer) -> bool {
+        let discovers = url.contains(&format!("{DISCOVERY_PATH}?"));
+        answer.status == StatusCode::SERVICE_UNAVAILABLE && !(discovers && self.patience.is_some_and(Patience::holds))
     }
 
     /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
@@ -445,10 +488,7 @@ impl<'http> Gateway<'http> {
                 seconds: held.as_secs(),
             }),
             Next::Pause { time, until, line } => {
-                line.iter().for_each(|line| console::say(line));
-                console::extend(until, "Waiting for a gateway that tells this node to come again");
-                std::thread::sleep(time);
-                self.deadline.set(patience.work());
+                self.rest(time, until, line, "Waiting for a gateway that tells this node to come again");
                 Ok(true)
             }
         }

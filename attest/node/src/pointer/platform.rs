@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
@@ -27,6 +28,8 @@ const USER_CONFIG: &str = "user.ign";
 const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw";
 /// Ignition's platform id for QEMU: the only platform that reads fw_cfg.
 const QEMU: &str = "qemu";
+/// The kernel argument of this program's own: seconds.
+const WAIT_ARGUMENT: &str = "attest-node.wait";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
@@ -37,6 +40,8 @@ pub struct Platform {
     pub config_url: bool,
     /// The file to read in preference to the platform, and to write.
     pub user_config: PathBuf,
+    /// How long the kernel command line has this node wait for a gateway that does not answer.
+    pub wait: Option<Duration>,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
     /// What the firmware says.
@@ -77,6 +82,9 @@ impl Platform {
         Self {
             config_url: argument("ignition.config.url").is_some_and(|url| !url.is_empty()),
             user_config: Path::new(variable("IGNITION_SYSTEM_CONFIG_DIR").as_deref().unwrap_or(SYSTEM_CONFIG_DIR)).join(USER_CONFIG),
+            wait: argument(WAIT_ARGUMENT)
+                .and_then(|seconds| seconds.parse().ok())
+                .map(Duration::from_secs),
             id: variable("PLATFORM_ID")
                 .or_else(|| argument("ignition.platform.id"))
                 .filter(|id| !id.is_empty()),
@@ -203,6 +211,7 @@ mod tests {
         let expect = Platform {
             config_url,
             user_config: user_config.into(),
+            wait: None,
             id: id.map(str::to_owned),
             dmi: Dmi::Other,
         };
@@ -248,6 +257,23 @@ mod tests {
         );
         check("", "IGNITION_SYSTEM_CONFIG_DIR=\"/etc/ign\"", false, "/etc/ign/user.ign", None);
         check("", "#IGNITION_SYSTEM_CONFIG_DIR=/etc/ign", false, USER, None);
+    }
+
+    #[test]
+    fn an_administrator_at_the_console_can_say_how_long_to_wait() {
+        let wait = |cmdline: &str| Platform::new(cmdline, "", Dmi::Other).wait.map(|wait| wait.as_secs());
+        assert_eq!(wait("quiet attest-node.wait=90 ignition.firstboot"), Some(90));
+        assert_eq!(wait("attest-node.wait=90 attest-node.wait=0"), Some(0));
+        for none in [
+            "",
+            "attest-node.wait",
+            "attest-node.wait=",
+            "attest-node.wait=soon",
+            "attest-node.wait=-1",
+            "xattest-node.wait=1",
+        ] {
+            assert_eq!(wait(none), None, "{none}");
+        }
     }
 
     #[test]

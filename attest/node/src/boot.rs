@@ -23,6 +23,7 @@ use crate::cloud::{Base, nitro_tpm};
 use crate::console::say;
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways, Ignition};
+use crate::entropy;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
@@ -96,6 +97,7 @@ struct Done {
 /// Runs, says on stderr how it went, and returns 0 if the node has attested or has nothing to attest to, and 1 if it has not.
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
+    entropy::wait();
     let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
     let unanswered = platform.wait.or(settings.wait);
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
@@ -205,7 +207,13 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
     if let Err(absent) = &surroundings.tpm {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {
-            return Err(absent.clone().into());
+            // Whoever gave it a token knows that it is no failure.
+            return match sources.iter().all(|source| pointer.token(source.place).is_some()) {
+                true => Ok(Work::Nothing(format!(
+                    "{absent}; the pointer config has a provisioning token, which Ignition shows"
+                ))),
+                false => Err(absent.clone().into()),
+            };
         }
     }
     let http = Http::new(trust)?;

@@ -16,6 +16,7 @@ pub mod console;
 pub mod deadline;
 pub mod delivery;
 pub mod ek_table;
+pub mod entropy;
 pub mod failure;
 pub mod gateway;
 pub mod patience;

@@ -70,6 +70,19 @@ fn there_may_be_nothing_to_do() {
         &["nothing to do", "ignition.config.url is on the kernel command line"],
     );
     check(&pointer("3.2.0", "", ""), "", &[], 0, &["nothing to do", "/config/<pool>"]);
+    // A machine without a TPM that was given a token is meant to have none.
+    let with_token = pointer(
+        "3.2.0",
+        &SOURCE.replace("/config/worker", "/config/worker?token=SECRET"),
+        &authority(),
+    );
+    check(
+        &with_token,
+        "",
+        &[],
+        0,
+        &["nothing to do", "no TPM 2.0", "has a provisioning token"],
+    );
     check(
         &pointer("3.2.0", r#"{"source":"https://a/base.ign"}"#, ""),
         "",

@@ -124,7 +124,7 @@ fn tree(distribution: &Distribution, folder: &Path) -> PathBuf {
          grep -o '\"path\":\"[^\"]*\"' /run/ignition.json | sed 's/^/@@ fetched /'\n\
          [ ! -e /oem/config.ign ] || echo \"@@ tickets on the OEM partition: $(grep -c ticket /oem/config.ign)\"\n\
          for process in /proc/[0-9]*; do\n\
-         read -r name <$process/comm && [ \"$name\" = sh ] && grep -q 'sleep 125' $process/cmdline && echo '@@ still limits the wait for the network'\n\
+         read -r name <$process/comm && {{ [ \"$name\" = sleep ] || grep -q network-online $process/cmdline; }} && echo '@@ still limits the wait for the network'\n\
          done\n\
          echo '@@ end'\nsystemctl poweroff --force --force\n"
     );

@@ -1,7 +1,7 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, say what happened.
 //!
 //! Whatever goes wrong, the boot is no worse off than without this program: the pointer is only replaced by a complete one, and
-//! the time is bounded ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
+//! the time is bounded, but for that in which Ignition waits too ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,6 +99,11 @@ struct Done {
 pub fn run(settings: Settings) -> ExitCode {
     entropy::wait();
     let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
+    if let Some(word) = &platform.wait_not_understood {
+        say(&format!(
+            "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
+        ));
+    }
     let unanswered = platform.wait.or(settings.wait);
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
     let ignition = Ignition::default();
@@ -193,6 +198,9 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         None => platform.pointer(&settings.metadata, patience.work())?,
     };
     let mut pointer = Pointer::parse(&bytes)?;
+    if let Some(limit) = pointer.wait() {
+        patience.at_most(limit.max(settings.deadline));
+    }
     let sources = pointer.sources();
     if sources.is_empty() {
         return Ok(Work::Nothing(
@@ -247,7 +255,10 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
     {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
-    attest_to_all(settings, &http, &gateways, &surroundings, patience, &mut pointer, &mut done)?;
+    // What is known of the other gateways is not lost with it.
+    if let Err(failure) = attest_to_all(settings, &http, &gateways, &surroundings, patience, &mut pointer, &mut done) {
+        done.failed.push(failure);
+    }
     done.write(&mut pointer);
     done.gateways = Some(Gateways::new(http, to_tell));
     Ok(Work::Done(done.into()))
@@ -286,6 +297,7 @@ fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
+        patience.answered(Instant::now());
         match Gateway::patiently(http, &source.base, share, patience).discover(&source.pool) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
@@ -377,6 +389,7 @@ fn attest_to_all(
         for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
             let share = patience.work().share(left);
             left -= 1;
+            patience.answered(Instant::now());
             let target = Target {
                 gateway: &Gateway::patiently(http, &source.base, share, patience),
                 takes,

@@ -11,12 +11,15 @@ pub fn say(line: &str) {
     eprintln!("attest-node: {line}");
 }
 
-/// Has systemd wait for so long from now, if it started this program: more than its unit's `TimeoutStartSec=` allows.
+/// What is kept for the time after the last moment of the work: a line on the console, and a word to the gateway.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+
+/// Has systemd wait for so long from now, and a moment more, if it started this program: more than its unit's `TimeoutStartSec=` allows.
 ///
 /// The message is sd_notify(3)'s `EXTEND_TIMEOUT_USEC=`. What cannot be sent is not worth a line: then the unit's time holds.
 pub fn extend(time: Duration, status: &str) {
     if let Some(socket) = env::var_os("NOTIFY_SOCKET") {
-        let message = format!("EXTEND_TIMEOUT_USEC={}\nSTATUS={status}\n", time.as_micros());
+        let message = format!("EXTEND_TIMEOUT_USEC={}\nSTATUS={status}\n", (time + LAST_WORDS).as_micros());
         let _ = notify(socket.as_bytes(), message.as_bytes());
     }
 }

@@ -25,7 +25,6 @@ const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-node.se
 pub struct Patience {
     silence: Duration,
     most: Duration,
-    unanswered: Option<Duration>,
     state: Mutex<State>,
 }
 
@@ -36,10 +35,23 @@ struct State {
     told: Option<Duration>,
     since: Option<Instant>,
     times: u32,
+    held: u32,
     said: Option<Instant>,
+    /// The most time without an answer, if there is a limit.
+    unanswered: Option<Duration>,
     /// Since when there has been no answer.
     unanswered_since: Option<Instant>,
     gave_up: bool,
+}
+
+impl State {
+    /// The time without an answer is nobody's "come again".
+    fn answered(&mut self, now: Instant) {
+        let silent = self.unanswered_since.take().map(|since| now.saturating_duration_since(since));
+        if let (Some(silent), Some(since)) = (silent, self.since) {
+            self.since = Some(since.checked_add(silent).unwrap_or(since));
+        }
+    }
 }
 
 /// A gateway's wish that this node come again.
@@ -82,13 +94,14 @@ impl Patience {
         Self {
             silence,
             most: most.min(Duration::from_secs(HOLD_LIMIT_SECONDS)),
-            unanswered,
             state: Mutex::new(State {
                 deadline: Deadline::after(silence),
                 told: None,
                 since: None,
                 times: 0,
+                held: 0,
                 said: None,
+                unanswered,
                 unanswered_since: None,
                 gave_up: false,
             }),
@@ -120,10 +133,28 @@ impl Patience {
         self.lock().times
     }
 
+    /// How often it was because a gateway has told it to come again.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.lock().held
+    }
+
+    /// Has a gateway that does not answer waited for no longer than that: Ignition waits no longer either, or not for that server.
+    pub fn at_most(&self, limit: Duration) {
+        let mut state = self.lock();
+        state.unanswered = Some(state.unanswered.map_or(limit, |before| before.min(limit)));
+    }
+
+    /// The time that each piece of this node's own work has.
+    #[must_use]
+    pub const fn silence(&self) -> Duration {
+        self.silence
+    }
+
     /// What to do about a gateway that says at `now` that this node should come again.
     pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> Next {
         let mut state = self.lock();
-        state.unanswered_since = None;
+        state.answered(now);
         let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
         if limit.is_zero() && state.since.is_none() {
             return Next::NotHeld;
@@ -133,6 +164,7 @@ impl Patience {
         if left.is_zero() {
             return Next::Over { held };
         }
+        state.held = state.held.saturating_add(1);
         let says = || line(again, held, left);
         self.pause(&mut state, again.pause.min(left), now, says)
     }
@@ -141,7 +173,7 @@ impl Patience {
     pub fn unanswered(&self, failure: &Failure, pause: Duration, now: Instant) -> Next {
         let mut state = self.lock();
         let waited = now.saturating_duration_since(*state.unanswered_since.get_or_insert(now));
-        let left = self.unanswered.map(|limit| limit.saturating_sub(waited));
+        let left = state.unanswered.map(|limit| limit.saturating_sub(waited));
         if left.is_some_and(|left| left.is_zero()) {
             state.gave_up = true;
             return Next::Over { held: waited };
@@ -156,10 +188,10 @@ impl Patience {
         self.pause(&mut state, left.map_or(pause, |left| pause.min(left)), now, says)
     }
 
-    /// Takes note that a gateway answers.
-    pub fn answered(&self) {
+    /// Takes note that a gateway answers at `now`, or that another one is asked from now on.
+    pub fn answered(&self, now: Instant) {
         let mut state = self.lock();
-        state.unanswered_since = None;
+        state.answered(now);
         state.gave_up = false;
     }
 
@@ -347,19 +379,34 @@ mod tests {
         assert!(line.unwrap_or_default().contains("for 25 s at most"));
         assert!(matches!(at(20), Next::Pause { time, .. } if time.as_secs() == 5));
         // It has answered: what is past is past.
-        patience.answered();
+        patience.answered(start + Duration::from_secs(21));
         assert!(matches!(at(24), Next::Pause { .. }));
         assert!(matches!(at(48), Next::Pause { .. }));
         assert!(!patience.gave_up());
         assert!(matches!(at(49), Next::Over { held } if held == limit));
         assert!(patience.gave_up());
-        patience.answered();
+        patience.answered(start);
         assert!(!patience.gave_up());
         // Who says "come again" has answered.
         let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
         assert!(matches!(unanswered(&patience, start), Next::Pause { .. }));
         assert!(matches!(come_again(&patience, start + Duration::from_secs(24)), Next::Pause { .. }));
         assert!(matches!(unanswered(&patience, start + Duration::from_secs(48)), Next::Pause { .. }));
+    }
+
+    #[test]
+    fn time_without_an_answer_is_not_counted_as_the_pools() {
+        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        patience.told(100);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
+        assert!(matches!(unanswered(&patience, after(10)), Next::Pause { .. }));
+        // Off for an hour, and back.
+        assert!(matches!(come_again(&patience, after(3610)), Next::Pause { .. }));
+        assert!(matches!(come_again(&patience, after(3699)), Next::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(come_again(&patience, after(3700)), Next::Over { held } if held.as_secs() == 100));
+        assert_eq!((patience.times(), patience.held()), (4, 3));
     }
 
     #[test]

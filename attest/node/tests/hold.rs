@@ -28,8 +28,17 @@ fn site(hold_seconds: Option<u64>, instead: impl Fn(&str, usize) -> Option<Inste
 }
 
 fn problem(status: u16, code: &str) -> Option<Instead> {
-    let body = json!({"type": "t", "title": "T", "status": status, "code": code, "next_step": "n"});
-    Some(Some((status, String::new(), body.to_string())))
+    Some(Some((status, String::new(), document(status, code))))
+}
+
+fn document(status: u16, code: &str) -> String {
+    let kind = format!("urn:attestation-gateway:problem:{code}");
+    json!({"type": kind, "title": "T", "status": status, "code": code, "next_step": "n"}).to_string()
+}
+
+/// The gateway's, with the seconds until then.
+fn come_again(seconds: u32) -> Option<Instead> {
+    Some(Some((503, format!("Retry-After: {seconds}\r\n"), document(503, "unavailable"))))
 }
 
 struct Run {
@@ -105,6 +114,7 @@ fn check_held(path: &'static str, answer: fn() -> Option<Instead>) {
 
 #[test]
 fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
+    check_held("/v1/attest", || problem(503, "unavailable"));
     check_held(CHALLENGE, || problem(503, "unavailable"));
     check_held(EVIDENCE, || problem(503, "unavailable"));
 }
@@ -113,7 +123,7 @@ fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
 fn each_come_again_starts_the_time_for_silence_anew() {
     // Nine seconds are gone at least, and no more than 4.5 since the last answer, before one is lost: after it, two are waited at most.
     let (_gateway, metadata) = site(None, |path, before| match (path, before) {
-        (CHALLENGE, 0..3) => Some(Some((503, "Retry-After: 3\r\n".to_owned(), String::new()))),
+        (CHALLENGE, 0..3) => come_again(3),
         (CHALLENGE, 3) => Some(None),
         _ => None,
     });
@@ -146,8 +156,50 @@ fn a_gateway_that_does_not_answer_is_waited_for_and_not_given_up() {
         check_waited_for(path, || None);
         check_waited_for(path, || Some((500, String::new(), String::new())));
     }
-    // What stands before a gateway that is not there yet says 503 too, without being asked how long nodes wait.
+    // What stands before a gateway that is not there says 503 too, whatever the pool says of those that are told to come again.
     check_waited_for("/v1/attest", || Some((503, String::new(), String::new())));
+    check_waited_for(CHALLENGE, || {
+        Some((503, String::new(), "<html>no server is available</html>".to_owned()))
+    });
+}
+
+#[test]
+fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
+    // A path-routing proxy before a Machine Config Server.
+    let (gateway, metadata) = site(None, |path, _| {
+        (path != "/config/worker").then(|| Some((503, String::new(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    assert!(run.success && run.written.is_none(), "{}", run.stderr);
+    let last = run.stderr.lines().last().unwrap();
+    assert!(
+        last.contains("nothing to do: no source is an attestation gateway") && last.contains("has configs all the same"),
+        "{last}"
+    );
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
+}
+
+#[test]
+fn what_ignition_fetches_by_a_proxy_is_not_waited_for_without_end() {
+    let (gateway, _) = site(Some(LONG), |_, _| Some(None));
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["version"] = json!("3.1.0");
+    pointer["ignition"]["proxy"] = json!({"httpsProxy": "http://proxy.example:3128"});
+    let run = run(&google(Some(pointer.to_string())), &["--deadline", "2"]);
+    run.failed(&["[gateway-unreachable]"]);
+    assert!(run.took < Duration::from_secs(30), "{:?}", run.took);
+}
+
+#[test]
+fn answers_that_are_lost_each_time_are_not_asked_for_for_ever() {
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before % 2) {
+        (EVIDENCE, 0) => Some(None),
+        (EVIDENCE, _) => problem(403, "challenge-spent"),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "20"]).failed(&["[challenge-spent]"]);
+    let asked = gateway.told.lock().unwrap().iter().filter(|(path, _)| path == CHALLENGE).count();
+    assert_eq!(asked, 3);
 }
 
 /// Where the administrator has said how long: by the unit or on the kernel command line.
@@ -210,13 +262,13 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     expect["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": "held-too-long"}]);
     assert_eq!(run.written.unwrap(), expect);
     assert!(expect.to_string().contains(TOKEN));
-    // And systemd has been told that this takes longer: the pause, and a minute.
+    // And systemd has been told that this takes longer: the pause, a minute, and a moment for the last words.
     let mut buffer = [0; 512];
     let length = systemd.recv(&mut buffer).unwrap();
     let message = String::from_utf8(buffer[..length].to_vec()).unwrap();
     let extended = message.lines().find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
     let extended: u64 = extended.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
-    assert!((60_000_000..=62_000_000).contains(&extended), "{message}");
+    assert!((80_000_000..=82_000_000).contains(&extended), "{message}");
 }
 
 #[test]
@@ -266,7 +318,7 @@ fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
 #[test]
 fn a_node_comes_back_when_it_is_told_to() {
     let (_gateway, metadata) = site(None, |path, before| {
-        (path == CHALLENGE && before == 0).then(|| Some((503, "Retry-After: 2\r\n".to_owned(), String::new())))
+        (path == CHALLENGE && before == 0).then(|| come_again(2)).flatten()
     });
     let run = run(&metadata, &["--deadline", "10"]);
     run.attested();
@@ -291,7 +343,7 @@ fn two_sources(lasts: u64, again: fn() -> Option<Instead>) -> (usize, Run, [Valu
         _ => None,
     });
     let second = Gateway::answering(&json!(["gcp"]), &task, Some(LONG), move |path, before| match (path, before) {
-        (CHALLENGE, 0) => Some(Some((503, "Retry-After: 3\r\n".to_owned(), String::new()))),
+        (CHALLENGE, 0) => come_again(3),
         (EVIDENCE, _) => ticket(7, LONG),
         _ => None,
     });

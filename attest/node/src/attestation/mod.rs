@@ -106,7 +106,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
             "enable the TPM 2.0; in a cloud, give the instance what its evidence needs: see docs/evidence",
         ));
     }
-    let (mut challenges, mut held) = (0, gateway.held());
+    let (mut challenges, mut held, mut waited) = (0, gateway.held(), gateway.waited());
     loop {
         challenges += 1;
         let (challenge, server_key) = gateway.challenge(&request)?;
@@ -135,9 +135,10 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
                 });
             }
             Err(GatewayError::Refused(problem)) if WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {
-                // A challenge that was lost because this node was to come again does not count: its patience bounds those.
-                if gateway.held() > held {
-                    (challenges, held) = (0, gateway.held());
+                // A challenge that was lost because this node was to come again does not count: its patience bounds those. Nor does one that
+                // expired while there was no gateway.
+                if gateway.held() > held || (problem.code == "challenge-expired" && gateway.waited() > waited) {
+                    (challenges, held, waited) = (0, gateway.held(), gateway.waited());
                 } else if challenges >= CHALLENGES_LIMIT {
                     return Err(GatewayError::Refused(problem).into());
                 }

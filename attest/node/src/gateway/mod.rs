@@ -43,6 +43,8 @@ const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 const CONFIG_LIMIT: Duration = Duration::from_secs(120);
 /// Longest `Retry-After` that is heeded, seconds: what comes back sooner than that does no harm.
 const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
+/// What the `type` of a gateway's problem documents begins with.
+const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 /// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable"];
 
@@ -271,9 +273,15 @@ impl<'http> Gateway<'http> {
         self.deadline.get()
     }
 
-    /// How often this node has waited for gateways.
+    /// How often gateways have told this node to come again.
     #[must_use]
     pub fn held(&self) -> u32 {
+        self.patience.map_or(0, Patience::held)
+    }
+
+    /// How often this node has waited for gateways, for that reason or because they did not answer.
+    #[must_use]
+    pub fn waited(&self) -> u32 {
         self.patience.map_or(0, Patience::times)
     }
 
@@ -284,7 +292,17 @@ impl<'http> Gateway<'http> {
     pub fn discover(&self, pool: &str) -> Result<Discovered, GatewayError> {
         // A pool's name needs no escaping; a gateway of an earlier release does not look at it.
         let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}"));
-        let answer = self.exchange(&url, ANSWER, &[], || self.http.client.get(&url))?;
+        let answer = loop {
+            match self.exchange(&url, ANSWER, &[], || self.http.client.get(&url)) {
+                // Errors for this path only: nothing that a node would have to wait for, since its config is there.
+                Err(error @ GatewayError::Failing { .. }) if self.waits_without_end() => {
+                    if self.gives_configs(pool) {
+                        return Ok(Discovered::Other(format!("{error}, and has configs all the same")));
+                    }
+                }
+                answer => break answer?,
+            }
+        };
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
         }
@@ -369,6 +387,19 @@ impl<'http> Gateway<'http> {
         self.exchange(&url, ANSWER, &[], request).map(drop)
     }
 
+    /// Whether a request for the pool's config is answered with something else than an error of the server's.
+    fn gives_configs(&self, pool: &str) -> bool {
+        let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
+        let request = self.http.client.head(&url).header(ACCEPT, "*/*");
+        self.attempt(&url, ANSWER, request)
+            .is_ok_and(|answer| !answer.status.is_server_error())
+    }
+
+    /// Whether the failure that was the last one was not, for an administrator's limit or the pool's.
+    fn waits_without_end(&self) -> bool {
+        self.patience.is_some_and(|patience| patience.holds() && !patience.gave_up())
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
@@ -399,13 +430,14 @@ impl<'http> Gateway<'http> {
     fn exchange(&self, url: &str, bounds: Bounds, spent: &[&str], request: impl Fn() -> RequestBuilder) -> Result<Answer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
+        let began = Instant::now();
         loop {
             attempts += 1;
             // Whoever does not want this node to wait when it says "come again" is not waited for without end.
             let mut endless = true;
             let failed = match self.attempt(url, bounds, request()) {
                 Ok(answer)
-                    if self.is_told_to_come_again(url, &answer) && {
+                    if is_told_to_come_again(&answer) && {
                         endless = self.waits(url, &answer, &mut backoff, attempts)?;
                         endless
                     } =>
@@ -421,11 +453,12 @@ impl<'http> Gateway<'http> {
                     status: answer.status.as_u16(),
                 },
                 Ok(answer) => {
-                    self.patience.iter().for_each(|patience| patience.answered());
+                    self.patience.iter().for_each(|patience| patience.answered(Instant::now()));
                     return Ok(answer);
                 }
-                // Ignition asks again after these, too; a certificate can be replaced, and a clock set.
-                Err(Lost::Surely(error @ GatewayError::Tls(_))) if self.patience.is_some() => error,
+                Err(Lost::Surely(GatewayError::Tls(problem))) if self.patience.is_some() && may_pass(url, &problem) => {
+                    GatewayError::Tls(problem)
+                }
                 Err(Lost::Surely(error)) => return Err(error),
                 Err(Lost::Perhaps(error)) => GatewayError::Unreachable {
                     url: url.to_owned(),
@@ -433,6 +466,10 @@ impl<'http> Gateway<'http> {
                     error,
                 },
             };
+            let asked_long = self.patience.is_some_and(|patience| began.elapsed() >= patience.silence());
+            if asked_long && discovers(url) && matches!(failed, GatewayError::Failing { .. }) {
+                return Err(failed);
+            }
             self.pause_after(failed, &mut backoff, endless)?;
         }
     }
@@ -462,13 +499,6 @@ impl<'http> Gateway<'http> {
         console::extend(until, status);
         std::thread::sleep(time);
         self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
-    }
-
-    /// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway: nothing is known of that until
-    /// the discovery was answered.
-    fn is_told_to_come_again(&self, url: &str, answer: &Answer) -> bool {
-        let discovers = url.contains(&format!("{DISCOVERY_PATH}?"));
-        answer.status == StatusCode::SERVICE_UNAVAILABLE && !(discovers && self.patience.is_some_and(Patience::holds))
     }
 
     /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
@@ -544,6 +574,22 @@ struct AConfig {
 struct AVersion {
     #[serde(rename = "version")]
     _version: String,
+}
+
+/// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway.
+fn is_told_to_come_again(answer: &Answer) -> bool {
+    answer.status == StatusCode::SERVICE_UNAVAILABLE && problem(answer).is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE))
+}
+
+/// Whether a request is that for what the server is: nothing is known of it yet.
+fn discovers(url: &str) -> bool {
+    url.contains(&format!("{DISCOVERY_PATH}?"))
+}
+
+/// Whether a server's certificate that is refused may be accepted later: its dates have their time, or this node's clock; and a gateway's can be
+/// replaced. A server that may be no gateway at all is not waited for, since Ignition may trust it otherwise than this program.
+fn may_pass(url: &str, problem: &TlsProblem) -> bool {
+    matches!(problem.code(), "tls-not-yet-valid" | "tls-expired") || !discovers(url)
 }
 
 /// The problem document in an answer, if it has one.

@@ -9,6 +9,8 @@ pub mod platform;
 pub mod source;
 pub mod write;
 
+use std::time::Duration;
+
 use attest::protocol::NOT_ATTESTED_HEADER;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -120,15 +122,34 @@ impl Pointer {
             .pointer("/ignition/config/replace")
             .map(|resource| (Place::Replace, resource));
         let merges = merges.iter().enumerate().map(|(index, resource)| (Place::Merge(index), resource));
+        // Ignition looks at no merge where there is something to replace the config by.
+        let replaces = |(_, resource): &(Place, &Value)| resource.get("source").is_some_and(|source| !source.is_null());
+        let only = replace.is_some_and(|replace| replaces(&replace));
         replace
             .into_iter()
-            .chain(merges)
+            .chain(merges.filter(|_| !only))
             .filter_map(|(place, resource)| {
                 let (base, pool) = gateway_of(resource.get("source")?.as_str()?)?;
                 Some(Source { place, pool, base })
             })
             .take(SOURCES_LIMIT)
             .collect()
+    }
+
+    /// How long Ignition waits for its sources at most, if the pointer says so; `Duration::ZERO` if it has them fetched by a proxy, which this
+    /// program does not use.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        let proxy = self.config.pointer("/ignition/proxy").and_then(Value::as_object);
+        if proxy.is_some_and(|proxy| {
+            ["httpProxy", "httpsProxy"]
+                .iter()
+                .any(|name| proxy.get(*name).is_some_and(|url| !url.is_null()))
+        }) {
+            return Some(Duration::ZERO);
+        }
+        let total = self.config.pointer("/ignition/timeouts/httpTotal").and_then(Value::as_u64);
+        total.filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
 
     /// The provisioning token that a source carries, in its URL or in a header; `None` if it has none, or more than one credential: the
@@ -295,6 +316,25 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
     }
 
+    fn check_wait(members: &str, expect: Option<u64>) {
+        let pointer = Pointer::parse(format!(r#"{{"ignition":{{"version":"3.4.0"{members}}}}}"#).as_bytes()).unwrap();
+        assert_eq!(pointer.wait(), expect.map(Duration::from_secs), "{members}");
+    }
+
+    #[test]
+    fn what_ignition_does_not_wait_for_is_not_waited_for() {
+        check_wait("", None);
+        check_wait(r#","timeouts":{"httpTotal":90}"#, Some(90));
+        check_wait(r#","timeouts":{"httpTotal":0,"httpResponseHeaders":5}"#, None);
+        check_wait(r#","proxy":{"noProxy":["a"]}"#, None);
+        check_wait(r#","proxy":{"httpsProxy":null}"#, None);
+        check_wait(
+            r#","proxy":{"httpsProxy":"https://proxy.example"},"timeouts":{"httpTotal":90}"#,
+            Some(0),
+        );
+        check_wait(r#","proxy":{"httpProxy":"http://proxy.example"}"#, Some(0));
+    }
+
     fn check_ticket(before: &Value, place: Place, after: &Value) {
         let mut pointer = pointer(before);
         pointer.set_ticket(place, "ticket.abc");
@@ -394,23 +434,19 @@ mod tests {
 
     #[test]
     fn all_sources_are_found() {
-        let config = json!({ "ignition": { "version": "3.4.0", "config": {
-            "merge": [{"source": "https://a/config/worker"}, {"source": "data:,{}"}, {}, {"source": null}, 7, {"source": "https://b/x/config/gpu"}],
-            "replace": {"source": "https://c/config/master"},
-        } } });
-        let found: Vec<(Place, String)> = pointer(&config)
-            .sources()
-            .into_iter()
-            .map(|source| (source.place, source.pool))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (Place::Replace, "master".to_owned()),
-                (Place::Merge(0), "worker".to_owned()),
-                (Place::Merge(5), "gpu".to_owned())
-            ]
-        );
+        let merges = json!([{"source": "https://a/config/worker"}, {"source": "data:,{}"}, {}, {"source": null}, 7, {"source": "https://b/x/config/gpu"}]);
+        let check = |replace: Value, expect: &[(Place, &str)]| {
+            let config = json!({"ignition": {"version": "3.4.0", "config": {"merge": merges, "replace": replace}}});
+            let sources = pointer(&config).sources();
+            let found: Vec<(Place, &str)> = sources.iter().map(|source| (source.place, source.pool.as_str())).collect();
+            assert_eq!(found, expect, "{config}");
+        };
+        let both = [(Place::Merge(0), "worker"), (Place::Merge(5), "gpu")];
+        check(Value::Null, &both);
+        check(json!({"source": null}), &both);
+        // Ignition looks at no merge then, wherever the other leads.
+        check(json!({"source": "https://c/config/master"}), &[(Place::Replace, "master")]);
+        check(json!({"source": "data:,{}"}), &[]);
         assert!(pointer(&json!({"ignition": {"version": "3.4.0"}})).sources().is_empty());
         assert!(
             pointer(&json!({"ignition": {"version": "3.4.0", "config": {"merge": {}, "replace": []}}}))

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
 use crate::deadline::Deadline;
+use crate::failure::printable;
 use crate::tpm::device;
 
 use super::{POINTER_LIMIT_BYTES, PointerError};
@@ -42,6 +43,8 @@ pub struct Platform {
     pub user_config: PathBuf,
     /// How long the kernel command line has this node wait for a gateway that does not answer.
     pub wait: Option<Duration>,
+    /// What it says of that, if it is no number of seconds.
+    pub wait_not_understood: Option<String>,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
     /// What the firmware says.
@@ -79,12 +82,12 @@ impl Platform {
                 .map(|value| value.trim_matches(['"', '\'']).to_owned())
                 .filter(|value| !value.is_empty())
         };
+        let wait = argument(WAIT_ARGUMENT);
         Self {
             config_url: argument("ignition.config.url").is_some_and(|url| !url.is_empty()),
             user_config: Path::new(variable("IGNITION_SYSTEM_CONFIG_DIR").as_deref().unwrap_or(SYSTEM_CONFIG_DIR)).join(USER_CONFIG),
-            wait: argument(WAIT_ARGUMENT)
-                .and_then(|seconds| seconds.parse().ok())
-                .map(Duration::from_secs),
+            wait: wait.as_deref().and_then(seconds),
+            wait_not_understood: wait.filter(|word| seconds(word).is_none()).map(|word| printable(&word)),
             id: variable("PLATFORM_ID")
                 .or_else(|| argument("ignition.platform.id"))
                 .filter(|id| !id.is_empty()),
@@ -180,6 +183,11 @@ fn read(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PointerError> {
     }
 }
 
+/// Seconds, as `90` or `90s`.
+fn seconds(word: &str) -> Option<Duration> {
+    word.strip_suffix('s').unwrap_or(word).parse().ok().map(Duration::from_secs)
+}
+
 fn small_file(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
@@ -212,6 +220,7 @@ mod tests {
             config_url,
             user_config: user_config.into(),
             wait: None,
+            wait_not_understood: None,
             id: id.map(str::to_owned),
             dmi: Dmi::Other,
         };
@@ -261,19 +270,21 @@ mod tests {
 
     #[test]
     fn an_administrator_at_the_console_can_say_how_long_to_wait() {
-        let wait = |cmdline: &str| Platform::new(cmdline, "", Dmi::Other).wait.map(|wait| wait.as_secs());
-        assert_eq!(wait("quiet attest-node.wait=90 ignition.firstboot"), Some(90));
-        assert_eq!(wait("attest-node.wait=90 attest-node.wait=0"), Some(0));
-        for none in [
-            "",
-            "attest-node.wait",
-            "attest-node.wait=",
-            "attest-node.wait=soon",
-            "attest-node.wait=-1",
-            "xattest-node.wait=1",
-        ] {
-            assert_eq!(wait(none), None, "{none}");
-        }
+        let check = |cmdline: &str, expect: Option<u64>, not_understood: Option<&str>| {
+            let platform = Platform::new(cmdline, "", Dmi::Other);
+            assert_eq!(platform.wait.map(|wait| wait.as_secs()), expect, "{cmdline}");
+            assert_eq!(platform.wait_not_understood.as_deref(), not_understood, "{cmdline}");
+        };
+        check("quiet attest-node.wait=90 ignition.firstboot", Some(90), None);
+        check("attest-node.wait=90s", Some(90), None);
+        check("attest-node.wait=90 attest-node.wait=0", Some(0), None);
+        check("", None, None);
+        check("attest-node.wait", None, None);
+        check("xattest-node.wait=1", None, None);
+        check("attest-node.wait=soon", None, Some("soon"));
+        check("attest-node.wait=2min", None, Some("2min"));
+        check("attest-node.wait=-1", None, Some("-1"));
+        check("attest-node.wait=", None, Some(""));
     }
 
     #[test]

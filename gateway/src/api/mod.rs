@@ -168,7 +168,7 @@ impl Gateway {
 
     async fn take_back(&self, record: &Record) -> bool {
         self.store.give_back(&record.id).await.unwrap_or_else(|error| {
-            // The next start finds it among what is pending.
+            // The next start finds it among what is pending, and in the log that it was refused, or is not recorded.
             tracing::error!(%error, decision = record.id, "cannot give back what was used up for nothing");
             true
         })

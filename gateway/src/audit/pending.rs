@@ -1,33 +1,47 @@
 //! What was used up and claimed when the gateway was killed: whether anybody got anything for it stands in the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::Verdict;
 use crate::store::{Pending, Store, StoreError};
 
 /// What came of the decisions that were pending at a start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// Given back: their decisions are not in the log, so nobody got anything.
+    /// Given back: their decisions are not in the log, or are refused there, so nobody got anything.
     pub given_back: usize,
     /// Used up for good, although their decisions are not in the log: it does not reach back to their time.
     pub kept: usize,
 }
 
-/// Of a line, what says which decision it is and when it was made.
+/// Of a line, what says which decision it is, when it was made, and whether anything was given.
 #[derive(Deserialize)]
 struct Head {
     at: u64,
     id: String,
+    /// Whatever it is: a line whose verdict cannot be read is there all the same.
+    #[serde(default)]
+    verdict: Value,
 }
 
-/// Settles the decisions that are in the log, and gives back what those took that are not. Called with the log open, so that nobody else
-/// writes to it, and before anything else is used up. Where the log begins too late to tell, nothing is given back: what may have been
-/// served is never good twice.
+/// What the log says of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Something was given.
+    Given,
+    /// It came to a refusal after all, and what it had taken could not be given back.
+    Refused,
+}
+
+/// Settles the decisions that are in the log and gave something, and gives back what those took that are not there, or are refused. Called
+/// with the log open, so that nobody else writes to it, and before anything else is used up. Where the log begins too late to tell, nothing
+/// is given back: what may have been served is never good twice.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -42,9 +56,10 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, 
         source,
     })?;
     for Pending { decision, at } in pending {
-        if recorded.contains(&decision) {
+        let outcome = recorded.get(&decision);
+        if outcome == Some(&Outcome::Given) {
             store.settle(&decision);
-        } else if began.is_some_and(|began| began < at) {
+        } else if outcome == Some(&Outcome::Refused) || began.is_some_and(|began| began < at) {
             store.give_back(&decision).await?;
             resolved.given_back += 1;
         } else {
@@ -55,17 +70,23 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, 
     Ok(resolved)
 }
 
-/// When the log begins, and which of the decisions are in it. A line that cannot be read is none of this gateway's.
-fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeSet<String>)> {
+/// When the log begins, and what it says of those of the decisions that are in it. A line that cannot be read is none of this gateway's.
+fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeMap<String, Outcome>)> {
     let wanted: BTreeSet<&str> = pending.iter().map(|pending| pending.decision.as_str()).collect();
-    let (mut began, mut recorded) = (None, BTreeSet::new());
+    let (mut began, mut recorded) = (None, BTreeMap::new());
     for line in BufReader::new(File::open(log)?).split(b'\n') {
-        let Ok(Head { at, id }) = serde_json::from_slice(&line?) else {
+        let Ok(Head { at, id, verdict }) = serde_json::from_slice(&line?) else {
             continue;
         };
         began.get_or_insert(at);
         if wanted.contains(id.as_str()) {
-            recorded.insert(id);
+            let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
+            // If there are two, one that gave something counts.
+            if refused {
+                recorded.entry(id).or_insert(Outcome::Refused);
+            } else {
+                recorded.insert(id, Outcome::Given);
+            }
         }
     }
     Ok((began, recorded))
@@ -107,15 +128,42 @@ mod tests {
         good
     }
 
+    fn line(at: u64, id: &str) -> String {
+        format!("{{\"at\":{at},\"id\":\"{id}\",\"more\":{{}}}}\n")
+    }
+
+    /// The decision was recorded, and nothing was given.
+    fn refused(at: u64) -> String {
+        format!("{{\"at\":{at},\"id\":\"d1\",\"verdict\":\"refused\"}}\n")
+    }
+
     #[tokio::test]
     async fn a_use_is_given_back_only_where_the_log_can_tell_that_nobody_got_anything() {
-        let line = |at: u64, id: &str| format!("{{\"at\":{at},\"id\":\"{id}\",\"more\":{{}}}}\n");
         assert!(good_again(&line(9, "d0")).await);
         assert!(good_again(&(line(9, "d0") + &line(10, "d2"))).await);
         assert!(good_again(&("no line\n".to_owned() + &line(9, "d0"))).await);
         assert!(!good_again(&(line(9, "d0") + &line(10, "d1"))).await, "it is recorded");
+        for twice in [line(9, "d1") + &refused(10), refused(9) + &line(10, "d1")] {
+            assert!(
+                !good_again(&twice).await,
+                "something was given, whatever else says that it was refused"
+            );
+        }
         assert!(!good_again(&line(10, "d0")).await, "the log may have been rotated in that second");
         assert!(!good_again(&line(11, "d0")).await);
         assert!(!good_again("").await);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_given_back_to_who_was_refused_is_given_back_at_the_start() {
+        assert!(good_again(&(line(9, "d0") + &refused(10))).await);
+        assert!(
+            good_again(&refused(10)).await,
+            "the log need not reach further back: it says it itself"
+        );
+        for verdict in ["\"trusted\"", "\"served\"", "\"granted\"", "null", "7"] {
+            let given = format!("{{\"at\":10,\"id\":\"d1\",\"verdict\":{verdict}}}\n");
+            assert!(!good_again(&(line(9, "d0") + &given)).await, "{verdict}");
+        }
     }
 }

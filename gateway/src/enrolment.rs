@@ -190,7 +190,8 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
     };
     match insert(store, Kind::NameOf, reverse, pending).await? {
         Some(known) if known.value != name => {
-            if owner.is_none() {
+            // For a decision, it is given back with it.
+            if owner.is_none() && pending.is_none() {
                 store.remove(Kind::Name, name).await?;
             }
             Err(EnrolmentError::OtherName {
@@ -425,6 +426,30 @@ mod tests {
             "its old machine"
         );
         claim_name(&store, "b", &node(3), None).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_name_that_the_administrator_gives_stays_though_a_claim_of_it_comes_to_nothing() {
+        let (_folder, store) = store();
+        let pending = Pending {
+            decision: "d".to_owned(),
+            at: 0,
+        };
+        claim_name(&store, "a", &node(1), Some(&pending)).await.unwrap();
+        allow(&store, ek(1), named("a"), false).await.unwrap();
+        store.give_back("d").await.unwrap();
+        assert_eq!(names(&store).await.unwrap(), [("a".to_owned(), node(1).to_string())]);
+        assert!(matches!(
+            claim_name(&store, "b", &node(1), None).await,
+            Err(EnrolmentError::OtherName { .. })
+        ));
+        // Who has a name already, and claims another that the administrator gives to nobody else: it is free again.
+        assert!(matches!(
+            claim_name(&store, "b", &node(1), Some(&pending)).await,
+            Err(EnrolmentError::OtherName { .. })
+        ));
+        store.give_back("d").await.unwrap();
+        claim_name(&store, "b", &node(2), None).await.unwrap();
     }
 
     #[tokio::test]

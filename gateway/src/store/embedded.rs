@@ -378,8 +378,19 @@ fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, r
 fn put(connection: &Connection, kind: Kind, entry: &Entry) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
-        .execute(params![kind.as_str(), entry.id, entry.value])
-        .map(|_| ())
+        .execute(params![kind.as_str(), entry.id, entry.value])?;
+    held::overwritten(connection, kind, &entry.id)
+}
+
+fn remove(connection: &Connection, kind: Kind, id: &str) -> Result<bool, rusqlite::Error> {
+    if kind == Kind::Token {
+        uses::forget(connection, Kind::TokenUse, id)?;
+    }
+    held::overwritten(connection, kind, id)?;
+    connection
+        .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
+        .execute(params![kind.as_str(), id])
+        .map(|rows| rows > 0)
 }
 
 #[async_trait]
@@ -433,6 +444,10 @@ impl Store for Embedded {
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
         self.transact(move |connection| {
             if let Some(existing) = get(connection, kind, &entry.id)? {
+                // Whoever writes the same has it written, too.
+                if existing == entry {
+                    held::overwritten(connection, kind, &entry.id)?;
+                }
                 return Ok(Some(existing));
             }
             connection
@@ -444,7 +459,8 @@ impl Store for Embedded {
     }
 
     async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
-        self.transact(move |connection| put(connection, kind, &entry)).await
+        self.transact(move |connection| whole(connection, || put(connection, kind, &entry)))
+            .await
     }
 
     async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
@@ -454,16 +470,8 @@ impl Store for Embedded {
 
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        self.transact(move |connection| {
-            if kind == Kind::Token {
-                uses::forget(connection, Kind::TokenUse, &id)?;
-            }
-            connection
-                .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
-                .execute(params![kind.as_str(), id])
-                .map(|rows| rows > 0)
-        })
-        .await
+        self.transact(move |connection| whole(connection, || remove(connection, kind, &id)))
+            .await
     }
 
     async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {

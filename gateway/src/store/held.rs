@@ -83,6 +83,14 @@ pub(super) fn settle(connection: &Connection, decision: &str) -> Result<(), rusq
     Ok(())
 }
 
+/// Somebody has written the entry, or removed it, and not for a decision: that stays, whatever becomes of the decisions that stood on it.
+pub(super) fn overwritten(connection: &Connection, kind: Kind, id: &str) -> Result<(), rusqlite::Error> {
+    connection
+        .prepare_cached("DELETE FROM pending_entries WHERE kind = ?1 AND id = ?2")?
+        .execute(params![kind.as_str(), id])
+        .map(drop)
+}
+
 /// The decision came to nothing: what it has written is gone, unless others stand on it, or it is something else by now. Says whether it has
 /// written anything.
 pub(super) fn give_back(connection: &Connection, decision: &str) -> Result<bool, rusqlite::Error> {

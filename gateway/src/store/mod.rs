@@ -305,7 +305,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How often something was used; 0 also when its uses are forgotten.
     async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError>;
 
-    /// Writes an entry if there is none with that id; gives the one there is otherwise.
+    /// Writes an entry if there is none with that id; gives the one there is otherwise. What this, [`Store::put`], [`Store::change`] or
+    /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
     async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 
     /// Writes an entry, whatever was there.

@@ -255,6 +255,38 @@ async fn who_took_the_place_of_a_claim_that_comes_to_nothing_gives_it_back_to_no
     assert_eq!(holder(&store).await, None);
 }
 
+#[tokio::test]
+async fn what_the_administrator_writes_is_not_undone_with_a_claim_that_comes_to_nothing() {
+    let (_folder, store) = open();
+    let instance = Kind::Instance;
+    // The same again, if there is none: it is there, and stays.
+    assert!(claims(&store, "1", None, "d1").await);
+    assert_eq!(store.insert(instance, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(store.pending().await.unwrap(), [pending("d1")], "what is not written says nothing");
+    assert_eq!(store.insert(instance, entry("a", "1")).await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(store.pending().await.unwrap(), []);
+    assert!(!store.give_back("d1").await.unwrap());
+    assert_eq!(holder(&store).await.as_deref(), Some("1"));
+    // Put there, or changed to it.
+    assert!(claims(&store, "2", Some("1"), "d2").await);
+    store.put(instance, entry("a", "2")).await.unwrap();
+    store.give_back("d2").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("2"));
+    assert!(claims(&store, "3", Some("2"), "d3").await);
+    let same = || vec![entry("a", "3")];
+    assert!(store.change(instance, same(), same()).await.unwrap());
+    store.give_back("d3").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("3"));
+    // Removed, and there again by another decision, which is recorded.
+    assert!(claims(&store, "4", Some("3"), "d4").await);
+    assert!(store.remove(instance, "a").await.unwrap());
+    assert!(claims(&store, "4", None, "d5").await);
+    store.settle("d5");
+    store.give_back("d4").await.unwrap();
+    assert_eq!(holder(&store).await.as_deref(), Some("4"));
+    assert_eq!(store.pending().await.unwrap(), []);
+}
+
 const DAY: u64 = 24 * 3600;
 
 /// Lets time go on: what the clock says, and how many seconds the gateway has run.

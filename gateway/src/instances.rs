@@ -121,17 +121,18 @@ impl Claim<'_> {
         let Some(instance) = self.claims.instance() else { return Ok(None) };
         let holder = Holder::of(&self);
         if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
-            self.keep_to_one(store, tpm, instance).await?;
+            self.keep_to_one(store, tpm, instance, &holder).await?;
         }
         self.take(store, instance, &holder).await
     }
 
     /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
     /// takes no instance from the node that has not come yet. What a NitroTPM says of the instance is no word about the EK beside it; where
-    /// Google's certificate names both, nothing is left to be kept. First, and only if the instance is to be had: what is refused takes nothing.
-    async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity) -> Result<(), InstanceError> {
-        let holder = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
-        if holder.is_some_and(|holder| holder.holder != tpm) {
+    /// Google's certificate names both, nothing is left to be kept. First, and unless the instance is another's: that is refused for it, which
+    /// says more. What follows can be refused as well, and then gives this back.
+    async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity, holder: &Holder) -> Result<(), InstanceError> {
+        let first = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
+        if first.is_some_and(|first| matches!(self.beside(&first, holder), Standing::Others)) {
             return Ok(());
         }
         loop {
@@ -282,7 +283,7 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
     instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
 }
 
-/// Lets the next one have an instance; says whether it belonged to somebody.
+/// Lets the next one have an instance, and each TPM that is beside it be beside another; says whether it belonged to somebody.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -291,6 +292,12 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
     if let Some(InstanceRecord { holder, .. }) = record {
         // Its TPM may be beside another instance, too.
         store.remove(Kind::Instance, &holder).await?;
+    }
+    // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
+    for entry in store.list(Kind::Instance).await? {
+        if entry.id.starts_with(TPM) && read(entry.clone()).is_ok_and(|record| record.holder == instance) {
+            store.remove(Kind::Instance, &entry.id).await?;
+        }
     }
     store.remove(Kind::Instance, instance).await
 }

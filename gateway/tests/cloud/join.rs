@@ -111,6 +111,53 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it(
     let alone = [Kind::AwsNitroTpm];
     let answer = other(Machine::new()).attest(&gateway, &alone).await;
     site::trusted(&gateway, &answer, "aws-nitrotpm:i-00000000000000009", &alone);
+    // Nor does the TPM come beside it now that it belongs to its NitroTPM.
+    let thief = booted(&booted(&booted(&node)));
+    let record = site::refused(&gateway, &other(thief).attest(&gateway, &both).await, "instance-claimed");
+    assert!(record["alerts"][0].as_str().unwrap().contains(&identity));
+    // A TPM that is in no machine yet does, and is beside no other from then on, until the administrator says otherwise.
+    let second = with_tpm(&gateway);
+    let second_identity = format!("tpm:{}", digest(second.tpm.as_ref().unwrap()));
+    let record = other(booted(&second)).attest(&gateway, &both).await;
+    site::trusted(&gateway, &record, &second_identity, &both);
+    let third = |machine: Machine| machine.but(|machine| machine.aws.instance_id = "i-00000000000000003".to_owned());
+    let answer = third(booted(&booted(&second))).attest(&gateway, &both).await;
+    site::refused(&gateway, &answer, "instance-claimed");
+    gateway.command(&["node", "release", "aws-nitrotpm:i-00000000000000009"]);
+    let answer = third(booted(&booted(&booted(&second)))).attest(&gateway, &both).await;
+    site::trusted(&gateway, &answer, &second_identity, &both);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_29_a_tpm_is_beside_one_instance_though_another_was_claimed_by_a_secret() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let gateway = site::start(
+        r#"[["tpm", "aws-identity-document", "aws-nitro-tpm"], ["aws-identity-document"]]"#,
+        &[TPM, DOCUMENT, &unchecked],
+    );
+    let all = [Kind::Tpm, Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
+    let node = with_tpm(&gateway);
+    let identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &node.attest(&gateway, &all).await, &identity, &all);
+    let other = |machine: Machine| machine.but(|machine| machine.aws.instance_id = "i-00000000000000009".to_owned());
+    let document = [Kind::AwsIdentityDocument];
+    let claimed = "aws:123456789012/i-00000000000000009";
+    site::trusted(
+        &gateway,
+        &other(Machine::new()).attest(&gateway, &document).await,
+        claimed,
+        &document,
+    );
+    let answer = other(booted(&node)).attest(&gateway, &all).await;
+    let record = site::refused(&gateway, &answer, "instance-claimed");
+    assert!(record["alerts"][0].as_str().unwrap().contains(&identity));
+    // It is its holder's as before.
+    site::trusted(
+        &gateway,
+        &other(Machine::new()).attest(&gateway, &document).await,
+        claimed,
+        &document,
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -283,6 +283,21 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
     instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
 }
 
+/// Whether the instance that claims are about belongs to somebody, whatever becomes of the decisions that are not recorded: what a cloud says
+/// of it is worth nothing then to another.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, StoreError> {
+    let Some(instance) = claims.instance() else { return Ok(false) };
+    for id in [Some(instance.to_string()), by_nitro_tpm(instance.as_str())].into_iter().flatten() {
+        if store.stays(Kind::Instance, &id).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Lets the next one have an instance, and each TPM that is beside it be beside another; says whether it belonged to somebody.
 ///
 /// # Errors

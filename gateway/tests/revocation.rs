@@ -97,6 +97,10 @@ impl Store for Failing {
         self.store.put(kind, entry).await
     }
 
+    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+        self.store.stays(kind, id).await
+    }
+
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         self.store.remove(kind, id).await
     }

@@ -74,7 +74,7 @@ pub(super) async fn get(
             serve(config, &headers)
         }
         Err(refusal) => {
-            let _ = gateway.give_back(&mut record).await;
+            gateway.give_back(&mut record).await;
             if refusal.is_unavailable() {
                 return problem::empty_503();
             }

@@ -23,7 +23,7 @@ use crate::instances::{Claim, InstanceError};
 use crate::policy::Grant;
 use crate::pools::Pool;
 use crate::store::Kind;
-use crate::{enrolment, revocations, tickets};
+use crate::{enrolment, instances, revocations, tickets};
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(
@@ -99,8 +99,8 @@ pub(super) async fn post(
         Ok(response) => response,
         Err(refusal) => {
             // Also the instance: it belongs to nobody again, if it did not before.
-            let given_back = gateway.give_back(&mut record).await;
-            made.claimed &= !given_back;
+            gateway.give_back(&mut record).await;
+            made.claimed = made.claimed && is_somebodys(&gateway, &record).await;
             if refusal.is_unavailable() {
                 return refusal.into_response();
             }
@@ -127,6 +127,12 @@ pub(super) async fn post(
     }
     record.basis = Some(basis);
     super::answer(gateway.record(&record, blobs, outcome).await)
+}
+
+/// Whether the instance that a refusal is about belongs to somebody; not as far as the store cannot tell.
+async fn is_somebodys(gateway: &Gateway, record: &Record) -> bool {
+    let Some(claims) = &record.claims else { return false };
+    instances::is_somebodys(&*gateway.store, claims).await.unwrap_or(false)
 }
 
 /// Whether a machine that is refused is known here: it is on the allowlist or in an inventory, it has a name, or its instance belongs to
@@ -192,7 +198,7 @@ pub(super) struct Asked<'r> {
 struct Made {
     anchors: Anchors,
     basis: Basis,
-    /// The instance belongs to somebody.
+    /// The instance belongs to somebody, or was claimed: before that, nobody has asked.
     claimed: bool,
 }
 
@@ -262,6 +268,7 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         peer: &asked.peer.to_string(),
     };
     let alert = claim.make(&*gateway.store).await.inspect_err(|error| {
+        // Which of them is another's, the TPM or the instance, is asked when all is given back.
         *claimed = matches!(error, InstanceError::Claimed { .. });
         record.alerts.extend(error.alert());
     })?;

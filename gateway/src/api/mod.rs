@@ -153,25 +153,25 @@ impl Gateway {
         if may_have_taken(record) && record.verdict != Verdict::Refused {
             match &recorded {
                 Ok(_) => self.store.settle(&record.id),
-                Err(_) => drop(self.take_back(record).await),
+                Err(_) => self.take_back(record).await,
             }
         }
         recorded
     }
 
-    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all; says whether it may have been anything.
-    async fn give_back(&self, record: &mut Record) -> bool {
-        let given_back = may_have_taken(record) && self.take_back(record).await;
+    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all.
+    async fn give_back(&self, record: &mut Record) {
+        if may_have_taken(record) {
+            self.take_back(record).await;
+        }
         record.use_number = None;
-        given_back
     }
 
-    async fn take_back(&self, record: &Record) -> bool {
-        self.store.give_back(&record.id).await.unwrap_or_else(|error| {
+    async fn take_back(&self, record: &Record) {
+        if let Err(error) = self.store.give_back(&record.id).await {
             // The next start finds it among what is pending, and in the log that it was refused, or is not recorded.
             tracing::error!(%error, decision = record.id, "cannot give back what was used up for nothing");
-            true
-        })
+        }
     }
 
     /// What every record of a decision about a pool says about the gateway itself.

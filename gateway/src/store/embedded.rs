@@ -468,6 +468,11 @@ impl Store for Embedded {
         self.transact(move |connection| get(connection, kind, &id)).await
     }
 
+    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        self.transact(move |connection| held::stays(connection, kind, &id)).await
+    }
+
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| whole(connection, || remove(connection, kind, &id)))

@@ -51,6 +51,16 @@ pub(super) fn share(connection: &Connection, kind: Kind, entry: &Entry, pending:
     Ok(true)
 }
 
+/// Whether there is an entry with that id whatever becomes of the decisions that are not recorded.
+pub(super) fn stays(connection: &Connection, kind: Kind, id: &str) -> Result<bool, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2
+             AND NOT EXISTS (SELECT 1 FROM pending_entries WHERE kind = ?1 AND id = ?2 AND before IS NULL)",
+        )?
+        .query_row(params![kind.as_str(), id], |row| row.get(0))
+}
+
 /// An entry that a decision stands on.
 struct Held {
     kind: String,

@@ -315,6 +315,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Reads an entry.
     async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError>;
 
+    /// Whether there is an entry with that id, whatever becomes of the decisions that are neither settled nor given back.
+    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
+
     /// Removes an entry; says whether there was one. With a token its uses go.
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
 

@@ -142,6 +142,34 @@ async fn attack_27_what_a_crash_claimed_for_nothing_is_given_back_and_what_was_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_27_a_document_is_not_kept_while_it_is_open_whether_its_instance_is_anybodys() {
+    let gateway = site::start(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
+    let kinds = [Kind::AwsIdentityDocument];
+    gateway.command(&["node", "list"]);
+    // A decision that is not recorded yet.
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    let claim = Claim {
+        entry: Entry {
+            id: AWS_IDENTITY.to_owned(),
+            value: json!({ "holder": "claimant:00", "at": now(), "peer": "::1" }).to_string(),
+        },
+        instead_of: None,
+    };
+    let decision = "00".repeat(16);
+    let pending = Pending {
+        decision: decision.clone(),
+        at: now(),
+    };
+    assert_eq!(store.claim(Entries::Instance, claim, pending).await.unwrap(), None);
+    let record = site::refused(&gateway, &Machine::new().attest(&gateway, &kinds).await, "instance-claimed");
+    assert!(record["basis"].get("digests").is_some() && record["basis"].get("evidence").is_none());
+    store.settle(&decision);
+    drop(store);
+    let record = site::refused(&gateway, &Machine::new().attest(&gateway, &kinds).await, "instance-claimed");
+    assert!(record["basis"].get("evidence").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_27_who_names_no_claimant_or_anothers_gets_nothing() {
     let gateway = start();
     let node = Machine::new();

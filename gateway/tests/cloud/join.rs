@@ -161,6 +161,23 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_another_was_claimed_by_a_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_27_the_document_of_an_instance_that_is_nobodys_is_not_kept_for_a_tpm_that_is_elsewhere() {
+    let gateway = site::start(r#"[["tpm", "aws-identity-document"]]"#, &[TPM, DOCUMENT]);
+    let both = [Kind::Tpm, Kind::AwsIdentityDocument];
+    let thief = with_tpm(&gateway);
+    let identity = format!("tpm:{}", digest(thief.tpm.as_ref().unwrap()));
+    site::trusted(&gateway, &thief.attest(&gateway, &both).await, &identity, &both);
+    let other = |machine: Machine| machine.but(|machine| machine.aws.instance_id = "i-00000000000000009".to_owned());
+    let record = site::refused(&gateway, &other(booted(&thief)).attest(&gateway, &both).await, "instance-claimed");
+    assert!(record["basis"].get("digests").is_some() && record["basis"].get("evidence").is_none());
+    // Once it is somebody's, it helps nobody.
+    drop(other(with_tpm(&gateway)).attest(&gateway, &both).await.ticket());
+    let answer = other(booted(&booted(&thief))).attest(&gateway, &both).await;
+    let record = site::refused(&gateway, &answer, "instance-claimed");
+    assert!(record["basis"].get("evidence").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_13_beside_a_tpm_a_copied_document_is_worth_nothing() {
     let gateway = site::start(r#"[["tpm", "aws-identity-document"], ["aws-identity-document"]]"#, &[TPM, DOCUMENT]);
     let both = [Kind::Tpm, Kind::AwsIdentityDocument];

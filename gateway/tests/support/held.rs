@@ -87,6 +87,10 @@ impl Store for Held {
         self.store.get(kind, id).await
     }
 
+    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+        self.store.stays(kind, id).await
+    }
+
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         self.store.remove(kind, id).await
     }

@@ -373,6 +373,17 @@ async fn attack_28_taking_a_machine_off_the_list_never_widens_what_it_may_join()
     );
     let table = gateway.command(&["audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
+    // A build of before said that it came from the evidence; none has ever said of the request.
+    for (by, sound) in [("evidence", true), ("request", false)] {
+        let mut records = gateway.records();
+        let withdrawn = |record: &&mut serde_json::Value| record["code"] == "ticket-withdrawn";
+        records.iter_mut().find(withdrawn).unwrap()["decided_by"] = by.into();
+        let lines: Vec<String> = records.iter().map(ToString::to_string).collect();
+        std::fs::write(gateway.path("earlier.jsonl"), lines.join("\n") + "\n").unwrap();
+        let earlier = gateway.path("earlier.jsonl");
+        let audited = gateway.try_command(&["audit", "--log", earlier.to_str().unwrap()]);
+        assert_eq!(audited.status.success(), sound, "{by}");
+    }
     // Only who says so leaves it to its maker.
     let said = gateway.command(&["ek", "remove", &digest, "--leave-to-roots"]);
     assert!(said.contains("every pool"), "{said}");

@@ -293,23 +293,37 @@ struct Counters {
     clock_ms: u64,
 }
 
-/// Remembers a TPM's counters; gives a line for the administrator if they ran backwards since the last attestation, which happens
-/// when a TPM is cleared, and when something else answers in its place.
+impl Counters {
+    const fn of(tpm: &TpmClaims) -> Self {
+        Self {
+            reset_count: tpm.reset_count,
+            restart_count: tpm.restart_count,
+            clock_ms: tpm.clock_ms,
+        }
+    }
+}
+
+/// Remembers the counters of a TPM that has attested.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<Option<String>, StoreError> {
-    let now = Counters {
-        reset_count: tpm.reset_count,
-        restart_count: tpm.restart_count,
-        clock_ms: tpm.clock_ms,
-    };
+pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<(), StoreError> {
+    let entry = write(Kind::Clock, identity.to_string(), &Counters::of(tpm))?;
+    store.put(Kind::Clock, entry).await
+}
+
+/// Gives a line for the administrator if a TPM's counters ran backwards since it has attested, which happens when a TPM is cleared, and when
+/// something else answers in its place.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<Option<String>, StoreError> {
+    let now = Counters::of(tpm);
     let before: Option<Counters> = store
         .get(Kind::Clock, identity.as_str())
         .await?
         .map(|entry| read(Kind::Clock, entry))
         .transpose()?;
-    store.put(Kind::Clock, write(Kind::Clock, identity.to_string(), &now)?).await?;
     let Some(before) = before else { return Ok(None) };
     let backwards = (now.reset_count, now.restart_count) < (before.reset_count, before.restart_count)
         || (tpm.clock_safe && now.clock_ms < before.clock_ms);
@@ -469,11 +483,17 @@ mod tests {
                 firmware_version: 0,
                 event_log: None,
             };
-            let first = note_counters(&store, &node(1), &claims(before, true)).await.unwrap();
-            assert_eq!(first, None, "nothing is known yet");
-            let second = note_counters(&store, &node(1), &claims(now, clock_safe)).await.unwrap();
+            let first = claims(before, true);
             assert_eq!(
-                note_counters(&store, &node(2), &claims((0, 0, 0), true)).await.unwrap(),
+                compare_counters(&store, &node(1), &first).await.unwrap(),
+                None,
+                "nothing is known yet"
+            );
+            assert!(attested_tpms(&store).await.unwrap().is_empty(), "it has not attested yet");
+            note_counters(&store, &node(1), &first).await.unwrap();
+            let second = compare_counters(&store, &node(1), &claims(now, clock_safe)).await.unwrap();
+            assert_eq!(
+                compare_counters(&store, &node(2), &claims((0, 0, 0), true)).await.unwrap(),
                 None,
                 "another TPM"
             );

@@ -363,6 +363,20 @@ async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_refused_is_not_listed_among_those_that_have_attested() {
+    let gateway = Gateway::start();
+    let (node, refused) = (tpm(), tpm());
+    gateway.endorse(&node, &["--name", "worker-0"]);
+    gateway.endorse(&refused, &[]);
+    let listed = || gateway.command(&["node", "list"]).contains(&digest(&refused));
+    let answer = gateway.attest(next_boot(&refused), Some("worker-0")).await;
+    answer.refused(403, "node-name-taken");
+    assert!(!listed());
+    gateway.attest(next_boot(&refused), None).await.ticket();
+    assert!(listed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
     let gateway = Gateway::start();
     let case = tpm();

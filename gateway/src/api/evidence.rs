@@ -243,7 +243,7 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         .collect();
     revocations::refuse(&*gateway.store, &names, &identities).await?;
     if let Some(tpm) = claims.tpm() {
-        let alert = enrolment::note_counters(&*gateway.store, claims.identity(), tpm)
+        let alert = enrolment::compare_counters(&*gateway.store, claims.identity(), tpm)
             .await
             .map_err(|error| Refusal::because(&error))?;
         record.alerts.extend(alert);
@@ -276,6 +276,12 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
     record.alerts.extend(alert);
     let (name, identity) = (result.claims().name(), result.claims().identity());
     record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
+    // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
+    if let Some(tpm) = result.claims().tpm() {
+        enrolment::note_counters(&*gateway.store, identity, tpm)
+            .await
+            .map_err(|error| Refusal::because(&error))?;
+    }
     // Last, when nothing else can be wrong with the node.
     if let Some(token) = token {
         let redeemed = token.redeem(&*gateway.store, pending).await?;

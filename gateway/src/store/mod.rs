@@ -39,7 +39,7 @@ pub enum Kind {
     Name,
     /// Identities, and the name each goes by: the other direction.
     NameOf,
-    /// The last clock of each identity's TPM.
+    /// The clock of each TPM that has attested, when it did so last, by identity.
     Clock,
     /// Pointers that were seen, by pool and the CAs that they carry.
     Pointer,

@@ -11,10 +11,13 @@ use super::{Kind, Spendable, StoreError, Tick, uses};
 /// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
 /// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
 const CATCH_UP: u64 = 10;
-/// What is forgotten by time, and how many seconds after it could last be used: how far the clock may be set back without anything having to
-/// be refused. A node asks for a challenge whenever it needs one, and whoever asks for all that there are makes 250 rows a second: an hour of
-/// them is 170 MB, a day would be four gigabytes. A ticket costs an attestation. What is not here goes with what it belongs to: a token's uses.
-const REMEMBERED: [(Kind, u64); 2] = [(Kind::Challenge, 3600), (Kind::Ticket, 24 * 3600)];
+/// What is forgotten by time. What is not here goes with what it belongs to: a token's uses.
+const REMEMBERED: [Kind; 2] = [Kind::Challenge, Kind::Ticket];
+/// How long it is remembered after it could last be used: how far the clock may be set back without anything having to be refused.
+const REMEMBERED_SECONDS: u64 = 24 * 3600;
+/// Most challenges that are remembered when others come, whatever time it is: whoever asks for all that there are makes 250 rows a second, and
+/// a day of them would be four gigabytes. This many are 170 MB, and an hour of those: each has long expired. A ticket costs an attestation.
+pub(super) const CHALLENGES_LIMIT_ROWS: u64 = 900_000;
 /// Most rows that are forgotten in one transaction: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 pub(super) const FORGET_ROWS: usize = 1000;
 
@@ -50,18 +53,39 @@ fn first(connection: &Connection, now: u64) -> Result<u64, rusqlite::Error> {
 /// [`FORGET_ROWS`] at most at a time.
 pub(super) fn forget(connection: &Connection, believed: u64) -> Result<bool, rusqlite::Error> {
     let mut left = FORGET_ROWS;
-    for (kind, seconds) in REMEMBERED {
-        let expired = expired(connection, kind, believed.saturating_sub(seconds), left)?;
-        let Some((_, last)) = expired.last() else { continue };
-        for (id, _) in &expired {
-            uses::forget(connection, kind, id)?;
-        }
-        connection
-            .prepare_cached("UPDATE store SET forgotten_until = max(forgotten_until, ?1)")?
-            .execute([last])?;
-        left = left.saturating_sub(expired.len());
+    for kind in REMEMBERED {
+        let forgotten = forget_oldest(connection, kind, believed.saturating_sub(REMEMBERED_SECONDS), left)?;
+        left = left.saturating_sub(forgotten);
     }
     Ok(left == 0)
+}
+
+/// How many challenges are remembered beyond that many.
+pub(super) fn beyond(connection: &Connection, most: u64) -> Result<u64, rusqlite::Error> {
+    let all: i64 = connection
+        .prepare_cached("SELECT count(*) FROM uses WHERE kind = ?1")?
+        .query_row([Kind::Challenge.as_str()], |row| row.get(0))?;
+    Ok(all.unsigned_abs().saturating_sub(most))
+}
+
+/// Forgets that many of the oldest challenges, whenever they expire: [`FORGET_ROWS`] at most at a time. Says how many there may be more.
+pub(super) fn forget_beyond(connection: &Connection, beyond: u64) -> Result<u64, rusqlite::Error> {
+    let most = usize::try_from(beyond).unwrap_or(usize::MAX).min(FORGET_ROWS);
+    forget_oldest(connection, Kind::Challenge, u64::MAX, most)?;
+    Ok(beyond.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)))
+}
+
+/// Forgets so many at most of a kind that expired before `until`; gives how many.
+fn forget_oldest(connection: &Connection, kind: Kind, until: u64, most: usize) -> Result<usize, rusqlite::Error> {
+    let expired = expired(connection, kind, until, most)?;
+    let Some((_, last)) = expired.last() else { return Ok(0) };
+    for (id, _) in &expired {
+        uses::forget(connection, kind, id)?;
+    }
+    connection
+        .prepare_cached("UPDATE store SET forgotten_until = max(forgotten_until, ?1)")?
+        .execute([last])?;
+    Ok(expired.len())
 }
 
 /// What expired before `until`, and when: the oldest first, so that nothing older is left when the last of these is forgotten.

@@ -24,8 +24,8 @@ use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long files that were left behind are looked through. An hour of all the challenges that
-/// there are, 170 MB, takes a second at most; a start has 90 s, and looks twice.
+/// How long files that were left behind are looked through. All the challenges that are
+/// remembered, 170 MB, take a second at most; a start has 90 s, and looks twice.
 const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 /// Requests that go into one transaction: bounds how long the first of them waits.
 const BATCH_LIMIT: usize = 256;
@@ -131,6 +131,23 @@ impl Embedded {
         let (connection, _) = connect(file)?;
         known.check(file, &schema::look(file, &connection)?)?;
         Ok(true)
+    }
+
+    /// Forgets what expired long before this time, and the oldest challenges beyond so many. Others' work comes in between.
+    pub(super) async fn forget(&self, believed: u64, most_challenges: u64) -> Result<(), StoreError> {
+        while self
+            .transact(move |connection| whole(connection, || believed::forget(connection, believed)))
+            .await?
+        {}
+        let mut beyond = self
+            .transact(move |connection| believed::beyond(connection, most_challenges))
+            .await?;
+        while beyond > 0 {
+            beyond = self
+                .transact(move |connection| whole(connection, || believed::forget_beyond(connection, beyond)))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Runs `work` in the next transaction; the answer comes when that is committed.
@@ -522,11 +539,7 @@ impl Store for Embedded {
         let believed = self.transact(move |connection| believed::go_on(connection, tick)).await?;
         // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
         let both = believed.min(tick.now);
-        // Others' work comes in between.
-        while self
-            .transact(move |connection| whole(connection, || believed::forget(connection, both)))
-            .await?
-        {}
+        self.forget(both, believed::CHALLENGES_LIMIT_ROWS).await?;
         Ok(believed)
     }
 }

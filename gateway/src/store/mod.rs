@@ -338,8 +338,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Lets the store's own time follow the clock, step by step, and forgets challenges that expired an hour before it, and tickets that
-    /// expired a day before it, some at a time. Gives that time, in seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
+    /// Lets the store's own time follow the clock, step by step, and forgets challenges and tickets that expired a day before it, and
+    /// the oldest challenges beyond what there is room for, some at a time. Gives that time, in seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError>;
 }
 

@@ -321,37 +321,71 @@ async fn rows(store: &Embedded) -> u64 {
 }
 
 #[tokio::test]
-async fn spent_challenges_are_remembered_for_an_hour_so_that_the_store_does_not_grow_with_them() {
-    const LIFETIME: u64 = 120;
-    const EVERY: u64 = 300;
+async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_time_it_believes() {
+    const MOST: u64 = 1500;
     let (_folder, store) = open();
-    let mut most = 0;
-    for step in 0..100 {
-        let now = 1000 + step * EVERY;
-        for number in 0..10 {
-            store.spend(challenge(&format!("{step}-{number}"), now + LIFETIME)).await.unwrap();
-        }
-        tick(&store, now, EVERY).await;
-        most = most.max(rows(&store).await);
-    }
-    // Ten in 300 s, for an hour and as long as they were good, and until it is looked again.
-    assert!(most <= 10 * (3600 + LIFETIME + EVERY) / EVERY, "{most}");
-    assert!(most >= 10 * 3600 / EVERY, "{most}");
+    // Its time lags behind, as after a pause.
+    tick(&store, 1000, 0).await;
+    let now = 10 * DAY;
+    store.spend(thing("t", 1, now)).await.unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, ?2 + i FROM n";
+    let rows_now = i64::try_from(4 * MOST).unwrap();
+    let start = believed::integer(now);
+    let filled = store.transact(move |connection| connection.execute(fill, [rows_now, start]));
+    filled.await.unwrap();
+    store.forget(1000, 4 * MOST).await.unwrap();
+    assert_eq!(rows(&store).await, 4 * MOST + 1, "there is room");
+    store.forget(1000, MOST).await.unwrap();
+    assert_eq!(rows(&store).await, MOST + 1, "and the ticket, whoever asks for challenges");
+    // The oldest of them are gone, and not good again.
+    let last = now + 3 * MOST;
+    let refused = store.spend(challenge("gone", last)).await;
+    assert!(
+        matches!(refused, Err(StoreError::Forgotten { until, .. }) if until == last),
+        "{refused:?}"
+    );
+    let granted = store.spend(challenge("new", last + 1)).await.unwrap();
+    assert_eq!(granted, Spend::Granted { use_number: 1 });
+    assert_eq!(
+        believed::CHALLENGES_LIMIT_ROWS,
+        3600 * 250,
+        "the documents say an hour of all that there are"
+    );
 }
 
 #[tokio::test]
-async fn attack_41_a_challenge_is_remembered_for_an_hour_and_is_never_good_again() {
+async fn attack_41_a_challenge_is_remembered_for_a_day_and_is_never_good_again() {
     let (_folder, store) = open();
     tick(&store, 1000, 0).await;
     store.spend(challenge("a", 1120)).await.unwrap();
-    store.spend(thing("t", 1, 1120)).await.unwrap();
-    tick(&store, 1120 + 3600, 3600).await;
+    store.spend(thing("t", 1, 1121)).await.unwrap();
+    tick(&store, 1120 + DAY, DAY).await;
     assert_eq!(store.spend(challenge("a", 1120)).await.unwrap(), Spend::Exhausted);
-    tick(&store, 1121 + 3600, 1).await;
+    tick(&store, 1121 + DAY, 1).await;
     assert_eq!(store.uses(Kind::Challenge, "a").await.unwrap(), 0);
-    assert_eq!(store.uses(Kind::Ticket, "t").await.unwrap(), 1, "a ticket is remembered for a day");
+    assert_eq!(store.uses(Kind::Ticket, "t").await.unwrap(), 1);
     let refused = store.spend(challenge("a", 1120)).await;
     assert!(matches!(refused, Err(StoreError::Forgotten { until: 1120, .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn attack_41_after_two_hours_with_a_clock_that_is_ahead_tickets_and_challenges_are_good() {
+    const HOUR: u64 = 3600;
+    let (_folder, store) = open();
+    let right = 100 * DAY;
+    tick(&store, right, 0).await;
+    for step in 1..=120 {
+        let ahead = right + 60 * step + 8 * HOUR;
+        store.spend(challenge(&format!("c{step}"), ahead + 120)).await.unwrap();
+        store.spend(thing(&format!("t{step}"), 1, ahead + 600)).await.unwrap();
+        tick(&store, ahead, 60).await;
+    }
+    let now = right + 2 * HOUR;
+    tick(&store, now, 60).await;
+    for next in [challenge("c", now + 120), thing("t", 1, now + 600)] {
+        assert_eq!(store.spend(next).await.unwrap(), Spend::Granted { use_number: 1 });
+    }
 }
 
 #[tokio::test]
@@ -365,11 +399,11 @@ async fn what_an_older_release_remembered_is_forgotten_by_and_by_and_decisions_c
     assert_eq!(filled.await.unwrap(), ROWS);
     let forgets = {
         let store = store.clone();
-        tokio::spawn(async move { tick(&store, DAY, DAY).await })
+        tokio::spawn(async move { tick(&store, 2 * DAY, 2 * DAY).await })
     };
     let mut seen = std::collections::BTreeSet::new();
     while !forgets.is_finished() {
-        let spent = store.spend(challenge(&format!("new-{}", seen.len()), DAY + 120));
+        let spent = store.spend(challenge(&format!("new-{}", seen.len()), 2 * DAY + 120));
         assert!(matches!(spent.await.unwrap(), Spend::Granted { .. } | Spend::Exhausted));
         let old = store.transact(|connection| {
             connection.query_row("SELECT count(*) FROM uses WHERE remember_until < 2000", [], |row| {

@@ -388,6 +388,14 @@ async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
         assert_eq!(record["alerts"].as_array().map_or(0, Vec::len), alerts, "{record}");
     }
     gateway.line(|line| line.contains("ALERT") && line.contains("backwards"));
+    // Also who is refused is looked at, each time: what it says of itself replaces nothing.
+    gateway.endorse(&tpm(), &["--name", "worker-0"]);
+    for _ in 0..2 {
+        let answer = gateway.attest(boot(5), Some("worker-0")).await;
+        answer.refused(403, "node-name-taken");
+        let record = gateway.records().pop().unwrap();
+        assert!(record["alerts"][0].as_str().unwrap().contains("backwards"), "{record}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

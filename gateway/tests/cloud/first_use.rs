@@ -282,7 +282,9 @@ async fn attack_27_an_instance_that_has_attested_by_its_nitrotpm_alone_is_not_ha
     let alone = [Kind::AwsNitroTpm];
     site::trusted(&gateway, &Machine::new().attest(&gateway, &alone).await, &identity, &alone);
     let document = [Kind::AwsIdentityDocument];
-    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
+    let answer = Machine::another().attest(&gateway, &document).await;
+    let record = site::refused(&gateway, &answer, "instance-claimed");
+    assert!(record["basis"].get("evidence").is_some(), "it helps nobody who reads it");
     let both = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
     site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
 }

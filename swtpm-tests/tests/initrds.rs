@@ -253,6 +253,36 @@ fn flatcar_attests_in_its_place() {
     );
 }
 
+/// systemd has to be told again and again that the unit takes longer: here it has thirty seconds, else a hundred and fifty.
+#[test]
+fn a_gateway_that_comes_late_is_waited_for_longer_than_the_units_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let vm_folder = site.vm_folder("late").unwrap();
+    let tree = tree(&distributions::fedora_coreos(), &vm_folder);
+    let drop_ins = tree.join(format!("usr/lib/systemd/system/{UNIT}.d"));
+    fs::create_dir_all(&drop_ins).unwrap();
+    fs::write(drop_ins.join("short.conf"), "[Service]\nTimeoutStartSec=30\n").unwrap();
+    let tpm = site.tpm(Scenario::EndorsedTpm, &vm_folder).unwrap().unwrap();
+    let vm = site.initrd_vm(Release::Trixie, &tree, true, &vm_folder).unwrap();
+    let mut vm = vm.platform(PLATFORM).pointer(&pointer).tpm(&tpm).start(&vm_folder).unwrap();
+    let waited = |line: &str| -> Option<u64> { line.split_once("attest-node: waiting for ")?.1.split(' ').next()?.parse().ok() };
+    vm.console()
+        .wait_line(BOOT_LIMIT, |line| waited(line).is_some_and(|seconds| seconds > 45))
+        .unwrap();
+    site.gateway().start(None).unwrap();
+    vm.wait_off(BOOT_LIMIT).unwrap();
+    let console = vm.console().lines();
+    assert!(
+        console.iter().any(|line| line.contains("attest-node: attested as tpm:")),
+        "{console:#?}"
+    );
+    let records = site.gateway().records().unwrap();
+    let seen: Vec<_> = records.iter().map(|record| (record.decision(), record.grant())).collect();
+    assert_eq!(seen, [("evidence", Some("full")), ("config", Some("full"))]);
+}
+
 /// A pointer that names another server than a gateway: the same units in the same order come to the same, and the same is fetched.
 fn check_no_gateway(distribution: &Distribution) {
     let folder = tempfile::tempdir().unwrap();

@@ -22,14 +22,14 @@ use crate::attestation::{self, Attested, Target};
 use crate::cloud::{Base, nitro_tpm};
 use crate::console::say;
 use crate::deadline::Deadline;
-use crate::delivery::{Delivery, Gateways, Ignition};
+use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
 use crate::patience::Patience;
 use crate::pointer::platform::{Instance, Platform, pointer_file};
-use crate::pointer::{Place, Pointer, Source};
+use crate::pointer::{Place, Pointer, PointerError, Source};
 use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
@@ -98,7 +98,7 @@ struct Done {
 #[must_use]
 pub fn run(settings: Settings) -> ExitCode {
     entropy::wait();
-    let mut platform = Platform::read(&settings.cmdline, &settings.dmi);
+    let platform = Platform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
         say(&format!(
             "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
@@ -106,9 +106,7 @@ pub fn run(settings: Settings) -> ExitCode {
     }
     let unanswered = platform.wait.or(settings.wait);
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
-    let ignition = Ignition::default();
-    platform.user_config = ignition.user_config(&platform.user_config);
-    let delivery = ignition.delivery(settings.output.as_deref(), &platform.user_config);
+    let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
     let (sender, receiver) = mpsc::sync_channel(1);
@@ -188,10 +186,10 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
 }
 
 fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failure>, patience: &Patience) -> Result<Work, Failure> {
-    if platform.config_url {
-        return Ok(Work::Nothing(
-            "ignition.config.url is on the kernel command line, and Ignition prefers it to whatever this program writes".to_owned(),
-        ));
+    match platform.ignition.heeds_user_config() {
+        // Somebody knows what this program does not.
+        Err(PointerError::Unclear) if settings.pointer.is_some() && settings.output.is_some() => {}
+        heeds => heeds?,
     }
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,

@@ -15,7 +15,7 @@ use crate::gateway::tls::Trust;
 use crate::gateway::{Gateway, Http};
 use crate::pointer::platform::{Platform, pointer_file};
 use crate::pointer::source::gateway_of;
-use crate::pointer::{Pointer, Source, write};
+use crate::pointer::{Pointer, PointerError, Source, write};
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -74,7 +74,9 @@ fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let identity = Identity::read(&settings.certificate)?;
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,
-        None => Platform::read(&settings.cmdline, &settings.dmi).pointer(&settings.metadata, deadline)?,
+        None => Platform::read(&settings.cmdline, &settings.dmi)
+            .pointer(&settings.metadata, deadline)
+            .map_err(not_found)?,
     };
     let pointer = Pointer::parse(&bytes)?;
     let (base, pool) = source(pointer.sources(), settings.url.as_deref())?;
@@ -82,6 +84,22 @@ fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let config = Gateway::new(&http, &base, deadline).config(&pool, &settings.spec)?;
     replace(&settings.output, &config)?;
     Ok(format!("of pool {pool} from {base}"))
+}
+
+/// What helps in a booted system is not what helps in the initramfs.
+fn not_found(error: PointerError) -> Failure {
+    let elsewhere = matches!(
+        error,
+        PointerError::Elsewhere { .. } | PointerError::Nowhere | PointerError::Unclear
+    );
+    let failure = Failure::from(error);
+    match elsewhere {
+        true => Failure {
+            next_step: "name the pointer config's file with --pointer".to_owned(),
+            ..failure
+        },
+        false => failure,
+    }
 }
 
 fn replace(output: &Path, config: &[u8]) -> Result<(), Failure> {

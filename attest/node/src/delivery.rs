@@ -8,9 +8,8 @@
 //! Not by `IGNITION_SYSTEM_CONFIG_DIR` in `/run/ignition.env`: Ignition's generator writes that file anew at each `systemctl
 //! daemon-reload`, and the base configs, which each of Ignition's stages reads, lie in the folder that it would move.
 //!
-//! Ignition after 2.26 looks into `/run/ignition` and `/etc/ignition` first, and the first `user.ign` wins: one that is there is the one to
-//! replace. With it, `/run/ignition` is also the way if `/usr/lib/ignition` cannot be written at all; not before, because what lies there
-//! outlives the initramfs.
+//! A `user.ign` that is there is the one to replace, wherever this Ignition reads it ([`crate::ignition`]). From 2.27 on, `/run/ignition` is also
+//! the way if `/usr/lib/ignition` cannot be written at all; not before, because what lies there outlives the initramfs.
 //!
 //! Flatcar's `user.ign` is a link to a disk. The link is replaced, and nothing is written through it.
 
@@ -26,14 +25,9 @@ use attest::protocol::TICKET_UNDELIVERABLE;
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::gateway::{Gateway, Http};
+use crate::ignition::Ignition;
 use crate::pointer::write;
 
-/// Where Ignition after 2.26 looks before its system config folder, in this order.
-const FOLDERS_BEFORE: [&str; 2] = ["/run/ignition", "/etc/ignition"];
-/// The file that wins over the platform.
-const USER_CONFIG: &str = "user.ign";
-/// Ignition, as its units start it.
-const IGNITION: &str = "/usr/bin/ignition";
 /// How long all gateways together are given to take note: the unit has not much more time after the deadline.
 const TELL_LIMIT: Duration = Duration::from_secs(15);
 
@@ -86,61 +80,24 @@ fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>
     }
 }
 
-/// The Ignition of this initramfs.
-#[derive(Debug, Clone)]
-pub struct Ignition {
-    /// Where it looks before its system config folder, if it is after 2.26.
-    folders_before: [PathBuf; 2],
-    /// What it says of its version. It is asked only where that makes a difference.
-    version: fn() -> String,
-}
-
-impl Default for Ignition {
-    fn default() -> Self {
-        Self {
-            folders_before: FOLDERS_BEFORE.map(PathBuf::from),
-            version: || {
-                let said = Command::new(IGNITION).arg("--version").stdin(Stdio::null()).output();
-                said.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
-            },
-        }
-    }
-}
-
-impl Ignition {
-    /// Which `user.ign` it takes: the one in its system config folder, unless it looks elsewhere first and there is one.
+impl Delivery {
+    /// Finds out whether `output` can be written, or in its absence what this Ignition reads.
     #[must_use]
-    pub fn user_config(&self, system: &Path) -> PathBuf {
-        let first = self
-            .folders_before
-            .iter()
-            .map(|folder| folder.join(USER_CONFIG))
-            .find(|path| path.exists());
-        first.filter(|_| self.reads_three_folders()).unwrap_or_else(|| system.to_owned())
-    }
-
-    /// Finds out whether `output` can be written, or in its absence what this Ignition reads; `user_config` is that.
-    #[must_use]
-    pub fn delivery(&self, output: Option<&Path>, user_config: &Path) -> Delivery {
+    pub fn find(ignition: &Ignition, output: Option<&Path>) -> Self {
         if let Some(output) = output {
-            return Delivery::to(output);
+            return Self::to(output);
         }
-        let usual = Delivery::to(user_config);
-        let [highest, _] = &self.folders_before;
-        if usual.obstacle.is_none() || user_config.parent() == Some(highest) || !self.reads_three_folders() {
+        let usual = Self::to(&ignition.user_config());
+        if usual.obstacle.is_none() {
             return usual;
         }
-        // It outranks all others.
-        let other = Delivery::to(&highest.join(USER_CONFIG));
-        if other.obstacle.is_none() { other } else { usual }
+        let other = ignition
+            .highest()
+            .filter(|highest| *highest != usual.path)
+            .map(|highest| Self::to(&highest));
+        other.filter(|other| other.obstacle.is_none()).unwrap_or(usual)
     }
 
-    fn reads_three_folders(&self) -> bool {
-        is_after_2_26(&(self.version)())
-    }
-}
-
-impl Delivery {
     fn to(path: &Path) -> Self {
         write::tidy(path);
         let tried = write::probe(path);
@@ -283,27 +240,11 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (escape, letter)| text.replace(escape, letter))
 }
 
-/// By what `ignition --version` says: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, or of a build between releases `Ignition
-/// v2.26.0-74-ga5d574a8`. What stands there is the distribution's to choose.
-fn is_after_2_26(said: &str) -> bool {
-    let version = said
-        .split_whitespace()
-        .map(|word| word.trim_start_matches('v'))
-        .find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()));
-    let Some(version) = version else { return false };
-    let mut parts = version.split(['.', '-', '+']);
-    let mut number = || parts.next()?.parse::<u32>().ok();
-    match (number(), number()) {
-        (Some(2), Some(26)) => version.contains("-g"),
-        (Some(major), Some(minor)) => (major, minor) > (2, 26),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use crate::ignition::{Origin, Told, USER_CONFIG};
 
     const USR: &str = "/usr";
 
@@ -348,28 +289,30 @@ mod tests {
     /// With a `user.ign` in these folders, and others that cannot be written: which one is read, and where the ticket goes.
     fn check_place(version: fn() -> String, there: &[&str], not_writable: &[&str], read: &str, written: Option<&str>) {
         let root = tempfile::tempdir().unwrap();
-        let place = |folder: &str| root.path().join(folder).join(USER_CONFIG);
-        for folder in ["run", "etc", "usr"] {
-            if not_writable.contains(&folder) {
-                // Nothing can be made below a file; not even by root, who runs the tests in some places.
-                fs::write(root.path().join(folder), "").unwrap();
-            } else if there.contains(&folder) {
-                fs::create_dir(root.path().join(folder)).unwrap();
-                fs::write(place(folder), "{}").unwrap();
-            }
-        }
-        let ignition = Ignition {
-            folders_before: ["run", "etc"].map(|folder| root.path().join(folder)),
-            version,
+        // Nothing can be made below /proc; not even by root, who runs the tests in some places.
+        let folder = |folder: &str| match not_writable.contains(&folder) {
+            true => Path::new("/proc/no-such-folder").join(folder),
+            false => root.path().join(folder),
         };
-        let found = ignition.user_config(&place("usr"));
-        assert_eq!(found, place(read), "{there:?} {not_writable:?}");
-        let delivery = ignition.delivery(None, &found);
+        let place = |name: &str| folder(name).join(USER_CONFIG);
+        for name in there.iter().filter(|name| !not_writable.contains(name)) {
+            fs::create_dir(folder(name)).unwrap();
+            fs::write(place(name), "{}").unwrap();
+        }
+        let names = [("RUNTIME_CONFIG_DIR", "run"), ("LOCAL_CONFIG_DIR", "etc"), ("CONFIG_DIR", "usr")];
+        let lines = names.map(|(variable, name)| format!("IGNITION_SYSTEM_{variable}={}\n", folder(name).display()));
+        let told = Told {
+            environment: lines.concat(),
+            ..Told::default()
+        };
+        let ignition = Ignition::saying(told, version);
+        assert_eq!(ignition.user_config(), place(read), "{there:?} {not_writable:?}");
+        let delivery = Delivery::find(&ignition, None);
         assert_eq!(delivery.possible().is_ok(), written.is_some(), "{there:?} {not_writable:?}");
         assert_eq!(delivery.path(), place(written.unwrap_or(read)), "{there:?} {not_writable:?}");
         // Whoever names a file gets that one.
         let named = root.path().join("named.ign");
-        assert_eq!(ignition.delivery(Some(&named), &found).path(), named);
+        assert_eq!(Delivery::find(&ignition, Some(&named)).path(), named);
     }
 
     #[test]
@@ -390,27 +333,28 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_ignition_are_understood() {
-        for after in [
-            "Ignition 2.27.0\n",
-            "Ignition v2.26.0-74-ga5d574a8",
-            "Ignition Debian 2.27.0+ds1-1",
-            "Ignition 3.0.0",
-            "Ignition 2.100.0-rc1",
-        ] {
-            assert!(is_after_2_26(after), "{after}");
-        }
-        for before in [
-            "Ignition 2.26.0\n",
-            "Ignition Debian 2.14.0+ds1-1+b19",
-            "Ignition 2.9.0-5-gabcdef0",
-            "Ignition 0.36.0",
-            "",
-            "Ignition was not built properly",
-            "Ignition 2",
-        ] {
-            assert!(!is_after_2_26(before), "{before}");
-        }
+    fn a_link_is_what_ignition_reads_and_what_is_replaced() {
+        let (root, oem) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (link, config) = (root.path().join(USER_CONFIG), oem.path().join("config.ign"));
+        std::os::unix::fs::symlink(&config, &link).unwrap();
+        let told = Told {
+            environment: format!("IGNITION_SYSTEM_CONFIG_DIR={}", root.path().display()),
+            ..Told::default()
+        };
+        let ignition = || Ignition::saying(told.clone(), OLD);
+        // As long as nothing is at its end, there is no user.ign.
+        assert_eq!(ignition().origin(), &Origin::Platform);
+        fs::write(&config, "as installed").unwrap();
+        assert_eq!(ignition().origin(), &Origin::UserConfig(link.clone()));
+        let delivery = Delivery::find(&ignition(), None);
+        delivery.possible().unwrap();
+        delivery.deliver(b"a ticket").unwrap();
+        assert_eq!(fs::read(&config).unwrap(), b"as installed");
+        assert_eq!(
+            (fs::read(&link).unwrap().as_slice(), link.is_symlink()),
+            (b"a ticket".as_slice(), false)
+        );
+        assert_eq!(fs::read_dir(oem.path()).unwrap().count(), 1);
     }
 
     #[test]
@@ -441,7 +385,7 @@ mod tests {
     fn what_can_be_written_is_delivered_and_what_cannot_is_known_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("usr/lib/ignition/user.ign");
-        let delivery = Ignition::default().delivery(None, &path);
+        let delivery = Delivery::to(&path);
         delivery.possible().unwrap();
         assert!(!path.exists());
         delivery.deliver(b"pointer").unwrap();

@@ -25,8 +25,10 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 36] = [
+pub const CODES: [&str; 38] = [
     "pointer-not-found",
+    "pointer-elsewhere",
+    "pointer-unclear",
     "pointer-malformed",
     "pointer-version",
     "pointer-no-ca",
@@ -105,6 +107,21 @@ impl From<PointerError> for Failure {
             PointerError::NotFound { .. } => (
                 "pointer-not-found",
                 "give this node a pointer config where it is looked for, or name its file with --pointer",
+            ),
+            PointerError::Elsewhere { .. } => (
+                "pointer-elsewhere",
+                "take this argument off the kernel command line, and put the pointer config where a ticket can take its place: into user.ign \
+                 in the initramfs, or where the platform has it",
+            ),
+            PointerError::Nowhere => (
+                "pointer-elsewhere",
+                "take this argument off the kernel command line, and put the pointer config into user.ign in the initramfs, or where the \
+                 platform has it",
+            ),
+            PointerError::Unclear => (
+                "pointer-unclear",
+                "have one user.ign, in /usr/lib/ignition; or name the pointer config with --pointer and the file that Ignition reads with \
+                 --output",
             ),
             PointerError::Unreadable { .. } | PointerError::TooLarge | PointerError::Malformed(_) => (
                 "pointer-malformed",

@@ -1,7 +1,7 @@
 //! The node's half of the attestation gateway: runs in the initramfs before Ignition fetches.
 //!
-//! A run in reading order ([`boot`]): the pointer config is found as Ignition would find it ([`pointer`]), in a cloud's user data, too
-//! ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
+//! A run in reading order ([`boot`]): the pointer config is found where Ignition would find it ([`ignition`], [`pointer`]), in a cloud's
+//! user data, too ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
@@ -19,6 +19,7 @@ pub mod ek_table;
 pub mod entropy;
 pub mod failure;
 pub mod gateway;
+pub mod ignition;
 pub mod patience;
 pub mod pointer;
 pub mod state;

@@ -23,10 +23,10 @@ use clap::{Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, or a cloud's user data)
+    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
-    /// Where to write the pointer with the ticket [default: Ignition's user.ign, /usr/lib/ignition/user.ign]
+    /// Where to write the pointer with the ticket [default: the user.ign that Ignition reads; /usr/lib/ignition/user.ign if there is none]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The TPM, as a TCTI string
@@ -55,7 +55,7 @@ struct Arguments {
     /// Name that this node wants to be known by
     #[arg(long)]
     name: Option<String>,
-    /// The kernel command line, in which ignition.config.url may stand
+    /// The kernel command line, in which the platform stands, and whatever outranks user.ign
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
     /// The folder of the firmware's DMI tables, in which the cloud stands
@@ -88,7 +88,7 @@ enum Command {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign")]
 struct ConfigArguments {
-    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, or a cloud's user data)
+    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// The config's URL, https://HOST:PORT/config/POOL, if the pointer config names none or several

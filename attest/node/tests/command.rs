@@ -61,14 +61,6 @@ fn check(pointer: &str, cmdline: &str, arguments: &[&str], code: i32, said: &[&s
 
 #[test]
 fn there_may_be_nothing_to_do() {
-    let good = pointer("3.2.0", SOURCE, &authority());
-    check(
-        &good,
-        "ignition.config.url=https://a/b",
-        &[],
-        0,
-        &["nothing to do", "ignition.config.url is on the kernel command line"],
-    );
     check(&pointer("3.2.0", "", ""), "", &[], 0, &["nothing to do", "/config/<pool>"]);
     // A machine without a TPM that was given a token is meant to have none.
     let with_token = pointer(
@@ -125,6 +117,98 @@ fn failures_are_one_line_with_code_and_next_step() {
         &["[pointer-ca]; next: ", unchanged],
     );
     check("not JSON", "", &[], 1, &["[pointer-malformed]; next: ", unchanged]);
+}
+
+#[test]
+fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
+    let good = pointer("3.2.0", SOURCE, &authority());
+    check(
+        &good,
+        "quiet ignition.config.url=https://a/b?token=SECRET",
+        &[],
+        1,
+        &[
+            "not attested: ignition.config.url is on the kernel command line: Ignition takes the pointer config from there",
+            "this node gets what anybody gets [pointer-elsewhere]; next: take this argument off",
+            "; the pointer config is unchanged",
+        ],
+    );
+    check(
+        &good,
+        "flatcar.config.url=https://a",
+        &[],
+        1,
+        &["flatcar.config.url", "[pointer-elsewhere]"],
+    );
+    // Ignition knows no quotes, and it does not look at these.
+    for none in ["\"ignition.config.url=https://a/b\"", "coreos.config.url=https://a"] {
+        check(&good, none, &[], 1, &["[tpm-absent]"]);
+    }
+}
+
+/// What the last line says, on a machine whose Ignition does not say its version, with these variables of Ignition's.
+fn looked(folder: &Path, cmdline: &str, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    fs::write(folder.join("cmdline"), cmdline).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder)
+        .args(["--cmdline", "cmdline", "--tcti", "device:/dev/no-such-tpm"])
+        .args(NOWHERE)
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).unwrap().lines().last().unwrap().to_owned()
+}
+
+#[test]
+fn the_pointer_is_looked_for_where_ignition_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().display().to_string();
+    fs::write(folder.path().join("user.ign"), pointer("2.2.0", SOURCE, "")).unwrap();
+    fs::write(folder.path().join("config.ign"), pointer("3.2.0", SOURCE, "")).unwrap();
+    let none = "/nonexistent";
+    let [run, local, system] = ["RUNTIME_CONFIG_DIR", "LOCAL_CONFIG_DIR", "CONFIG_DIR"].map(|name| format!("IGNITION_SYSTEM_{name}"));
+    let check = |cmdline: &str, folders: [&str; 3], arguments: &[&str], code: &str| {
+        let file = format!("{there}/config.ign");
+        let variables = [
+            (&*run, folders[0]),
+            (&*local, folders[1]),
+            (&*system, folders[2]),
+            ("IGNITION_CONFIG_FILE", &file),
+        ];
+        let line = looked(folder.path(), cmdline, arguments, &variables);
+        assert!(line.contains(&format!("[{code}]; next: ")), "{code} is missing in {line}");
+    };
+    check("", [none, none, none], &[], "pointer-not-found");
+    check("", [none, none, &there], &[], "pointer-version");
+    check("ignition.platform.id=file", [none, none, none], &[], "pointer-no-ca");
+    check("ignition.platform.id=file", [none, none, &there], &[], "pointer-version");
+    // Ignition stops for it, and so takes nothing from the platform.
+    fs::create_dir_all(folder.path().join("useless/user.ign")).unwrap();
+    for useless in ["useless", "user.ign"] {
+        check(
+            "ignition.platform.id=file",
+            [none, none, &format!("{there}/{useless}")],
+            &[],
+            "pointer-malformed",
+        );
+    }
+    // It would be guessed which one Ignition takes.
+    for (cmdline, folders) in [
+        ("", [none, &there, none]),
+        ("", [&there, none, none]),
+        ("ignition.config.device=a ignition.config.path=b", [none, none, &there]),
+    ] {
+        check(cmdline, folders, &[], "pointer-unclear");
+        check(cmdline, folders, &["--pointer", "config.ign"], "pointer-unclear");
+        check(
+            cmdline,
+            folders,
+            &["--pointer", "config.ign", "--output", "out.ign"],
+            "pointer-no-ca",
+        );
+    }
 }
 
 #[test]
@@ -214,6 +298,42 @@ fn without_a_config_one_line_says_why() {
         &["[config-source]"],
     );
     check_config("not JSON", Some(&kubelet), &[], &["[pointer-malformed]"]);
+}
+
+#[test]
+fn a_config_is_not_taken_from_where_ignition_does_not_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    fs::write(
+        folder.path().join("kubelet.pem"),
+        format!("{}{}", certificate.pem(), key.serialize_pem()),
+    )
+    .unwrap();
+    fs::write(folder.path().join("cmdline"), "ignition.config.url=https://a/b").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder.path())
+        .args([
+            "config",
+            "--certificate",
+            "kubelet.pem",
+            "--output",
+            "full.ign",
+            "--cmdline",
+            "cmdline",
+        ])
+        .args(["--dmi", "no-dmi"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("[pointer-elsewhere]; next: name the pointer config's file with --pointer"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -38,6 +38,26 @@ pub enum PointerError {
         /// Where it was looked for.
         looked_at: String,
     },
+    /// Ignition takes it from what the kernel command line names, and does not see a `user.ign`.
+    #[error(
+        "{argument} is on the kernel command line: Ignition takes the pointer config from there and looks at nothing else, so it would not \
+         see a ticket, and this node gets what anybody gets"
+    )]
+    Elsewhere {
+        /// The kernel argument.
+        argument: &'static str,
+    },
+    /// Ignition takes it from nowhere.
+    #[error(
+        "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
+    )]
+    Nowhere,
+    /// It depends on Ignition's version, which it does not say.
+    #[error(
+        "Ignition does not say its version, and would take another pointer config up to 2.26 than from 2.27 on: there is a user.ign in a \
+         folder, or an argument on the kernel command line, that only one of them looks at"
+    )]
+    Unclear,
     /// It is there and cannot be read.
     #[error("the pointer config {path} cannot be read: {error}")]
     Unreadable {

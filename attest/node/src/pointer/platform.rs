@@ -1,12 +1,11 @@
-//! Where Ignition takes the pointer from, and where it takes it from in preference.
+//! The pointer where Ignition takes it from ([`crate::ignition`]), and the platform that this node is on.
 //!
-//! Ignition's order: `ignition.config.url` on the kernel command line, then `user.ign` in its system config folder, then the
-//! platform. What this program writes is `user.ign`. Which platform it is, Ignition is told; if this program cannot see what Ignition
-//! was told, it finds out by itself ([`crate::cloud::detect`]).
+//! Which platform it is, Ignition is told; if this program cannot see what Ignition was told, it finds out by itself
+//! ([`crate::cloud::detect`]).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
@@ -15,32 +14,27 @@ use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
 use crate::deadline::Deadline;
 use crate::failure::printable;
+use crate::ignition::{Ignition, OTHER_CMDLINE, Told, VARIABLES};
 use crate::tpm::device;
 
 use super::{POINTER_LIMIT_BYTES, PointerError};
 
-/// Ignition's system config folder unless its environment says otherwise.
-const SYSTEM_CONFIG_DIR: &str = "/usr/lib/ignition";
 /// The environment file of Ignition's units, written by its generator.
 const ENVIRONMENT: &str = "/run/ignition.env";
-/// The file in that folder that wins over the platform.
-const USER_CONFIG: &str = "user.ign";
-/// Where QEMU's `-fw_cfg name=opt/com.coreos/config` appears, with the module `qemu_fw_cfg`.
-const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw";
 /// Ignition's platform id for QEMU: the only platform that reads fw_cfg.
 const QEMU: &str = "qemu";
+/// The one of the platform whose config is a file.
+const FILE: &str = "file";
 /// The kernel argument of this program's own: seconds.
 const WAIT_ARGUMENT: &str = "attest-node.wait";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
-/// What Ignition was told by its environment and the kernel command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What this node is told by Ignition's environment, the kernel command line and the firmware.
+#[derive(Debug, Clone)]
 pub struct Platform {
-    /// `ignition.config.url` is on the kernel command line: Ignition will look at nothing else.
-    pub config_url: bool,
-    /// The file to read in preference to the platform, and to write.
-    pub user_config: PathBuf,
+    /// Its Ignition.
+    pub ignition: Ignition,
     /// How long the kernel command line has this node wait for a gateway that does not answer.
     pub wait: Option<Duration>,
     /// What it says of that, if it is no number of seconds.
@@ -64,33 +58,24 @@ impl Platform {
     /// Reads the kernel command line, Ignition's environment and the DMI tables in a folder. What cannot be read is taken as empty.
     #[must_use]
     pub fn read(cmdline: &Path, dmi: &Path) -> Self {
-        Self::new(&small_file(cmdline), &small_file(Path::new(ENVIRONMENT)), Dmi::read(dmi))
+        // What the units' manager passes on to all comes before what Ignition's units read.
+        let passed_on = VARIABLES.map(|name| std::env::var(name).map_or_else(|_| String::new(), |value| format!("{name}={value}\n")));
+        let mut told = Told {
+            cmdline: small_file(cmdline),
+            other_cmdline: None,
+            environment: passed_on.concat() + &small_file(Path::new(ENVIRONMENT)),
+        };
+        told.other_cmdline = told.variable(OTHER_CMDLINE).map(|path| small_file(Path::new(path)));
+        Self::new(Ignition::new(told), Dmi::read(dmi))
     }
 
-    fn new(cmdline: &str, environment: &str, dmi: Dmi) -> Self {
-        let argument = |name: &str| {
-            words(cmdline)
-                .filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
-                .next_back()
-        };
-        let variable = |name: &str| {
-            let mut lines = environment
-                .lines()
-                .filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
-            lines
-                .next_back()
-                .map(|value| value.trim_matches(['"', '\'']).to_owned())
-                .filter(|value| !value.is_empty())
-        };
-        let wait = argument(WAIT_ARGUMENT);
+    fn new(ignition: Ignition, dmi: Dmi) -> Self {
+        let wait = wait(&ignition.told().cmdline);
         Self {
-            config_url: argument("ignition.config.url").is_some_and(|url| !url.is_empty()),
-            user_config: Path::new(variable("IGNITION_SYSTEM_CONFIG_DIR").as_deref().unwrap_or(SYSTEM_CONFIG_DIR)).join(USER_CONFIG),
             wait: wait.as_deref().and_then(seconds),
             wait_not_understood: wait.filter(|word| seconds(word).is_none()).map(|word| printable(&word)),
-            id: variable("PLATFORM_ID")
-                .or_else(|| argument("ignition.platform.id"))
-                .filter(|id| !id.is_empty()),
+            id: ignition.told().platform(),
+            ignition,
             dmi,
         }
     }
@@ -118,27 +103,41 @@ impl Platform {
     /// The pointer config as Ignition would find it.
     ///
     /// # Errors
-    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`PointerError::Cloud`].
+    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`PointerError::Cloud`]; and those of
+    /// [`Ignition::heeds_user_config`].
     pub fn pointer(&self, metadata: &Base, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PointerError> {
-        if let Some(bytes) = read(&self.user_config)? {
+        self.ignition.heeds_user_config()?;
+        let user_config = self.ignition.user_config();
+        // Ignition falls back on the platform only if there is no file.
+        if let Some(bytes) = read(&user_config)? {
             return Ok(bytes);
         }
-        let mut looked_at = self.user_config.display().to_string();
+        let mut looked_at = user_config.display().to_string();
         let may_be_qemu = match (self.id.as_deref(), self.dmi) {
             (Some(id), _) => id == QEMU,
             (None, dmi) => !matches!(dmi, Dmi::Cloud(_)),
         };
         if may_be_qemu {
-            if !Path::new(FW_CFG).exists() {
+            let files = self.ignition.told().fw_cfg();
+            if !files.iter().any(|file| Path::new(file).exists()) {
                 device::load("qemu_fw_cfg");
             }
-            if let Some(bytes) = read(Path::new(FW_CFG))? {
-                return Ok(bytes);
+            for file in files {
+                if let Some(bytes) = read(Path::new(file))? {
+                    return Ok(bytes);
+                }
             }
             looked_at.push_str(" and QEMU's fw_cfg opt/com.coreos/config");
         }
         match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::of_platform)) {
             (Some(QEMU), _) => {}
+            (Some(FILE), _) => {
+                let file = self.ignition.told().config_file();
+                if let Some(bytes) = read(&file)? {
+                    return Ok(bytes);
+                }
+                looked_at.push_str(&format!(" and {}", file.display()));
+            }
             (Some(other), None) => looked_at.push_str(&format!("; the config of platform {other} cannot be read by this program")),
             (None, _) | (Some(_), Some(_)) => {
                 if let Some(Instance { cloud, metadata }) = self.instance(metadata, deadline)? {
@@ -196,8 +195,14 @@ fn small_file(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Words of a kernel command line: separated by blanks outside double quotes, which are dropped.
-fn words(cmdline: &str) -> impl DoubleEndedIterator<Item = String> {
+/// How long to wait, in the words of the kernel command line.
+fn wait(cmdline: &str) -> Option<String> {
+    let values = words(cmdline).filter_map(|word| word.strip_prefix(WAIT_ARGUMENT)?.strip_prefix('=').map(str::to_owned));
+    values.last()
+}
+
+/// Words of a kernel command line, as the kernel reads it: separated by blanks outside double quotes, which are dropped.
+fn words(cmdline: &str) -> impl Iterator<Item = String> {
     let mut quoted = false;
     let separated: Vec<String> = cmdline
         .split(|letter: char| {
@@ -215,63 +220,14 @@ fn words(cmdline: &str) -> impl DoubleEndedIterator<Item = String> {
 mod tests {
     use super::*;
 
-    fn check(cmdline: &str, environment: &str, config_url: bool, user_config: &str, id: Option<&str>) {
-        let expect = Platform {
-            config_url,
-            user_config: user_config.into(),
-            wait: None,
-            wait_not_understood: None,
-            id: id.map(str::to_owned),
-            dmi: Dmi::Other,
-        };
-        assert_eq!(
-            Platform::new(cmdline, environment, Dmi::Other),
-            expect,
-            "{cmdline:?} {environment:?}"
-        );
-    }
-
-    #[test]
-    fn the_kernel_command_line_and_the_environment_are_understood() {
-        const USER: &str = "/usr/lib/ignition/user.ign";
-        check("", "", false, USER, None);
-        check(
-            "console=ttyS0 ignition.firstboot ignition.platform.id=qemu\n",
-            "",
-            false,
-            USER,
-            Some("qemu"),
-        );
-        check("ignition.platform.id=qemu", "PLATFORM_ID=metal\n", false, USER, Some("metal"));
-        check(
-            "ignition.platform.id=qemu ignition.platform.id=aws",
-            "PLATFORM_ID=\n",
-            false,
-            USER,
-            Some("aws"),
-        );
-        check("ignition.config.url=https://a/b", "", true, USER, None);
-        check("a ignition.config.url=\"https://a/b c\" d", "", true, USER, None);
-        check("\"ignition.config.url=https://a/b\"", "", true, USER, None);
-        check("ignition.config.url=", "", false, USER, None);
-        check("ignition.config.url", "", false, USER, None);
-        check("x.ignition.config.url=https://a", "", false, USER, None);
-        check("foo=\"a ignition.config.url=b\"", "", false, USER, None);
-        check(
-            "",
-            "PLATFORM_ID=qemu\nIGNITION_SYSTEM_CONFIG_DIR=/run/ign\n",
-            false,
-            "/run/ign/user.ign",
-            Some("qemu"),
-        );
-        check("", "IGNITION_SYSTEM_CONFIG_DIR=\"/etc/ign\"", false, "/etc/ign/user.ign", None);
-        check("", "#IGNITION_SYSTEM_CONFIG_DIR=/etc/ign", false, USER, None);
-    }
-
     #[test]
     fn an_administrator_at_the_console_can_say_how_long_to_wait() {
         let check = |cmdline: &str, expect: Option<u64>, not_understood: Option<&str>| {
-            let platform = Platform::new(cmdline, "", Dmi::Other);
+            let told = Told {
+                cmdline: cmdline.to_owned(),
+                ..Told::default()
+            };
+            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
             assert_eq!(platform.wait.map(|wait| wait.as_secs()), expect, "{cmdline}");
             assert_eq!(platform.wait_not_understood.as_deref(), not_understood, "{cmdline}");
         };
@@ -291,8 +247,14 @@ mod tests {
     fn user_ign_comes_before_the_platform() {
         let folder = tempfile::tempdir().unwrap();
         let environment = format!("PLATFORM_ID=metal\nIGNITION_SYSTEM_CONFIG_DIR={}", folder.path().display());
-        let platform = Platform::new("", &environment, Dmi::Silent);
-        let pointer = || platform.pointer(&Base::default(), Deadline::after(std::time::Duration::ZERO));
+        let platform = || {
+            let told = Told {
+                environment: environment.clone(),
+                ..Told::default()
+            };
+            Platform::new(Ignition::saying(told, || "Ignition 2.26.0".to_owned()), Dmi::Silent)
+        };
+        let pointer = || platform().pointer(&Base::default(), Deadline::after(std::time::Duration::ZERO));
         assert!(matches!(pointer(), Err(PointerError::NotFound { .. })));
         std::fs::write(folder.path().join("user.ign"), "{}").unwrap();
         assert_eq!(pointer().unwrap().as_slice(), b"{}");

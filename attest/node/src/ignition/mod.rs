@@ -1,0 +1,284 @@
+//! Where Ignition takes its config from: its own order, by its version, by what it was told and by what there is.
+//!
+//! The order is that of `fetchProviderConfig` (coreos/ignition, `internal/exec/engine.go`, the same in 2.9 and 2.27): the kernel command line
+//! (`internal/providers/cmdline`), `user.ign` in Ignition's folders (`internal/providers/system`, `internal/distro`), the platform. The first
+//! that is there counts, also if it cannot be read. What Flatcar adds is in the patches of its package (flatcar/scripts,
+//! `sys-apps/ignition/files`) and in its `ignition-setup-pre.sh` (flatcar/bootengine). `docs/images.md` has the order as a table.
+//!
+//! What this program writes is a `user.ign`. It is not seen by an Ignition that takes its config from the command line.
+
+pub mod version;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::pointer::PointerError;
+
+pub use self::version::Version;
+
+/// The file in Ignition's folders that wins over the platform.
+pub const USER_CONFIG: &str = "user.ign";
+/// Ignition's folders from 2.27 on, with the variable that names another one; the first `user.ign` wins. Up to 2.26 there is the last one only.
+const FOLDERS: [(&str, &str); 3] = [
+    ("IGNITION_SYSTEM_RUNTIME_CONFIG_DIR", "/run/ignition"),
+    ("IGNITION_SYSTEM_LOCAL_CONFIG_DIR", "/etc/ignition"),
+    ("IGNITION_SYSTEM_CONFIG_DIR", "/usr/lib/ignition"),
+];
+/// The variable that names another file for the kernel command line, from 2.27 on.
+pub const OTHER_CMDLINE: &str = "IGNITION_KERNEL_CMDLINE_PATH";
+/// The variable that names the config of platform `file`, and that without it.
+const CONFIG_FILE: (&str, &str) = ("IGNITION_CONFIG_FILE", "config.ign");
+/// The variables that count here. What a unit's manager passes on comes to Ignition as it comes to this program.
+pub const VARIABLES: [&str; 6] = [FOLDERS[0].0, FOLDERS[1].0, FOLDERS[2].0, OTHER_CMDLINE, CONFIG_FILE.0, PLATFORM];
+/// The variable that names the platform.
+const PLATFORM: &str = "PLATFORM_ID";
+/// The variable that Flatcar, and nobody else, writes beside it.
+const FLATCAR: &str = "OEM_ID";
+
+/// The kernel arguments with a URL: Ignition's, and those that Flatcar's Ignition takes, too.
+const URLS: [&str; 3] = ["ignition.config.url", "flatcar.config.url", "coreos.config.url"];
+/// The kernel argument with a file system's label, from 2.27 on.
+const DEVICE: &str = "ignition.config.device";
+/// The kernel argument with a path in that file system.
+const DEVICE_PATH: &str = "ignition.config.path";
+
+/// QEMU's fw_cfg, where it appears with the module `qemu_fw_cfg`: Ignition's, and that of Flatcar's before it. Flatcar's Ignition takes one of
+/// the two if both are there, no matter which.
+const FW_CFG: [&str; 2] = [
+    "/sys/firmware/qemu_fw_cfg/by_name/opt/org.flatcar-linux/config/raw",
+    "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw",
+];
+
+/// Ignition, as its units start it, and where dracut takes it from: in a system that has booted, only that may be left.
+const PROGRAMS: [&str; 2] = ["/usr/bin/ignition", "/usr/lib/dracut/modules.d/30ignition/ignition"];
+
+/// Where a config comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The URL in this kernel argument.
+    Url(&'static str),
+    /// A file on a device, which the kernel command line names.
+    Device,
+    /// Nowhere: Ignition fails, because the kernel command line has only one of device and path.
+    Nowhere,
+    /// A `user.ign`.
+    UserConfig(PathBuf),
+    /// What the platform has.
+    Platform,
+    /// That depends on a version that is not known.
+    Unclear,
+}
+
+/// What Ignition was told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The kernel command line.
+    pub cmdline: String,
+    /// What stands in the file that is named by [`OTHER_CMDLINE`].
+    pub other_cmdline: Option<String>,
+    /// Lines of the form `NAME=value`. The last one counts.
+    pub environment: String,
+}
+
+/// Where an Ignition of this version takes its config from.
+#[must_use]
+pub fn origin(version: Version, told: &Told, is_there: &dyn Fn(&Path) -> bool) -> Origin {
+    if version == Version::Unknown {
+        let before = origin(Version::UpTo2_26, told, is_there);
+        let from = origin(Version::From2_27, told, is_there);
+        return if before == from { before } else { Origin::Unclear };
+    }
+    let user_config = || {
+        let files = told.folders(version).into_iter().map(|folder| folder.join(USER_CONFIG));
+        files.into_iter().find(|path| is_there(path)).map(Origin::UserConfig)
+    };
+    told.on_the_command_line(version).or_else(user_config).unwrap_or(Origin::Platform)
+}
+
+impl Told {
+    /// The kernel arguments, as Ignition reads them: it knows no quotes.
+    fn on_the_command_line(&self, version: Version) -> Option<Origin> {
+        let from_2_27 = version == Version::From2_27;
+        let words: Vec<&str> = match &self.other_cmdline {
+            Some(other) if from_2_27 => other.split_whitespace().collect(),
+            _ if from_2_27 => self.cmdline.split_whitespace().collect(),
+            _ => self.cmdline.split(' ').map(str::trim).collect(),
+        };
+        // The last one counts. An empty one takes back those before it up to 2.26, and is passed over from then on.
+        let last = |names: &[&'static str]| {
+            let given = words.iter().rev().find_map(|word| {
+                let (name, value) = word.split_once('=')?;
+                let name = names.iter().find(|known| **known == name)?;
+                (!from_2_27 || !value.is_empty()).then_some((*name, value))
+            });
+            given.filter(|(_, value)| !value.is_empty()).map(|(name, _)| name)
+        };
+        let [ignitions, ..] = URLS;
+        let url = if self.is_flatcar() { last(&URLS) } else { last(&[ignitions]) };
+        match (url, last(&[DEVICE]), last(&[DEVICE_PATH])) {
+            (Some(url), ..) => Some(Origin::Url(url)),
+            (None, Some(_), Some(_)) if from_2_27 => Some(Origin::Device),
+            (None, Some(_), None) | (None, None, Some(_)) if from_2_27 => Some(Origin::Nowhere),
+            (None, ..) => None,
+        }
+    }
+
+    /// The folders of such an Ignition, highest first.
+    fn folders(&self, version: Version) -> Vec<PathBuf> {
+        match version {
+            Version::From2_27 => FOLDERS.map(|folder| self.folder(folder)).into(),
+            Version::UpTo2_26 | Version::Unknown => vec![self.lowest_folder()],
+        }
+    }
+
+    /// The folder that all versions have.
+    fn lowest_folder(&self) -> PathBuf {
+        let [.., lowest] = FOLDERS;
+        self.folder(lowest)
+    }
+
+    fn folder(&self, (variable, usual): (&str, &str)) -> PathBuf {
+        self.variable(variable).unwrap_or(usual).into()
+    }
+
+    /// The platform that Ignition is told; by its generator's rule, if its environment does not say.
+    #[must_use]
+    pub fn platform(&self) -> Option<String> {
+        let argument = |name: &str| {
+            let mut values = self
+                .cmdline
+                .split_whitespace()
+                .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            values.next_back().filter(|id| !id.is_empty())
+        };
+        let on_the_command_line = || match self.is_flatcar() {
+            true => Some(match argument("flatcar.oem.id").or_else(|| argument("coreos.oem.id"))? {
+                "ec2" => "aws",
+                "gce" => "gcp",
+                "pxe" => "metal",
+                id => id,
+            }),
+            false => argument("ignition.platform.id"),
+        };
+        self.variable(PLATFORM).or_else(on_the_command_line).map(str::to_owned)
+    }
+
+    /// Where a config from QEMU may be; the first one counts.
+    #[must_use]
+    pub fn fw_cfg(&self) -> &'static [&'static str] {
+        match (&FW_CFG, self.is_flatcar()) {
+            (all, true) => all,
+            ([_, ignitions @ ..], false) => ignitions,
+        }
+    }
+
+    /// The config of platform `file`.
+    #[must_use]
+    pub fn config_file(&self) -> PathBuf {
+        let (variable, usual) = CONFIG_FILE;
+        // Ignition's units start it there.
+        Path::new("/").join(self.variable(variable).unwrap_or(usual))
+    }
+
+    /// Whether this is Flatcar's Ignition, which its version does not say.
+    fn is_flatcar(&self) -> bool {
+        self.variable(FLATCAR).is_some() || self.cmdline.split_whitespace().any(|word| word.starts_with("flatcar."))
+    }
+
+    /// A variable of the environment. Ignition takes an empty one for none.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let lines = self.environment.lines();
+        lines
+            .filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='))
+            .map(|value| value.trim_matches(['"', '\'']))
+            .next_back()
+            .filter(|value| !value.is_empty())
+    }
+}
+
+/// The Ignition of this initramfs.
+#[derive(Debug, Clone)]
+pub struct Ignition {
+    told: Told,
+    origin: Origin,
+    /// What it says of its version. It is asked only where that makes a difference.
+    said: fn() -> String,
+}
+
+impl Ignition {
+    /// The one that was told this.
+    #[must_use]
+    pub fn new(told: Told) -> Self {
+        Self::saying(told, || {
+            let asked = PROGRAMS.iter().filter_map(|program| {
+                let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+                Some(String::from_utf8_lossy(&output.stdout).into_owned())
+            });
+            asked.into_iter().find(|said| !said.is_empty()).unwrap_or_default()
+        })
+    }
+
+    /// The same, with another way to ask it for its version.
+    pub(crate) fn saying(told: Told, said: fn() -> String) -> Self {
+        let origin = match origin(Version::Unknown, &told, &is_there) {
+            Origin::Unclear => origin(Version::of(&said()), &told, &is_there),
+            clear => clear,
+        };
+        Self { told, origin, said }
+    }
+
+    /// What it was told.
+    #[must_use]
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Where it takes its config from.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// That it sees what this program writes.
+    ///
+    /// # Errors
+    /// [`PointerError::Elsewhere`], [`PointerError::Nowhere`], [`PointerError::Unclear`].
+    pub fn heeds_user_config(&self) -> Result<(), PointerError> {
+        match &self.origin {
+            Origin::UserConfig(_) | Origin::Platform => Ok(()),
+            Origin::Url(argument) => Err(PointerError::Elsewhere { argument }),
+            Origin::Device => Err(PointerError::Elsewhere { argument: DEVICE }),
+            Origin::Nowhere => Err(PointerError::Nowhere),
+            Origin::Unclear => Err(PointerError::Unclear),
+        }
+    }
+
+    /// The `user.ign` that it reads, or would read if there were one.
+    #[must_use]
+    pub fn user_config(&self) -> PathBuf {
+        match &self.origin {
+            Origin::UserConfig(path) => path.clone(),
+            _ => self.told.lowest_folder().join(USER_CONFIG),
+        }
+    }
+
+    /// The `user.ign` that outranks all others, if there may be others.
+    #[must_use]
+    pub fn highest(&self) -> Option<PathBuf> {
+        match &*self.told.folders(Version::of(&(self.said)())) {
+            [highest, _, ..] => Some(highest.join(USER_CONFIG)),
+            _ => None,
+        }
+    }
+}
+
+/// As Ignition sees it: what cannot be looked at is there.
+fn is_there(path: &Path) -> bool {
+    !matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests;

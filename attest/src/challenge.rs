@@ -11,10 +11,10 @@ use crate::appraisal::AppraisalPolicy;
 use crate::aws::nitro_tpm::Shape;
 use crate::azure::NonceForm;
 use crate::endorsements::{EndorsedEk, Endorsements};
-use crate::kind::{Combination, Kind};
+use crate::kind::{Combination, Kind, kinds_of};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG, sha256};
 use crate::protocol::{
-    Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task, TpmAttester, TpmTask, kinds_of,
+    Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task, TpmAttester, TpmTask,
 };
 use crate::reject::Reject;
 use crate::tpm::ak::AkPublic;

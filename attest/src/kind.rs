@@ -184,6 +184,32 @@ pub(crate) fn list(kinds: &BTreeSet<Kind>) -> String {
     words.join(" + ")
 }
 
+/// Gives a message with one optional member for each kind of evidence the set of kinds that it has.
+macro_rules! kinds_of {
+    ($type:ty) => {
+        impl $type {
+            /// The kinds of evidence in it.
+            #[must_use]
+            pub fn kinds(&self) -> std::collections::BTreeSet<$crate::Kind> {
+                let members = [
+                    ($crate::Kind::Tpm, self.tpm.is_some()),
+                    ($crate::Kind::Gcp, self.gcp.is_some()),
+                    ($crate::Kind::AwsIdentityDocument, self.aws_identity_document.is_some()),
+                    ($crate::Kind::AwsNitroTpm, self.aws_nitro_tpm.is_some()),
+                    ($crate::Kind::AwsSts, self.aws_sts.is_some()),
+                    ($crate::Kind::Azure, self.azure.is_some()),
+                    ($crate::Kind::Token, self.token.is_some()),
+                ];
+                members
+                    .into_iter()
+                    .filter_map(|(kind, there)| there.then_some(kind))
+                    .collect()
+            }
+        }
+    };
+}
+pub(crate) use kinds_of;
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {

@@ -394,6 +394,7 @@ impl IntoResponse for Refusal {
             code: advice.code.to_owned(),
             detail: Some(told),
             next_step,
+            decision: None,
         };
         let Ok(body) = serde_json::to_vec(&problem) else {
             return empty_503();

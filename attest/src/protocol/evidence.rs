@@ -1,0 +1,201 @@
+//! The evidence, and what it earns.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, SecretText, Text};
+use crate::aws::sts::SignedRequest;
+use crate::kind::{Kind, kinds_of};
+use crate::nonce::sha256;
+
+/// Body of [`super::EVIDENCE_PATH`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvidenceRequest {
+    /// [`super::ChallengeResponse::challenge`], unchanged.
+    pub challenge: String,
+    /// The evidence.
+    pub evidence: Evidence,
+}
+
+/// Evidence: exactly the kinds that were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Evidence {
+    /// TPM 2.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<TpmEvidence>,
+    /// An identity token of Google Compute Engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gcp: Option<GcpEvidence>,
+    /// An instance identity document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_identity_document: Option<IdentityDocumentEvidence>,
+    /// A NitroTPM attestation document of AWS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_nitro_tpm: Option<NitroTpmEvidence>,
+    /// A request to AWS STS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws_sts: Option<StsEvidence>,
+    /// An attested document of Azure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub azure: Option<AzureEvidence>,
+    /// A provisioning token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenEvidence>,
+    /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
+    /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimant: Option<Blob>,
+}
+
+kinds_of!(Evidence);
+
+impl From<TpmEvidence> for Evidence {
+    fn from(tpm: TpmEvidence) -> Self {
+        Self {
+            tpm: Some(tpm),
+            ..Self::default()
+        }
+    }
+}
+
+impl Evidence {
+    /// SHA-256 of the claimant; older nodes send it beside the identity document. `None` if there is none, or what cannot be one.
+    #[must_use]
+    pub fn claimant_sha256(&self) -> Option<HexDigest> {
+        let beside_document = || self.aws_identity_document.as_ref()?.claimant.as_ref();
+        let claimant = self.claimant.as_ref().or_else(beside_document)?.as_ref();
+        // A short one could be guessed, whatever its digest is.
+        (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
+    }
+
+    /// Takes the claimant out, so that whoever reads what is left is nobody.
+    pub fn forget_claimant(&mut self) {
+        self.claimant = None;
+        if let Some(document) = &mut self.aws_identity_document {
+            document.claimant = None;
+        }
+    }
+
+    /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a
+    /// record; a TPM's event log has a limit of its own.
+    #[must_use]
+    pub fn too_large(&self) -> Option<Kind> {
+        let request = |request: &SignedRequest| {
+            let headers = request.headers.iter().map(|header| header.name.len() + header.value.len());
+            headers.sum::<usize>() + request.method.len() + request.url.len() + request.body.len()
+        };
+        let sizes = [
+            (Kind::Gcp, self.gcp.as_ref().map(|evidence| evidence.token.0.len())),
+            (
+                Kind::AwsIdentityDocument,
+                self.aws_identity_document.as_ref().map(|evidence| {
+                    let claimant = evidence.claimant.as_ref().or(self.claimant.as_ref());
+                    evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len())
+                }),
+            ),
+            (
+                Kind::AwsNitroTpm,
+                self.aws_nitro_tpm.as_ref().map(|evidence| evidence.document.0.len()),
+            ),
+            (Kind::AwsSts, self.aws_sts.as_ref().map(|evidence| request(&evidence.request))),
+            (Kind::Azure, self.azure.as_ref().map(|evidence| evidence.signature.0.len())),
+            (Kind::Token, self.token.as_ref().map(|evidence| evidence.token.reveal().len())),
+        ];
+        let large = |(kind, size): (Kind, Option<usize>)| size.filter(|size| *size > DOCUMENT_LIMIT_BYTES).map(|_| kind);
+        sizes.into_iter().find_map(large)
+    }
+}
+
+/// An identity token of Google Compute Engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GcpEvidence {
+    /// The JWT, as the metadata server gives it.
+    pub token: Text,
+}
+
+/// An instance identity document of AWS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdentityDocumentEvidence {
+    /// The PKCS#7 message, as the metadata server gives it: base64, in lines.
+    pub pkcs7: Text,
+    /// [`Evidence::claimant`], of older nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimant: Option<Blob>,
+}
+
+/// A NitroTPM attestation document of AWS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NitroTpmEvidence {
+    /// The COSE_Sign1 message.
+    pub document: Blob,
+}
+
+/// A request to AWS STS, signed by the node and to be sent by the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StsEvidence {
+    /// The request.
+    pub request: SignedRequest,
+}
+
+/// An attested document of Azure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AzureEvidence {
+    /// `signature` of the metadata server's answer: base64.
+    pub signature: Text,
+}
+
+/// A provisioning token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEvidence {
+    /// The token. A secret.
+    pub token: SecretText,
+}
+
+/// A TPM's evidence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmEvidence {
+    /// SHA-256 of what TPM2_ActivateCredential returned: only the TPM that holds the EK and the AK can know it.
+    pub secret_sha256: HexDigest,
+    /// TPMS_ATTEST that the AK signed.
+    pub quoted: Blob,
+    /// TPMT_SIGNATURE over it.
+    pub signature: Blob,
+    /// PCR index → value, in the bank asked for: exactly the PCRs asked for.
+    pub pcrs: BTreeMap<u8, HexDigest>,
+    /// The firmware's TCG event log, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<Blob>,
+}
+
+/// Answer of [`super::EVIDENCE_PATH`]: the node is trusted.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvidenceResponse {
+    /// To be presented as `Authorization: Bearer <ticket>`. A secret.
+    pub ticket: String,
+    /// Seconds since 1970 after which the ticket is refused.
+    pub expires: u64,
+    /// Path of the config that the ticket is good for, from the root of this server: `/config/worker`.
+    pub url: String,
+}
+
+impl fmt::Debug for EvidenceResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "EvidenceResponse {{ ticket: <secret>, expires: {}, url: {:?} }}",
+            self.expires, self.url
+        )
+    }
+}

@@ -1,0 +1,102 @@
+//! The wire messages of the gateway's API, version 1, shared by both ends.
+//!
+//! JSON over TLS. Binary values are standard base64 with padding ([`Blob`]); TPM structures travel in the TPM's own wire
+//! format. Unknown fields are refused: a field that one end does not understand must not be silently ignored.
+//! `docs/protocol.md` describes the same messages for somebody who writes another client.
+
+mod challenge;
+mod evidence;
+mod values;
+
+use serde::{Deserialize, Serialize};
+
+pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, GcpTask, IdentityDocumentAttester, Task, TpmAttester, TpmTask};
+pub use evidence::{
+    AzureEvidence, Evidence, EvidenceRequest, EvidenceResponse, GcpEvidence, IdentityDocumentEvidence, NitroTpmEvidence, StsEvidence,
+    TokenEvidence, TpmEvidence,
+};
+pub use values::{Blob, HexDigest, Nothing, SecretText, Text};
+
+/// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
+pub const DISCOVERY_PATH: &str = "/v1/attest";
+/// `POST` [`ChallengeRequest`] → [`ChallengeResponse`].
+pub const CHALLENGE_PATH: &str = "/v1/attest/challenge";
+/// `POST` [`EvidenceRequest`] → [`EvidenceResponse`].
+pub const EVIDENCE_PATH: &str = "/v1/attest/evidence";
+/// `GET`/`HEAD` `{CONFIG_PREFIX}{pool}` → the Ignition config.
+pub const CONFIG_PREFIX: &str = "/config/";
+/// The value of [`Discovery::service`].
+pub const SERVICE: &str = "attestation-gateway";
+/// The value of [`Discovery::protocol`].
+pub const VERSION: u32 = 1;
+/// The parameter of [`DISCOVERY_PATH`] that names the pool a node is about to ask for: `?pool=worker`.
+pub const POOL_PARAMETER: &str = "pool";
+/// The longest that a pool may have a node wait, seconds. Four hours: a night's outage is for people, and a session with a cloud's metadata
+/// service outlives it.
+pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
+/// How long a node waits that was told to come again, and not for how long, seconds.
+pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
+/// A header of a node's request for its config: why it shows nothing, or less than it could. A code ([`HELD_TOO_LONG`], [`GATEWAY_UNREACHABLE`],
+/// [`TICKET_UNDELIVERABLE`], or that of the [`Problem`] by which a gateway refused its evidence), and after a blank [`Problem::decision`].
+pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
+/// A header of a node's request for its config, beside a provisioning token: what this node is known by if it asks again, because its first boot began
+/// anew. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
+pub const CLAIMANT_HEADER: &str = "attestation-claimant";
+/// The gateway has told the node to come again for as long as the pool has nodes wait.
+pub const HELD_TOO_LONG: &str = "held-too-long";
+/// A gateway has not answered for as long as the node's administrator has it wait.
+pub const GATEWAY_UNREACHABLE: &str = "gateway-unreachable";
+/// Nothing that the node's Ignition reads can be written, so that it could not use a ticket. The node says so itself, by a `HEAD` for its
+/// config: Ignition reads no header where it reads no ticket.
+pub const TICKET_UNDELIVERABLE: &str = "ticket-undeliverable";
+/// Content type of a [`Problem`] (RFC 9457).
+pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
+
+/// Largest body of a challenge request: an EK with its certificate and eight intermediates is under 24 KiB in base64.
+pub const CHALLENGE_BODY_LIMIT_BYTES: usize = 64 * 1024;
+/// Largest body of an evidence request: [`crate::tpm::event_log::LOG_LIMIT_BYTES`] in base64, the challenge, the quote.
+pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
+
+/// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.
+pub const DOCUMENT_LIMIT_BYTES: usize = 64 * 1024;
+
+/// Length of [`Evidence::claimant`], in bytes: nobody can guess another's.
+pub const CLAIMANT_BYTES: usize = 32;
+
+/// Answer of [`DISCOVERY_PATH`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Discovery {
+    /// [`SERVICE`].
+    pub service: String,
+    /// [`VERSION`].
+    pub protocol: u32,
+    /// The kinds of evidence that this gateway can verify, by their words ([`Kind::as_str`]). A node offers no others.
+    pub kinds: Vec<String>,
+    /// How long a node of the pool that was asked about waits if it is told to come again, seconds. Only in the answer to who asks about a
+    /// pool that is there: a node of an earlier release does not, and would not understand it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u64>,
+}
+
+/// A refusal, as RFC 9457 has it, with two members of our own: `code` and `next_step`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// `urn:attestation-gateway:problem:<code>`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What the code means, for a person.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// Stable, machine-readable; `docs/errors.md` lists them all.
+    pub code: String,
+    /// What was wrong this time. Says nothing that the node did not send or could not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// What the person at the console should do.
+    pub next_step: String,
+    /// The record of it in the gateway's attestation log, if there is one: its `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+}

@@ -1,0 +1,158 @@
+//! Values that travel in a form of their own.
+
+use std::fmt;
+
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use zeroize::Zeroizing;
+
+/// Bytes that travel as base64. `Debug` shows the length only, so a secret cannot slip into a log this way.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Blob(pub Vec<u8>);
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} bytes)", self.0.len())
+    }
+}
+
+impl From<Vec<u8>> for Blob {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl AsRef<[u8]> for Blob {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Blob;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("standard base64 with padding")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Blob, E> {
+                BASE64.decode(text.as_bytes()).map(Blob).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+/// A text that is worth something to whoever has it, such as an identity token. `Debug` shows the length only.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text(pub String);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Text({} bytes)", self.0.len())
+    }
+}
+
+/// A digest of 32, 48 or 64 bytes that travels as hexadecimal.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HexDigest(Vec<u8>);
+
+impl HexDigest {
+    /// Takes digest bytes as they are; `None` unless there are 32, 48 or 64 of them.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        matches!(bytes.len(), 32 | 48 | 64).then(|| Self(bytes.to_vec()))
+    }
+
+    /// Reads hexadecimal, upper or lower case.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        Self::new(&HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?)
+    }
+
+    /// The digest's bytes: 32, 48 or 64.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<[u8; 32]> for HexDigest {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest.to_vec())
+    }
+}
+
+impl fmt::Display for HexDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for HexDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for HexDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HexDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::from_hex(&text).ok_or_else(|| de::Error::custom("expected 64, 96 or 128 hexadecimal digits"))
+    }
+}
+
+/// A secret text, such as a provisioning token. `Debug` does not show it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SecretText(Zeroizing<String>);
+
+impl SecretText {
+    /// Takes a secret.
+    #[must_use]
+    pub const fn new(text: Zeroizing<String>) -> Self {
+        Self(text)
+    }
+
+    /// The secret.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl Serialize for SecretText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+/// An object without members: there is nothing to say beyond the kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}

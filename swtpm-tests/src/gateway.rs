@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::attestation_log::Record;
 use crate::images::run;
-use crate::process::{OnLine, Process, poll};
+use crate::process::{OnLine, Process};
 use crate::programs::Programs;
 use crate::swtpm::{EkAuthority, free_port};
 
@@ -191,21 +191,14 @@ impl Gateway {
     /// Starts the program and waits until it is ready.
     pub fn start(&mut self, on_line: Option<OnLine>) -> Result<()> {
         let arguments = ["serve".to_owned(), "--config".to_owned(), self.settings().display().to_string()];
-        self.process = Some(Process::spawn(
-            &Programs::build()?.gateway,
-            arguments,
-            &self.folder.join("gateway.log"),
-            on_line,
-        )?);
-        poll("the gateway's /readyz", START_LIMIT, || {
-            if let Some(process) = &mut self.process
-                && !process.is_running()?
-            {
-                // Says why it ended: its last lines.
-                process.wait_line(Duration::ZERO, |_| false)?;
-            }
-            Ok(self.get("/readyz", None).is_ok_and(|answer| answer.status == 200).then_some(()))
-        })
+        let process = Process::spawn(&Programs::build()?.gateway, arguments, &self.folder.join("gateway.log"), on_line)?;
+        process.wait_line(START_LIMIT, |line| line.contains(" listening on "))?;
+        self.process = Some(process);
+        let ready = self.get("/readyz", None)?;
+        if ready.status != 200 {
+            bail!("the gateway listens and is not ready: {ready:?}");
+        }
+        Ok(())
     }
 
     /// The running program.

@@ -11,23 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How often a state that nothing announces (a socket, a port) is looked at again.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Asks `ready` until it answers, or fails with `what` after `limit`. For events that have no line and no descriptor to wait on.
-pub fn poll<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(value) = ready()? {
-            return Ok(value);
-        }
-        if Instant::now() >= deadline {
-            bail!("{what}: not within {} s", limit.as_secs());
-        }
-        thread::sleep(POLL_INTERVAL);
-    }
-}
-
 /// Called with each line of output as it arrives.
 pub type OnLine = Box<dyn FnMut(&str) + Send>;
 
@@ -154,26 +137,18 @@ impl Process {
 
     /// SIGTERM.
     pub fn terminate(&self) -> Result<()> {
-        let pid = i32::try_from(self.child.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .context("a process id")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).with_context(|| format!("terminating {}", self.name))
+        rustix::process::kill_process(self.id()?, rustix::process::Signal::TERM).with_context(|| format!("terminating {}", self.name))
+    }
+
+    pub(crate) fn id(&self) -> Result<rustix::process::Pid> {
+        let id = i32::try_from(self.child.id()).ok();
+        id.and_then(rustix::process::Pid::from_raw).context("a process id")
     }
 
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("killing {}", self.name))?;
         self.child.wait().map(|_| ()).with_context(|| format!("waiting for {}", self.name))
-    }
-
-    /// Whether it still runs.
-    pub fn is_running(&mut self) -> Result<bool> {
-        Ok(self
-            .child
-            .try_wait()
-            .with_context(|| format!("asking for {}", self.name))?
-            .is_none())
     }
 
     /// The last lines and the log's path, for an error message.

@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::images::run;
-use crate::process::{Process, poll};
+use crate::pid_file::PidFile;
+use crate::process::Process;
 
+/// How often free ports are looked for: others look for some at the same time.
+const PORTS_ATTEMPTS: usize = 20;
 /// swtpm is ready in tens of milliseconds; a loaded machine may need seconds.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
@@ -95,9 +97,10 @@ impl Swtpm {
             format!("--tpmstate=dir={}", state.display()),
             format!("--ctrl=type=unixio,path={}", socket.display()),
         ];
-        let process = Process::spawn(Path::new("swtpm"), arguments, &state.join("swtpm.log"), None)?;
-        poll("swtpm's control socket", START_LIMIT, || Ok(UnixStream::connect(&socket).ok()))?;
-        Ok(Self { socket, _process: process })
+        match listening(state, &arguments)? {
+            Some(process) => Ok(Self { socket, _process: process }),
+            None => bail!("swtpm ended at once; see {}", state.join("swtpm.log").display()),
+        }
     }
 
     /// The control socket.
@@ -111,7 +114,12 @@ impl TpmServer {
     /// Manufactures a TPM in `folder` and switches it on.
     pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
         let state = manufacture(folder, endorsement)?;
-        poll("swtpm on two free ports", START_LIMIT, || Self::try_start(&state))
+        for _ in 0..PORTS_ATTEMPTS {
+            if let Some(server) = Self::try_start(&state)? {
+                return Ok(server);
+            }
+        }
+        bail!("swtpm found no two free ports in {PORTS_ATTEMPTS} attempts")
     }
 
     /// The TCTI string for tss-esapi and tpm2-tools.
@@ -143,14 +151,19 @@ impl TpmServer {
             format!("--ctrl=type=tcp,bindaddr=127.0.0.1,port={control}"),
             "--flags=not-need-init,startup-clear".to_owned(),
         ];
-        let mut process = Process::spawn(Path::new("swtpm"), arguments, &state.join("swtpm.log"), None)?;
-        // The control port: swtpm serves one command connection at a time, and closing it would end some versions.
-        let started = poll("swtpm's port", START_LIMIT, || {
-            Ok((std::net::TcpStream::connect(("127.0.0.1", control)).is_ok() || !process.is_running()?).then_some(()))
-        });
-        started?;
-        Ok(process.is_running()?.then_some(Self { port, _process: process }))
+        let process = listening(state, &arguments)?;
+        Ok(process.map(|process| Self { port, _process: process }))
     }
+}
+
+/// Starts swtpm and waits until it listens; `None` if it could not.
+fn listening(state: &Path, arguments: &[String]) -> Result<Option<Process>> {
+    // swtpm writes it when all its sockets listen.
+    let pid_file = PidFile::new(&state.join("pid"))?;
+    let pid = ["--pid".to_owned(), format!("file={}", pid_file.path().display())];
+    let arguments = arguments.iter().chain(&pid);
+    let process = Process::spawn(Path::new("swtpm"), arguments, &state.join("swtpm.log"), None)?;
+    Ok(pid_file.wait(&process, START_LIMIT)?.then_some(process))
 }
 
 /// A port of 127.0.0.1 that nobody listens on.

@@ -14,6 +14,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection, Stream};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::exchange::ANSWER_LIMIT_BYTES;
 use super::tls::Trust;
 use super::*;
 

@@ -7,6 +7,7 @@ use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 
 use super::*;
+use crate::gateway::exchange::CONFIG_LIMIT_BYTES;
 use crate::gateway::identity::Identity;
 
 const IGNITION: &str = r#"{"ignition":{"version":"3.3.0"}}"#;

@@ -1,0 +1,74 @@
+//! Why a gateway could not be used.
+
+use attest::protocol::{Problem, VERSION};
+
+use super::tls::TlsProblem;
+
+/// Why a gateway could not be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum GatewayError {
+    /// No connection, or it was lost, each time.
+    #[error("{url} cannot be reached ({attempts} attempts): {error}")]
+    Unreachable {
+        /// What was asked.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// What the last attempt ended in.
+        error: String,
+    },
+    /// A 5xx each time.
+    #[error("{url} answers {status} ({attempts} attempts)")]
+    Failing {
+        /// What was asked.
+        url: String,
+        /// How often.
+        attempts: u32,
+        /// HTTP status.
+        status: u16,
+    },
+    /// It told this node to come again for as long as the pool has nodes wait.
+    #[error("{url} has told this node to come again for {seconds} s ({attempts} attempts)")]
+    Held {
+        /// What was asked last.
+        url: String,
+        /// How often, that time.
+        attempts: u32,
+        /// For how long.
+        seconds: u64,
+    },
+    /// The TLS connection is refused by this node.
+    #[error(transparent)]
+    Tls(TlsProblem),
+    /// A CA of the pointer's that cannot be one.
+    #[error("a CA in the pointer config cannot be used: {0}")]
+    Authority(String),
+    /// It answers with something else than the protocol says.
+    #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
+    Answer {
+        /// What was asked.
+        url: String,
+        /// What was wrong.
+        what: String,
+    },
+    /// It speaks another version of the protocol.
+    #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
+    Protocol {
+        /// What was asked.
+        url: String,
+        /// Its version.
+        found: u32,
+    },
+    /// It refused.
+    #[error("the gateway refused: {}", .0.title)]
+    Refused(Box<Problem>),
+    /// It did not ask for the client certificate: its answer is what anybody gets.
+    #[error("{url} has not asked for a client certificate, so its answer is not for this node")]
+    Unasked {
+        /// What was asked.
+        url: String,
+    },
+    /// The HTTP client cannot be set up.
+    #[error("the HTTP client cannot be set up: {0}")]
+    Client(String),
+}

@@ -1,0 +1,108 @@
+//! The HTTP client: TLS that trusts the pointer's CAs only, neither redirects nor proxies.
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Client;
+use tokio::runtime::Runtime;
+
+use super::error::GatewayError;
+use super::identity::Identity;
+use super::tls::Trust;
+
+/// How long a connection may take: a TCP handshake with two retransmissions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The HTTP client for all gateways of one pointer.
+pub struct Http {
+    /// There until this is dropped.
+    pub(super) runtime: Option<Runtime>,
+    pub(super) client: Client,
+    pub(super) trust: Arc<Trust>,
+    pub(super) identity: Option<Arc<Identity>>,
+}
+
+impl Http {
+    /// A client that trusts `trust` and nothing else, and follows neither redirects nor proxies.
+    ///
+    /// # Errors
+    /// [`GatewayError::Client`].
+    pub fn new(trust: Trust) -> Result<Self, GatewayError> {
+        Self::build(trust, None)
+    }
+
+    /// As [`Http::new`], and shows a client certificate to a server that asks for one.
+    ///
+    /// # Errors
+    /// [`GatewayError::Client`].
+    pub fn showing(trust: Trust, identity: Identity) -> Result<Self, GatewayError> {
+        Self::build(trust, Some(Arc::new(identity)))
+    }
+
+    fn build(trust: Trust, identity: Option<Arc<Identity>>) -> Result<Self, GatewayError> {
+        let trust = Arc::new(trust);
+        let mut builder = Client::builder();
+        if identity.is_some() {
+            // Each attempt has a handshake of its own, so that it is known whether the certificate was shown.
+            builder = builder.pool_max_idle_per_host(0);
+        }
+        let tls = trust.client_config(identity.as_ref());
+        let client = builder
+            .tls_backend_preconfigured(tls.map_err(|error| GatewayError::Client(error.to_string()))?)
+            .tls_info(true)
+            .https_only(true)
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .no_proxy()
+            .connect_timeout(CONNECT_LIMIT)
+            .user_agent(concat!("attest-node/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| GatewayError::Client(chain(&error)))?;
+        // One worker thread keeps the connection alive while this one waits for the TPM.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| GatewayError::Client(error.to_string()))?;
+        Ok(Self {
+            runtime: Some(runtime),
+            client,
+            trust,
+            identity,
+        })
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        // A name resolution that hangs cannot be cancelled; it must not hold up the report of what failed.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").finish_non_exhaustive()
+    }
+}
+
+/// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.
+pub(crate) fn chain(error: &reqwest::Error) -> String {
+    let mut texts = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    let innermost = texts.pop().unwrap_or_else(|| error.to_string());
+    if error.is_timeout() {
+        format!("timeout ({innermost})")
+    } else {
+        innermost
+    }
+}

@@ -20,7 +20,7 @@ use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Attested, Target};
 use crate::cloud::{Base, nitro_tpm};
-use crate::console::say;
+use crate::console::{self, say};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
@@ -33,6 +33,9 @@ use crate::pointer::{Place, Pointer, PointerError, Source};
 use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
+/// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
+/// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).
+const POINTER_PARTS: u32 = 2;
 /// How old a ticket may become at most while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
 const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
 /// The part of its life that a ticket may spend in waiting: the rest is Ignition's, which asks for the configs one after the other.
@@ -86,8 +89,8 @@ struct Done {
     /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
     pointer: Option<Zeroizing<Vec<u8>>>,
     attested: Vec<String>,
-    /// The sources whose gateways are to know why nothing is shown, with the code that says it.
-    untold: Vec<(Place, &'static str)>,
+    /// The sources whose gateways are to know why nothing is shown, with what says it.
+    untold: Vec<(Place, String)>,
     failed: Vec<Failure>,
     notes: Vec<String>,
     /// The gateways to tell if what there is for Ignition cannot be written.
@@ -193,7 +196,13 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
     }
     let bytes = match &settings.pointer {
         Some(path) => pointer_file(path)?,
-        None => platform.pointer(&settings.metadata, patience.work())?,
+        None => {
+            let begin = |time| console::extend(patience.begin(time), "Looking for the pointer config");
+            begin(settings.deadline * POINTER_PARTS);
+            let pointer = platform.pointer(&settings.metadata, patience.work())?;
+            begin(settings.deadline);
+            pointer
+        }
     };
     let mut pointer = Pointer::parse(&bytes)?;
     if let Some(limit) = pointer.wait() {
@@ -263,13 +272,15 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
 }
 
 impl Done {
-    /// Notes why there is nothing for a source. A gateway that was waited for in vain is to know what became of this node.
+    /// Notes why there is nothing for a source. A gateway that was waited for in vain is to know what became of this node, and one that
+    /// refused it, who asks it for a config afterwards.
     fn fail(&mut self, place: Place, failure: Failure, patience: &Patience) {
-        if failure.code == HELD_TOO_LONG {
-            self.untold.push((place, HELD_TOO_LONG));
-        } else if patience.gave_up() {
-            self.untold.push((place, GATEWAY_UNREACHABLE));
-        }
+        let why = match &failure.refusal {
+            _ if failure.code == HELD_TOO_LONG => Some(HELD_TOO_LONG.to_owned()),
+            _ if patience.gave_up() => Some(GATEWAY_UNREACHABLE.to_owned()),
+            refusal => refusal.clone(),
+        };
+        self.untold.extend(why.map(|why| (place, why)));
         self.failed.push(failure);
     }
 

@@ -13,6 +13,9 @@ use crate::tpm::TpmError;
 /// Longest text of others repeated on the console, in characters: about two lines.
 const QUOTED_LIMIT_CHARS: usize = 400;
 
+/// Longest id of a record in a gateway's attestation log, in characters: a UUID has 36.
+const ID_LIMIT_CHARS: usize = 64;
+
 /// A failure, for the person at the console: the fact, a stable code, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -22,6 +25,8 @@ pub struct Failure {
     pub reason: String,
     /// What the person should do.
     pub next_step: String,
+    /// What a gateway that refused is told when Ignition asks it for the config: its code, and which decision that was if it has said so.
+    pub refusal: Option<String>,
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
@@ -74,6 +79,7 @@ impl Failure {
             code: code.to_owned(),
             reason: reason.to_string(),
             next_step: next_step.into(),
+            refusal: None,
         }
     }
 }
@@ -236,8 +242,11 @@ impl From<GatewayError> for Failure {
             GatewayError::Tls(problem) => (problem.code(), problem.next_step()),
             GatewayError::Refused(problem) => {
                 let title = printable(problem.detail.as_deref().unwrap_or(&problem.title));
+                let code = code_of(&problem.code);
+                let decision = problem.decision.as_deref().filter(|id| is_id(id));
                 return Self {
-                    code: code_of(&problem.code),
+                    refusal: Some(decision.map_or_else(|| code.clone(), |id| format!("{code} {id}"))),
+                    code,
                     reason: format!("the gateway refused: {title}"),
                     next_step: printable(&problem.next_step),
                 };
@@ -257,6 +266,11 @@ pub(crate) fn code_of(code: &str) -> String {
     } else {
         "refused".to_owned()
     }
+}
+
+/// Whether a text may be the id of a record: nothing else of a gateway's goes into a header.
+fn is_id(text: &str) -> bool {
+    (1..=ID_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
 #[cfg(test)]

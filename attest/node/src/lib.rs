@@ -3,7 +3,7 @@
 //! A run in reading order ([`boot`]): the pointer config is found where Ignition would find it ([`ignition`], [`pointer`]), in a cloud's
 //! user data, too ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
-//! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, and the node gets what the pool gives to a node that
+//! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]).

@@ -16,8 +16,8 @@ use clap::{Parser, Subcommand};
 /// Proves to the attestation gateway what this node is, before Ignition fetches its config.
 ///
 /// Finds the pointer config as Ignition would, attests to the gateway that it names with this node's TPM, with what its cloud says of
-/// it, or with both, and writes the same pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is and one line on
-/// stderr says why. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
+/// it, or with both, and writes the same pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is, but for a
+/// header that tells a gateway why, and one line on stderr says it. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = false)]
 struct Arguments {

@@ -145,6 +145,14 @@ impl Patience {
         state.unanswered = Some(state.unanswered.map_or(limit, |before| before.min(limit)));
     }
 
+    /// Starts a piece of this node's own work, which has its time anew, or `time` if that is more. Gives how long until this run ends if it
+    /// hears nothing more.
+    pub fn begin(&self, time: Duration) -> Duration {
+        let until = time.max(self.silence);
+        self.lock().deadline = Deadline::after(until);
+        until
+    }
+
     /// The time that each piece of this node's own work has.
     #[must_use]
     pub const fn silence(&self) -> Duration {

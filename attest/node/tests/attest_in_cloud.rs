@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use attest::aws;
 use attest::azure::ImdsNonce;
@@ -15,7 +16,7 @@ use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use data_encoding::{BASE64, HEXLOWER};
 use serde_json::{Value, json};
 use support::gateway::{Gateway, NONCE, TOKEN};
-use support::{Asked, GOOGLE, Reply, Server, google, google_token, imds, ok, status};
+use support::{Asked, GOOGLE, Reply, Server, google, google_token, googles, imds, ok, status};
 
 struct Run {
     stderr: String,
@@ -113,6 +114,20 @@ fn check_gcp(id: Option<&str>, dmi: &[(&str, &str)]) {
         google_token(&request_path(&audience))
     );
     assert!(!format!("{:?}", metadata.asked()).contains("SECRET"));
+}
+
+#[test]
+fn a_metadata_server_that_comes_late_is_waited_for_longer_than_all_else() {
+    let gateway = Gateway::start(&json!(["tpm", "gcp", "token"]), &gcp_task());
+    let (begun, pointer) = (Instant::now(), gateway.pointer());
+    let metadata = Server::start(GOOGLE, move |asked: &Asked, _| {
+        match begun.elapsed() < Duration::from_millis(3500) {
+            true => status(503),
+            false => googles(Some(&pointer), asked),
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &["--deadline", "4"]).attested("attested as gcp:project/4711 by gcp");
 }
 
 #[test]

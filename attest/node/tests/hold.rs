@@ -263,12 +263,44 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     assert_eq!(run.written.unwrap(), expect);
     assert!(expect.to_string().contains(TOKEN));
     // And systemd has been told that this takes longer: the pause, a minute, and a moment for the last words.
-    let mut buffer = [0; 512];
-    let length = systemd.recv(&mut buffer).unwrap();
-    let message = String::from_utf8(buffer[..length].to_vec()).unwrap();
+    let receive = || {
+        let mut buffer = [0; 512];
+        let length = systemd.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    let mut messages = std::iter::repeat_with(receive);
+    let message = messages.find(|message| message.contains("come again")).unwrap();
     let extended = message.lines().find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
     let extended: u64 = extended.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
     assert!((80_000_000..=82_000_000).contains(&extended), "{message}");
+}
+
+/// A refused node's request for its config names the refusal, so that the two records belong together. Nothing else of a gateway's gets in there.
+#[test]
+fn who_was_refused_says_by_which_decision() {
+    let check = |path: &'static str, decision: Option<&'static str>, expect: &str| {
+        let (gateway, metadata) = site(Some(LONG), move |asked, _| {
+            let mut document: Value = serde_json::from_str(&document(403, "ek-not-endorsed")).unwrap();
+            document["decision"] = json!(decision);
+            (asked == path).then(|| Some((403, String::new(), document.to_string())))
+        });
+        let run = run(&metadata, &["--deadline", "20"]);
+        run.failed(&["[ek-not-endorsed]; next: n; the pointer config is unchanged, but for a header that says why"]);
+        let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+        pointer["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": expect}]);
+        assert_eq!(run.written.unwrap(), pointer);
+    };
+    let id = "0123456789abcdef0123456789abcdef";
+    check(CHALLENGE, Some(id), "ek-not-endorsed 0123456789abcdef0123456789abcdef");
+    check(EVIDENCE, Some(id), "ek-not-endorsed 0123456789abcdef0123456789abcdef");
+    check(EVIDENCE, None, "ek-not-endorsed");
+    check(EVIDENCE, Some(""), "ek-not-endorsed");
+    check(EVIDENCE, Some("a\r\nAuthorization: x"), "ek-not-endorsed");
+    check(
+        EVIDENCE,
+        Some(concat!("0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef", "0")),
+        "ek-not-endorsed",
+    );
 }
 
 #[test]
@@ -387,6 +419,7 @@ fn a_ticket_that_cannot_be_earned_again_is_kept_while_it_is_good() {
 fn a_ticket_that_is_over_is_not_written() {
     let refuse = || problem(403, "ek-not-endorsed");
     let (asked, run, headers) = two_sources(2, refuse);
-    assert_eq!((asked, headers), (2, [Value::Null, bearer(7)]), "{}", run.stderr);
+    let said = json!([{"name": "attestation-not-attested", "value": "ek-not-endorsed"}]);
+    assert_eq!((asked, headers), (2, [said, bearer(7)]), "{}", run.stderr);
     run.failed(&["[ek-not-endorsed]", "the other sources have their tickets"]);
 }

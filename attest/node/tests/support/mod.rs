@@ -144,19 +144,22 @@ pub fn imds(asked: &Asked, answer: impl Fn(&str) -> Reply) -> Reply {
 
 /// As Google's server, with this user data; identity tokens say for which path they were given.
 pub fn google(user_data: Option<String>) -> Server {
-    Server::start(GOOGLE, move |asked: &Asked, _| {
-        if asked.header("metadata-flavor") != Some("Google") {
-            return status(403);
-        }
-        let path = asked.path.split('?').next().unwrap();
-        match path.strip_prefix("/computeMetadata/v1/instance/").unwrap_or_default() {
-            "attributes/user-data" => user_data.as_ref().map_or_else(|| status(404), ok),
-            "id" => ok("4711"),
-            "service-accounts/default/email" => ok("worker@project.iam.example"),
-            "service-accounts/default/identity" => ok(google_token(&asked.path)),
-            _ => status(404),
-        }
-    })
+    Server::start(GOOGLE, move |asked: &Asked, _| googles(user_data.as_deref(), asked))
+}
+
+/// What Google's server answers.
+pub fn googles(user_data: Option<&str>, asked: &Asked) -> Reply {
+    if asked.header("metadata-flavor") != Some("Google") {
+        return status(403);
+    }
+    let path = asked.path.split('?').next().unwrap();
+    match path.strip_prefix("/computeMetadata/v1/instance/").unwrap_or_default() {
+        "attributes/user-data" => user_data.map_or_else(|| status(404), ok),
+        "id" => ok("4711"),
+        "service-accounts/default/email" => ok("worker@project.iam.example"),
+        "service-accounts/default/identity" => ok(google_token(&asked.path)),
+        _ => status(404),
+    }
 }
 
 pub fn google_token(path: &str) -> String {

@@ -17,28 +17,37 @@ use swtpm_tests::stand_in::StandIn;
 use swtpm_tests::{GUEST_VIEW_OF_HOST, Images, Release};
 
 const UNIT: &str = "attest-node.service";
+/// The one that keeps the program for the booted system.
+const KEEP: &str = "attest-node-keep.service";
 /// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
 const PLATFORM: &str = "metal";
 /// Emulated on two busy cores it takes a minute or two.
 const BOOT_LIMIT: Duration = Duration::from_secs(400);
 
-fn our_unit() -> String {
+fn our_unit(name: &str) -> String {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    fs::read_to_string(repository.join("attest/node/dracut/80attest-node").join(UNIT)).unwrap()
+    fs::read_to_string(repository.join("attest/node/dracut/80attest-node").join(name)).unwrap()
 }
 
-/// What a release's systemd, with its own units in `systemd`, says of a boot with this unit.
-fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, unit: &str) -> Vec<String> {
+/// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
+fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, [unit, keep]: [&str; 2]) -> Vec<String> {
     let tree = tempfile::tempdir().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
     fs::write(units.join(UNIT), unit).unwrap();
-    // The links that Ignition's generator makes on a first boot, and that our dracut module makes.
+    fs::write(units.join(KEEP), keep).unwrap();
+    // The links that Ignition's generator makes on a first boot and on others, and that our dracut module makes.
+    let ignition = if first {
+        "ignition-complete.target"
+    } else {
+        "ignition-subsequent.target"
+    };
     for (link, to) in [
-        ("initrd.target.requires", "ignition-complete.target"),
+        ("initrd.target.requires", ignition),
+        ("initrd.target.wants", KEEP),
         ("ignition-complete.target.wants", UNIT),
     ] {
-        fs::create_dir(units.join(link)).unwrap();
+        fs::create_dir_all(units.join(link)).unwrap();
         symlink(format!("../{to}"), units.join(link).join(to)).unwrap();
     }
     let said = images.verify_unit(&[&units, systemd], "initrd.target").unwrap();
@@ -58,7 +67,7 @@ fn no_distribution_has_an_ordering_cycle() {
         distributions::micro_os(),
         distributions::flatcar(),
     ];
-    let unit = our_unit();
+    let (unit, keep) = (our_unit(UNIT), our_unit(KEEP));
     for release in [Release::Bookworm, Release::Trixie] {
         let folder = tempfile::tempdir().unwrap();
         let images = Images::whole(release).unwrap();
@@ -66,14 +75,16 @@ fn no_distribution_has_an_ordering_cycle() {
         // Debian's own Ignition is not in the way of the others.
         fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
         for distribution in &all {
-            let found = cycles(&images, &systemd, distribution, &unit);
-            assert!(found.is_empty(), "{} {release:?}: {found:#?}", distribution.name);
+            for first in [true, false] {
+                let found = cycles(&images, &systemd, distribution, first, [&unit, &keep]);
+                assert!(found.is_empty(), "{} {release:?}, first: {first}: {found:#?}", distribution.name);
+            }
         }
         // What was wrong, and that this test sees it.
         let wrong = unit.replace("\nAfter=ignition-fetch-offline", "\nAfter=basic.target ignition-fetch-offline");
         assert_ne!(wrong, unit);
         for distribution in &all {
-            let found = cycles(&images, &systemd, distribution, &wrong);
+            let found = cycles(&images, &systemd, distribution, true, [&wrong, &keep]);
             let deleted = found.iter().any(|line| line.contains("deleted to break ordering cycle"));
             assert_eq!(
                 deleted,
@@ -81,6 +92,13 @@ fn no_distribution_has_an_ordering_cycle() {
                 "{} {release:?}: {found:#?}",
                 distribution.name
             );
+        }
+        // And it sees the other unit, which is in later boots, too.
+        let wrong = keep.replace("\nBefore=initrd.target", "\nBefore=sysinit.target\nAfter=basic.target");
+        assert_ne!(wrong, keep);
+        for first in [true, false] {
+            let found = cycles(&images, &systemd, &distributions::debian(), first, [&unit, &wrong]);
+            assert!(!found.is_empty(), "{release:?}, first: {first}");
         }
     }
 }

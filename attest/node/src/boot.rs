@@ -27,6 +27,7 @@ use crate::entropy;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
+use crate::keep;
 use crate::patience::Patience;
 use crate::pointer::platform::{Instance, Platform, pointer_file};
 use crate::pointer::{Place, Pointer, PointerError, Source};
@@ -74,6 +75,8 @@ pub struct Settings {
     pub nitro_tpm_attest: PathBuf,
     /// The folder for what is kept until the next boot.
     pub state: PathBuf,
+    /// The folder for what the booted system is to have.
+    pub kept: PathBuf,
 }
 
 /// How the work ended.
@@ -205,6 +208,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         }
     };
     let mut pointer = Pointer::parse(&bytes)?;
+    keep::leave(&settings.kept, &pointer);
     if let Some(limit) = pointer.wait() {
         patience.at_most(limit.max(settings.deadline));
     }

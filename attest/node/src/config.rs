@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::gateway::identity::Identity;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Gateway, Http};
+use crate::keep;
 use crate::pointer::platform::{Platform, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{Pointer, PointerError, Source, write};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub dmi: PathBuf,
     /// The metadata server.
     pub metadata: Base,
+    /// The folder for what the booted system has of the initramfs.
+    pub kept: PathBuf,
 }
 
 /// Checks what `--spec` is given: three numbers.
@@ -72,7 +75,9 @@ pub fn run(settings: &Settings) -> ExitCode {
 /// Fetches and writes; says from where.
 fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let identity = Identity::read(&settings.certificate)?;
-    let bytes = match &settings.pointer {
+    // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.
+    let kept = keep::pointer(&settings.kept);
+    let bytes = match settings.pointer.as_ref().or(kept.as_ref()) {
         Some(path) => pointer_file(path)?,
         None => Platform::read(&settings.cmdline, &settings.dmi)
             .pointer(&settings.metadata, deadline)

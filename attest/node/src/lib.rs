@@ -6,7 +6,8 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
-//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]).
+//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), by the program that
+//! the initramfs has kept for the booted system ([`keep`]).
 
 pub mod attestation;
 pub mod boot;
@@ -20,6 +21,7 @@ pub mod entropy;
 pub mod failure;
 pub mod gateway;
 pub mod ignition;
+pub mod keep;
 pub mod patience;
 pub mod pointer;
 pub mod state;

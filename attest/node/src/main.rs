@@ -9,6 +9,7 @@ use attest_node::boot::{self, Settings};
 use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config;
 use attest_node::ek_table::ek_table;
+use attest_node::keep;
 use attest_node::state;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use clap::{Parser, Subcommand};
@@ -70,6 +71,9 @@ struct Arguments {
     /// The folder for what is kept until the next boot: how gateways know this instance again
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
+    /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
+    #[arg(long, global = true, value_name = "FOLDER", default_value = keep::FOLDER)]
+    kept: PathBuf,
 }
 
 #[derive(Subcommand)]
@@ -78,6 +82,12 @@ enum Command {
     Ek,
     /// Fetch the pool's full config by the kubelet's client certificate
     Config(ConfigArguments),
+    /// Keep this program for the booted system; a unit of the initramfs does so at each boot
+    Keep {
+        /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
+        #[arg(long, value_name = "FOLDER")]
+        program: Option<PathBuf>,
+    },
 }
 
 /// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names.
@@ -135,6 +145,7 @@ fn main() -> ExitCode {
         metadata,
         nitro_tpm_attest,
         state,
+        kept,
     } = Arguments::parse();
     match command {
         Some(Command::Ek) => match ek_table(&tcti, ek) {
@@ -167,6 +178,12 @@ fn main() -> ExitCode {
             cmdline,
             dmi,
             metadata,
+            kept,
+        }),
+        Some(Command::Keep { program }) => keep::run(&keep::Settings {
+            folder: kept,
+            program,
+            root: "/".into(),
         }),
         None => boot::run(Settings {
             pointer,
@@ -184,6 +201,7 @@ fn main() -> ExitCode {
             metadata,
             nitro_tpm_attest,
             state,
+            kept,
         }),
     }
 }

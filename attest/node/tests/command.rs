@@ -337,6 +337,34 @@ fn a_config_is_not_taken_from_where_ignition_does_not_look() {
 }
 
 #[test]
+fn the_pointer_of_this_boot_comes_before_what_ignition_would_find_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["node".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    let kubelet = format!("{}{}", certificate.pem(), key.serialize_pem());
+    fs::write(folder.path().join("kubelet.pem"), kubelet).unwrap();
+    fs::write(folder.path().join("cmdline"), "ignition.platform.id=metal").unwrap();
+    let said = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_attest-node"));
+        command.current_dir(folder.path()).args(["config", "--certificate", "kubelet.pem"]);
+        command.args(["--output", "full.ign", "--cmdline", "cmdline", "--dmi", "no-dmi"]);
+        let output = command.args(["--deadline", "1", "--kept", "kept"]).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said().contains("[pointer-not-found]"), "{}", said());
+    fs::create_dir(folder.path().join("kept")).unwrap();
+    assert!(said().contains("[pointer-not-found]"), "{}", said());
+    // Left by the run in the initramfs, whatever comes of that.
+    fs::write(folder.path().join("pointer.ign"), pointer("3.2.0", SOURCE, &authority())).unwrap();
+    run(folder.path(), "", &["--kept", "kept"]);
+    assert!(said().contains("https://127.0.0.1:1/config/worker "), "{}", said());
+    assert!(said().contains("[gateway-unreachable]"), "{}", said());
+}
+
+#[test]
 fn a_config_needs_an_output_and_a_version() {
     let config = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_attest-node"))

@@ -27,6 +27,13 @@ installkernel() {
     hostonly='' instmods hv_storvsc ata_piix sr_mod udf
 }
 
+install_unit() {
+    local unit=$1 target=$2
+    inst_simple "$moddir/$unit" "$systemdsystemunitdir/$unit"
+    mkdir -p "$initdir/$systemdsystemunitdir/$target.wants"
+    ln_r "$systemdsystemunitdir/$unit" "$systemdsystemunitdir/$target.wants/$unit"
+}
+
 install() {
     inst_binary "$(command -v attest-node)" /usr/bin/attest-node
     inst_multiple modprobe systemctl mount umount sh sleep
@@ -36,7 +43,7 @@ install() {
     # Loaded with dlopen, so that dracut cannot find it by itself. The rest of the TPM stack is linked.
     inst_libdir_file 'libtss2-tcti-device.so*'
 
-    inst_simple "$moddir/attest-node.service" "$systemdsystemunitdir/attest-node.service"
-    mkdir -p "$initdir/$systemdsystemunitdir/ignition-complete.target.wants"
-    ln_r "$systemdsystemunitdir/attest-node.service" "$systemdsystemunitdir/ignition-complete.target.wants/attest-node.service"
+    # On first boots, and at each boot.
+    install_unit attest-node.service ignition-complete.target
+    install_unit attest-node-keep.service initrd.target
 }

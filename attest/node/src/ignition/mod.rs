@@ -212,13 +212,7 @@ impl Ignition {
     /// The one that was told this.
     #[must_use]
     pub fn new(told: Told) -> Self {
-        Self::saying(told, || {
-            let asked = PROGRAMS.iter().filter_map(|program| {
-                let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
-                Some(String::from_utf8_lossy(&output.stdout).into_owned())
-            });
-            asked.into_iter().find(|said| !said.is_empty()).unwrap_or_default()
-        })
+        Self::saying(told, said)
     }
 
     /// The same, with another way to ask it for its version.
@@ -273,6 +267,16 @@ impl Ignition {
             _ => None,
         }
     }
+}
+
+/// What Ignition says of its version; nothing if it is not there.
+#[must_use]
+pub fn said() -> String {
+    let mut asked = PROGRAMS.iter().filter_map(|program| {
+        let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    });
+    asked.find(|said| !said.is_empty()).unwrap_or_default()
 }
 
 /// As Ignition sees it: what cannot be looked at is there.

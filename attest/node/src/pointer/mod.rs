@@ -237,11 +237,39 @@ impl Pointer {
         Some(resource)
     }
 
+    /// What it says of gateways and of whom to trust, as JSON, and nothing else: no credential, and nothing that could be one.
+    #[must_use]
+    pub fn without_credentials(&self) -> Vec<u8> {
+        let source = |source: Source| json!({ "source": format!("{}/config/{}", source.base, source.pool) });
+        let merge: Vec<Value> = self.sources().into_iter().map(source).collect();
+        let listed = self.config.pointer("/ignition/security/tls/certificateAuthorities");
+        let authorities: Vec<Value> = listed
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(authority_itself)
+            .collect();
+        let version = self.config.pointer("/ignition/version").cloned().unwrap_or_default();
+        let trust = json!({ "tls": { "certificateAuthorities": authorities } });
+        let pointer = json!({ "ignition": { "version": version, "config": { "merge": merge }, "security": trust } });
+        pointer.to_string().into_bytes()
+    }
+
     /// The config as JSON.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(self.config.to_string().into_bytes())
     }
+}
+
+/// A CA that stands in the pointer itself, without what else stands beside it.
+fn authority_itself(authority: &Value) -> Option<Value> {
+    let members = authority.as_object()?;
+    members.get("source")?.as_str()?.strip_prefix("data:")?;
+    let kept = members
+        .iter()
+        .filter(|(name, _)| matches!(name.as_str(), "source" | "compression" | "verification"));
+    Some(Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
 }
 
 fn set_header(resource: &mut Map<String, Value>, name: &str, value: &str) {

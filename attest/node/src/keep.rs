@@ -1,0 +1,258 @@
+//! What the booted system is to have of the initramfs, which is gone then: this program, the pointer config without its credentials, and what
+//! the Ignition of this boot is.
+//!
+//! All of it lies in one folder below `/run`, in memory, for root only, and is gone with the next boot, which makes it anew. `attest-node
+//! keep` makes the folder, by a unit of its own at each boot; whatever is not kept, the boot goes on.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+use crate::console::say;
+use crate::failure::printable;
+use crate::ignition;
+use crate::pointer::{Pointer, write};
+
+/// Where that is.
+pub const FOLDER: &str = "/run/attest-node-kept";
+/// The pointer config.
+const POINTER: &str = "pointer.ign";
+/// What there is to say of the initramfs.
+const INITRAMFS: &str = "initramfs.json";
+/// Largest script read: the distributions' own have some KiB.
+const SCRIPT_LIMIT_BYTES: u64 = 256 * 1024;
+/// Longest version kept of what Ignition says, in characters.
+const VERSION_LIMIT_CHARS: usize = 200;
+/// The config on the boot filesystem that CoreOS's initramfs copies to where Ignition reads it (`coreos-ignition-setup-user.sh` in
+/// coreos/fedora-coreos-config).
+pub const CONFIG_ON_BOOT: &str = "ignition/config.ign";
+/// Where an initramfs has scripts; in newer ones the two are one.
+const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
+
+/// What `attest-node keep` is to keep.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder.
+    pub folder: PathBuf,
+    /// A folder with this program, what it needs, and a script that starts it; nothing if the booted system has the program anyway.
+    pub program: Option<PathBuf>,
+    /// The initramfs.
+    pub root: PathBuf,
+}
+
+/// What an initramfs says of itself to the booted system. What is not known is as if it were not so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Initramfs {
+    /// What its Ignition says of its version.
+    pub ignition: String,
+    /// Whether it has Ignition apply `ignition/config.ign` of the boot filesystem, as the initramfs of CoreOS does.
+    pub copies_config: bool,
+    /// Whether it can change kernel arguments.
+    pub changes_kernel_arguments: bool,
+}
+
+/// Keeps all of that, and returns 0, or says on stderr what could not be kept, and returns 1.
+#[must_use]
+pub fn run(settings: &Settings) -> ExitCode {
+    match keep(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!(
+                "{} is not complete, and the booted system may lack this program: {error}",
+                settings.folder.display()
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep(settings: &Settings) -> io::Result<()> {
+    private_folder(&settings.folder)?;
+    let said = Initramfs::of(&settings.root, &ignition::said());
+    write::replace(&settings.folder.join(INITRAMFS), &serde_json::to_vec(&said)?)?;
+    match &settings.program {
+        Some(program) => copy(program, &settings.folder),
+        None => Ok(()),
+    }
+}
+
+/// Leaves a pointer config there, without its credentials, if the folder is there: in the initramfs, and nowhere else. What cannot be left
+/// has to be named later.
+pub fn leave(folder: &Path, pointer: &Pointer) {
+    if folder.is_dir() {
+        let _ = write::replace(&folder.join(POINTER), &pointer.without_credentials());
+    }
+}
+
+/// The pointer config that was left, if one was.
+#[must_use]
+pub fn pointer(folder: &Path) -> Option<PathBuf> {
+    Some(folder.join(POINTER)).filter(|path| path.is_file())
+}
+
+impl Initramfs {
+    /// What was kept in a folder.
+    #[must_use]
+    pub fn kept(folder: &Path) -> Option<Self> {
+        serde_json::from_str(&text(&folder.join(INITRAMFS))?).ok()
+    }
+
+    /// What there is to say of this one.
+    fn of(root: &Path, ignition: &str) -> Self {
+        let says = |name: &str, word: &str| {
+            SCRIPT_FOLDERS
+                .iter()
+                .filter_map(|folder| text(&root.join(folder).join(name)))
+                .any(|script| script.contains(word))
+        };
+        Self {
+            ignition: printable(ignition.trim()).chars().take(VERSION_LIMIT_CHARS).collect(),
+            copies_config: says("coreos-ignition-setup-user", CONFIG_ON_BOOT),
+            // Ignition's own is a stub that fails; CoreOS puts another one into its place.
+            changes_kernel_arguments: says("ignition-kargs-helper", "rdcore kargs"),
+        }
+    }
+}
+
+fn private_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies the files of a folder, and those of its folders.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            private_folder(&target)?;
+            copy(&entry.path(), &target)?;
+        } else {
+            // One that runs cannot be written to.
+            match fs::remove_file(&target) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(SCRIPT_LIMIT_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_program_and_what_the_initramfs_says_are_kept_for_root_only() {
+        let root = tempfile::tempdir().unwrap();
+        let program = root.path().join("usr/lib/attest-node");
+        fs::create_dir_all(program.join("lib")).unwrap();
+        for file in ["run", "lib/libc.so"] {
+            fs::write(program.join(file), file).unwrap();
+            fs::set_permissions(program.join(file), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let settings = Settings {
+            folder: root.path().join("kept"),
+            program: Some(program),
+            root: root.path().to_owned(),
+        };
+        // Twice, as where initrd.target is started twice.
+        for _ in 0..2 {
+            keep(&settings).unwrap();
+            let (run, library) = (settings.folder.join("run"), settings.folder.join("lib/libc.so"));
+            assert_eq!((mode(&settings.folder), mode(&run), mode(&library)), (0o700, 0o755, 0o755));
+            assert_eq!(fs::read_to_string(library).unwrap(), "lib/libc.so");
+            assert!(Initramfs::kept(&settings.folder).is_some());
+        }
+        assert_eq!(Initramfs::kept(root.path()), None);
+    }
+
+    fn check(scripts: &[(&str, &str)], copies_config: bool, changes_kernel_arguments: bool) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, script) in scripts {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, script).unwrap();
+        }
+        let expect = Initramfs {
+            ignition: "Ignition 2.14.0".to_owned(),
+            copies_config,
+            changes_kernel_arguments,
+        };
+        assert_eq!(Initramfs::of(root.path(), "Ignition 2.14.0\n"), expect, "{scripts:?}");
+    }
+
+    #[test]
+    fn an_initramfs_is_told_by_its_scripts() {
+        check(&[], false, false);
+        let setup = "copy_file_if_exists \"${bootmnt}/ignition/config.ign\" \"${destination}/user.ign\"";
+        check(&[("usr/sbin/coreos-ignition-setup-user", setup)], true, false);
+        check(&[("usr/bin/coreos-ignition-setup-user", setup)], true, false);
+        check(&[("usr/sbin/coreos-ignition-setup-user", "exit 0")], false, false);
+        check(&[("usr/sbin/ignition-setup-user", setup)], false, false);
+        check(&[("usr/sbin/ignition-kargs-helper", "exit 1")], false, false);
+        check(
+            &[("usr/sbin/ignition-kargs-helper", "/usr/bin/rdcore kargs --boot-device x \"$@\"")],
+            false,
+            true,
+        );
+    }
+
+    #[test]
+    fn a_pointer_is_left_where_the_folder_is_and_without_what_is_secret() {
+        let root = tempfile::tempdir().unwrap();
+        let authority = json!({"source": "data:,CA", "compression": "gzip", "verification": {"hash": "sha256-00"}, "httpHeaders": [{"name": "A", "value": "SECRET"}]});
+        let source = |more: &str| format!("https://api-int.example:22623/config/worker{more}");
+        let header = json!([{"name": "Authorization", "value": "Bearer SECRET"}]);
+        let config = json!({
+            "ignition": {
+                "version": "3.1.0",
+                "config": {"merge": [
+                    {"source": source("?token=SECRET&ca=00"), "httpHeaders": header},
+                    {"source": "https://elsewhere.example/base.ign?SECRET"},
+                ]},
+                "proxy": {"httpsProxy": "http://user:SECRET@proxy.example"},
+                "security": {"tls": {"certificateAuthorities": [authority, {"source": "https://elsewhere.example/SECRET"}]}},
+            },
+            "passwd": {"users": [{"name": "core", "passwordHash": "SECRET"}]},
+        });
+        let parsed = Pointer::parse(config.to_string().as_bytes()).unwrap();
+        leave(&root.path().join("none"), &parsed);
+        assert!(!root.path().join("none").exists());
+        leave(root.path(), &parsed);
+        let path = pointer(root.path()).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let left: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let authority = json!({"source": "data:,CA", "compression": "gzip", "verification": {"hash": "sha256-00"}});
+        let expect = json!({"ignition": {
+            "version": "3.1.0",
+            "config": {"merge": [{"source": source("")}]},
+            "security": {"tls": {"certificateAuthorities": [authority]}},
+        }});
+        assert_eq!(left, expect);
+        assert_eq!(Pointer::parse(&fs::read(&path).unwrap()).unwrap().sources(), parsed.sources());
+    }
+}

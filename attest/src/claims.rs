@@ -13,11 +13,11 @@ use crate::gcp::VerifiedIdentity;
 use crate::gcp::vtpm::VerifiedInstance;
 use crate::kind::Kind;
 use crate::nonce::SpkiSha256;
-use crate::protocol::HexDigest;
 use crate::reject::Reject;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::event_log::EventLogError;
 use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
 /// `aws-nitrotpm:<instance>` (a document that says no account), `aws-enclave:<instance>`, `azure:<subscription>/<vmId>`. The same machine has the same one at

@@ -13,6 +13,7 @@
 //! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
 //! [`Claims`] and [`AttestationResult`] have no public constructor: to hold one is to have verified.
 
+pub mod advice;
 pub mod appraisal;
 pub mod aws;
 pub mod azure;
@@ -29,6 +30,7 @@ pub mod protocol;
 pub mod reference_values;
 pub mod reject;
 pub mod tpm;
+pub mod values;
 pub mod withheld;
 pub mod x509;
 

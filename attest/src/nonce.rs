@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::FromDer;
 
-use crate::protocol::HexDigest;
+use crate::values::HexDigest;
 
 /// The purpose of evidence that earns an Ignition config. Evidence for one purpose is worth nothing for another.
 pub const PURPOSE_CONFIG: &str = "ignition-config";

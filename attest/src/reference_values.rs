@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::HexDigest;
 use crate::tpm::pcr::{PcrSelection, SelectionError};
 use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
 
 /// What a pool accepts in one PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::advice::{Advice, advice};
 use crate::aws::identity_document::IdentityDocumentError;
 use crate::aws::nitro_tpm::NitroTpmError;
 use crate::aws::sts::StsError;
@@ -270,27 +271,6 @@ pub enum Reject {
         accepted: Withheld,
     },
 }
-
-/// What people are told about a code: its name, its meaning, and what to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Advice {
-    /// Stable, kebab-case.
-    pub code: &'static str,
-    /// The meaning in a few words.
-    pub title: &'static str,
-    /// What the person at the console, or the administrator, should do.
-    pub next_step: &'static str,
-}
-
-/// A table of codes: a constant for each, and `ADVICE` with all of them, which the comment before the first describes.
-macro_rules! advice {
-    ($(#[$about:meta])* $($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
-        $(#[$about])*
-        pub const ADVICE: &[Advice] = &[$($name),*];
-    };
-}
-pub(crate) use advice;
 
 advice! {
     /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].

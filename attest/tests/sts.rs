@@ -589,7 +589,7 @@ fn every_code_is_stable_and_explained() {
         .unwrap();
     let listed: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
     assert_eq!(listed.len(), ADVICE.len());
-    for attest::reject::Advice { code, title, next_step } in ADVICE {
+    for attest::advice::Advice { code, title, next_step } in ADVICE {
         assert!(code.starts_with("sts-"), "{code}");
         let row = format!("| `{code}` | {title} | {next_step} |");
         assert!(listed.contains(&row.as_str()), "docs/errors.md has not: {row}");

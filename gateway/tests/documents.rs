@@ -7,8 +7,9 @@ use std::fs;
 use std::path::Path;
 
 use attest::SpkiSha256;
+use attest::advice::Advice;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::reject::{ADVICE, Advice};
+use attest::reject::ADVICE;
 use attest_gateway::api::CODES;
 
 /// A file of the repository.

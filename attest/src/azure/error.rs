@@ -4,8 +4,8 @@ use x509_parser::x509::X509Name;
 
 use super::Rule;
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
+use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
-use crate::reject::{Advice, advice};
 use crate::withheld::Withheld;
 
 /// Longest text that is taken over from a certificate, in characters.

@@ -1,5 +1,5 @@
+use crate::advice::{Advice, advice};
 use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
-use crate::reject::{Advice, advice};
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::withheld::Withheld;
 

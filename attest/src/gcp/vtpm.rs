@@ -18,9 +18,9 @@ use x509_parser::oid_registry::Oid;
 
 use crate::gcp::error::printable;
 use crate::gcp::{GcpError, Instance, VerifiedIdentity};
-use crate::protocol::HexDigest;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError};
+use crate::values::HexDigest;
 
 /// CloudComputeInstanceIdentifier: Google's extension that names the instance.
 pub const INSTANCE_OID: &str = "1.3.6.1.4.1.11129.2.1.21";

@@ -6,16 +6,15 @@
 
 mod challenge;
 mod evidence;
-mod values;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::values::{Blob, HexDigest, Nothing, SecretText, Text};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, GcpTask, IdentityDocumentAttester, Task, TpmAttester, TpmTask};
 pub use evidence::{
     AzureEvidence, Evidence, EvidenceRequest, EvidenceResponse, GcpEvidence, IdentityDocumentEvidence, NitroTpmEvidence, StsEvidence,
     TokenEvidence, TpmEvidence,
 };
-pub use values::{Blob, HexDigest, Nothing, SecretText, Text};
 
 /// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";

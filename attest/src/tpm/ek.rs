@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::ek_certificate::{EkKey, unverified_key};
 use super::wire::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher};
 use crate::nonce::sha256;
-use crate::protocol::HexDigest;
 use crate::reject::Reject;
+use crate::values::HexDigest;
 
 /// SHA-256 over the DER SubjectPublicKeyInfo of an EK: the name of a TPM in allowlists, logs and identities.
 ///

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::wire::{Digest, HashAlg, SelectedBank};
-use crate::protocol::HexDigest;
 use crate::reject::Reject;
+use crate::values::HexDigest;
 
 /// The highest PCR that only a reboot can reset (TCG PC Client Platform TPM Profile, PCR attributes: 16 and 23 are resettable by
 /// anybody, 17 to 22 by a dynamic launch). A value in any higher one proves nothing about the boot.

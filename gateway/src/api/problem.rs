@@ -1,8 +1,9 @@
 //! Where an error becomes HTTP: the one place.
 
 use attest::Reject;
+use attest::advice::Advice;
 use attest::protocol::{CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
-use attest::reject::{ADVICE, Advice};
+use attest::reject::ADVICE;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 

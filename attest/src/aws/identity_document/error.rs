@@ -1,7 +1,7 @@
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use super::{IMDS_PATH, Rule};
+use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
-use crate::reject::{Advice, advice};
 use crate::withheld::Withheld;
 
 /// Why an identity document is refused.

@@ -15,7 +15,7 @@ use super::cose::{LeafKey, Unverified};
 use super::error::NitroTpmError;
 use crate::aws::names::printable;
 use crate::nonce::sha256;
-use crate::protocol::HexDigest;
+use crate::values::HexDigest;
 
 /// What AWS's chains are signed with. As the issuer's key is P-384, too, no other curve gets into a path.
 static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[algorithms::ECDSA_P384_SHA384];

@@ -9,7 +9,7 @@ use super::cose::VerifiedPayload;
 use super::error::NitroTpmError;
 use crate::aws::names::{is_account, is_instance, is_lower_hex, is_region, printable};
 use crate::nonce::{SpkiSha256, qualifying_data};
-use crate::protocol::{Blob, HexDigest};
+use crate::values::{Blob, HexDigest};
 
 /// Longest public_key, user_data and nonce, in bytes: the document's specification (`user_data`).
 pub const NONCE_LIMIT_BYTES: usize = 1024;

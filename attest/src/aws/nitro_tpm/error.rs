@@ -4,8 +4,8 @@ use x509_parser::certificate::X509Certificate;
 
 use super::cbor::CborError;
 use super::chain::name_text;
-use crate::protocol::HexDigest;
-use crate::reject::{Advice, advice};
+use crate::advice::{Advice, advice};
+use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
 /// A refusal.

@@ -1,7 +1,7 @@
 //! Why a signed request, or AWS's answer to it, is refused. No secret of the request is in any variant: neither its signature
 //! nor its session token.
 
-use crate::reject::{Advice, advice};
+use crate::advice::{Advice, advice};
 use crate::withheld::Withheld;
 
 /// A refusal.

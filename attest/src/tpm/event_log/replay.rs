@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 
 use super::{Event, EventLog, EventLogError, EventType, OS_SEPARATOR, OS_SEPARATOR_PCRS, PCR_COUNT};
-use crate::protocol::HexDigest;
 use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
 
 /// Longest digest of a bank, in bytes.
 const DIGEST_LIMIT_BYTES: usize = 64;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use attest_gateway::admission::Spending;
 use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
-use support::held::Held;
+use support::held::{Held, held};
 use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
 use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -236,14 +236,14 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     gateway.settings("[limits]\nconnections = 5\nheader_seconds = 60\nrequest_seconds = 60");
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     let token = gateway.token(&[]);
-    let store = Arc::new(Held::new(embedded(&gateway)));
+    let store = Arc::new(held(embedded(&gateway)));
     in_process(&gateway, Arc::<Held>::clone(&store)).await;
     let mut busy = Vec::new();
     for _ in 0..3 {
         let mut stream = connect(&gateway, STRANGER).await.unwrap();
         let request = format!("GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        store.made().await;
+        store.beside.made().await;
         busy.push(stream);
     }
     let idle = [connect(&gateway, OTHER).await.unwrap(), connect(&gateway, OTHER).await.unwrap()];
@@ -254,7 +254,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     let node = from(&gateway, NODE);
     let answer = tokio::time::timeout(Duration::from_secs(30), fetch(&gateway, &node, "no-such-token")).await;
     answer.unwrap().refused(403, "token-invalid");
-    store.let_go(busy.len());
+    store.beside.let_go(busy.len());
     drop((waiting, idle));
 }
 

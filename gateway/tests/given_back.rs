@@ -13,7 +13,7 @@ use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Kind, Pending, Spend, Spendable, Store};
 use rustls::version::TLS13;
-use support::held::Held;
+use support::held::{Held, held};
 use support::kubelet::{client, embedded};
 use support::{Answer, Gateway, POOL, accept, bearer, now, serving_within, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -155,7 +155,7 @@ struct Running {
 
 impl Running {
     async fn start(gateway: &Gateway) -> Self {
-        let store = Arc::new(Held::new(embedded(gateway)));
+        let store = Arc::new(held(embedded(gateway)));
         let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
         let server = Server::bind_with(settings, Clock::System, Arc::<Held>::clone(&store))
             .await
@@ -170,7 +170,7 @@ impl Running {
         self.stop.send(()).unwrap();
         let early = tokio::time::timeout(Duration::from_millis(200), &mut self.served).await;
         assert!(early.is_err(), "it has not waited for a request that was begun");
-        self.store.let_go(1);
+        self.store.beside.let_go(1);
         self.served.await.unwrap();
         self.store
     }
@@ -206,7 +206,7 @@ async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() 
     let running = Running::start(&gateway).await;
     let request = format!("GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
     let stream = send(&gateway, request.as_bytes()).await;
-    running.store.made().await;
+    running.store.beside.made().await;
     assert_eq!(uses(&running.store).await, 1);
     hang_up(stream).await;
     let store = running.stop().await;
@@ -248,7 +248,7 @@ async fn attack_33_evidence_whose_sender_hangs_up_is_recorded_as_any_other() {
         body.len()
     );
     let stream = send(&gateway, (head + &body).as_bytes()).await;
-    running.store.made().await;
+    running.store.beside.made().await;
     hang_up(stream).await;
     running.stop().await;
     let records = gateway.records();

@@ -7,13 +7,13 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use async_trait::async_trait;
 use attest::protocol::Blob;
-use attest_gateway::store::{Claim, Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, Tick};
+use attest_gateway::store::Kind;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
 use support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
+use support::stand_in::{Beside, StandIn};
 use support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 
 #[tokio::test]
@@ -46,79 +46,11 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
 }
 
 /// A store that does not know, while it is told not to, who is revoked.
-#[derive(Debug)]
-struct Failing {
-    store: Embedded,
-    fails: AtomicBool,
-}
+type Failing = StandIn<AtomicBool>;
 
-#[async_trait]
-impl Store for Failing {
-    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
-        if kind == Kind::Revoked && self.fails.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed);
-        }
-        self.store.get(kind, id).await
-    }
-
-    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        self.store.spend(thing).await
-    }
-
-    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
-        self.store.spend_for(thing, pending).await
-    }
-
-    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
-        self.store.claim(kind, claim, pending).await
-    }
-
-    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
-        self.store.share(kind, entry, pending).await
-    }
-
-    fn settle(&self, decision: &str) {
-        self.store.settle(decision);
-    }
-
-    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
-        self.store.give_back(decision).await
-    }
-
-    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
-        self.store.pending().await
-    }
-
-    async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
-        self.store.insert(kind, entry).await
-    }
-
-    async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
-        self.store.put(kind, entry).await
-    }
-
-    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
-        self.store.stays(kind, id).await
-    }
-
-    async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
-        self.store.remove(kind, id).await
-    }
-
-    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
-        self.store.change(kind, expected, write).await
-    }
-
-    async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError> {
-        self.store.list(kind).await
-    }
-
-    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
-        self.store.uses(kind, id).await
-    }
-
-    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
-        self.store.forget_expired(tick).await
+impl Beside for AtomicBool {
+    fn can_read(&self, kind: Kind) -> bool {
+        kind != Kind::Revoked || !self.load(Ordering::Relaxed)
     }
 }
 
@@ -126,10 +58,7 @@ impl Store for Failing {
 async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     let cluster = Cluster::new();
     let gateway = init(&cluster);
-    let store = Arc::new(Failing {
-        store: embedded(&gateway),
-        fails: AtomicBool::new(true),
-    });
+    let store = Arc::new(Failing::new(embedded(&gateway), AtomicBool::new(true)));
     in_process(&gateway, Arc::<Failing>::clone(&store)).await;
     let mut connection = Connection::open(&gateway, Some(&cluster.kubelet("worker-1"))).await;
     connection.get(PATH, &[]).await.try_again();
@@ -137,11 +66,11 @@ async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     gateway.endorse(&case, &[]);
     let attest = || gateway.attest(support::next_boot(&case), Some("worker-1"));
     assert_eq!(attest().await.status, StatusCode::SERVICE_UNAVAILABLE);
-    store.fails.store(false, Ordering::Relaxed);
+    store.beside.store(false, Ordering::Relaxed);
     let ticket = bearer(&attest().await.ticket());
-    store.fails.store(true, Ordering::Relaxed);
+    store.beside.store(true, Ordering::Relaxed);
     gateway.config(PATH, &[&ticket]).await.try_again();
-    store.fails.store(false, Ordering::Relaxed);
+    store.beside.store(false, Ordering::Relaxed);
     let full = gateway.rendered(POOL, "full");
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
     connection.get(PATH, &[]).await.is_config(&full);

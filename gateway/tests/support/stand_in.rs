@@ -1,0 +1,111 @@
+//! A store in the place of the gateway's own, that does what a test has it do beside.
+
+use async_trait::async_trait;
+use attest_gateway::store::{Claim, Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
+
+/// What is otherwise than in the real one.
+#[async_trait]
+pub trait Beside: Send + Sync + std::fmt::Debug {
+    /// Comes after each use, which is durable by then.
+    async fn used(&self) {}
+
+    /// Whether entries of this kind can be read at the moment.
+    fn can_read(&self, _: Kind) -> bool {
+        true
+    }
+}
+
+/// The real store, and what is otherwise.
+#[derive(Debug)]
+pub struct StandIn<B> {
+    store: Embedded,
+    pub beside: B,
+}
+
+impl<B> StandIn<B> {
+    pub const fn new(store: Embedded, beside: B) -> Self {
+        Self { store, beside }
+    }
+}
+
+#[async_trait]
+impl<B: Beside> Store for StandIn<B> {
+    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
+        let spent = self.store.spend(thing).await;
+        self.beside.used().await;
+        spent
+    }
+
+    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
+        let spent = self.store.spend_for(thing, pending).await;
+        self.beside.used().await;
+        spent
+    }
+
+    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+        self.store.claim(kind, claim, pending).await
+    }
+
+    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+        self.store.share(kind, entry, pending).await
+    }
+
+    fn settle(&self, decision: &str) {
+        self.store.settle(decision);
+    }
+
+    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
+        self.store.give_back(decision).await
+    }
+
+    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
+        self.store.pending().await
+    }
+
+    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
+        self.store.uses(kind, id).await
+    }
+
+    async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+        self.store.insert(kind, entry).await
+    }
+
+    async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
+        self.store.put(kind, entry).await
+    }
+
+    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
+        if !self.beside.can_read(kind) {
+            return Err(StoreError::Closed);
+        }
+        self.store.get(kind, id).await
+    }
+
+    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+        self.store.stays(kind, id).await
+    }
+
+    async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+        self.store.remove(kind, id).await
+    }
+
+    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+        self.store.change(kind, expected, write).await
+    }
+
+    async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError> {
+        self.store.list(kind).await
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        self.store.standing()
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        self.store.keep_mark().await
+    }
+
+    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
+        self.store.forget_expired(tick).await
+    }
+}

@@ -95,7 +95,7 @@ impl Opened {
         };
         match store.spend(thing).await? {
             Spend::Granted { .. } => Ok(Spent(self.0)),
-            Spend::Exhausted => Err(ChallengeError::Spent),
+            _ => Err(ChallengeError::Spent),
         }
     }
 }

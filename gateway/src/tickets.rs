@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::revocations::RevocationError;
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
-use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{Kind, Occasion, Pending, Spend, Spendable, Store, StoreError};
 use crate::{enrolment, revocations};
 
 /// What every ticket begins with; no provisioning token can.
@@ -227,9 +227,9 @@ impl Presented {
             limit: uses,
             remember_until: expires,
         };
-        match store.spend_for(thing, pending).await? {
-            Spend::Granted { use_number } => Ok(Redeemed { pool, use_number }),
-            Spend::Exhausted => Err(TicketError::Spent { uses }),
+        match store.spend_for(thing, Occasion::Any, pending).await? {
+            Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed { pool, use_number }),
+            Spend::Exhausted | Spend::TooLate | Spend::Undecided => Err(TicketError::Spent { uses }),
         }
     }
 

@@ -8,10 +8,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, Kind, Pending, Spend, Spendable, Store};
+use attest_gateway::store::{Embedded, Kind, Occasion, Pending, Spend, Spendable, Store};
+use attest_gateway::tokens::REPEATS_LIMIT;
 use rustls::version::TLS13;
 use support::held::{Held, held};
 use support::kubelet::{client, embedded};
@@ -135,7 +137,10 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
             decision: entry.id[..32].to_owned(),
             at: now() + 1,
         };
-        assert!(matches!(store.spend_for(thing, pending).await.unwrap(), Spend::Granted { .. }));
+        assert!(matches!(
+            store.spend_for(thing, Occasion::Any, pending).await.unwrap(),
+            Spend::Granted { .. }
+        ));
     }
     drop(store);
     gateway.run();
@@ -219,6 +224,42 @@ async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() 
     );
     let table = gateway.command(&["audit"]);
     assert!(table.contains("1 as recorded, 0 different"), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_token_again() {
+    let gateway = init();
+    let token = gateway.token(&["--name", "once", "--uses", "1"]);
+    let running = Running::start(&gateway).await;
+    let hold = &running.store.beside;
+    let claimant = "A".repeat(43);
+    let fetch = async || {
+        hold.let_go(1);
+        let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.4.0"));
+        let answer = Answer::of(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
+        hold.made().await;
+        answer
+    };
+    assert_eq!(fetch().await.status, 200);
+    let request =
+        format!("GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{CLAIMANT_HEADER}: {claimant}\r\n\r\n");
+    for gone in 1..=usize::try_from(REPEATS_LIMIT).unwrap() + 1 {
+        let stream = send(&gateway, request.as_bytes()).await;
+        hold.made().await;
+        hang_up(stream).await;
+        hold.let_go(1);
+        while gateway.records().len() == gone {
+            tokio::task::yield_now().await;
+        }
+        let record = gateway.records().pop().unwrap();
+        assert_eq!((&record["code"], record.get("again")), (&"client-gone".into(), None));
+    }
+    for _ in 0..REPEATS_LIMIT {
+        assert_eq!(fetch().await.status, 200);
+    }
+    fetch().await.refused(403, "token-spent");
+    let table = gateway.command(&["audit"]);
+    assert!(table.contains("0 different"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -156,11 +156,16 @@ impl Anchors {
     ///
     /// # Errors
     /// The codes that begin with `token-`.
-    pub(super) async fn examine_token(&self, gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<tokens::Presented>, Refusal> {
+    pub(super) async fn examine_token(
+        &self,
+        gateway: &Gateway,
+        asked: &Asked<'_>,
+        node: tokens::Node<'_>,
+    ) -> Result<Option<tokens::Presented>, Refusal> {
         let Some(evidence) = &asked.evidence.token else { return Ok(None) };
         let (text, pool) = (evidence.token.reveal(), asked.pool.name());
         let token = tokens::open(&*gateway.store, text, pool, asked.peer, asked.now).await?;
-        token.examine(&*gateway.store).await?;
+        token.examine(&*gateway.store, node, asked.now).await?;
         Ok(Some(token))
     }
 

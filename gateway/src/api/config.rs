@@ -17,7 +17,7 @@ use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::admission::Wrong;
-use crate::audit::{Decision, Record, Shown, Verdict};
+use crate::audit::{Decision, Record, Shown, Verdict, served_for};
 use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
 use crate::policy::{ConfigSet, Earns, Grant};
@@ -65,12 +65,9 @@ pub(super) async fn get(
             record.grants = Some(pool.grants);
             record.config_sha256 = Some(config.sha256.clone());
             record.spec_version = Some(config.version);
-            record.reason = match (record.shown, record.use_number) {
-                (Shown::Ticket, Some(number)) => format!("a ticket was shown, use {number}"),
-                (Shown::Token, Some(number)) => format!("a provisioning token was shown, use {number}"),
-                (Shown::Kubelet, _) => record.reason,
-                _ => "nothing was shown".to_owned(),
-            };
+            if record.shown != Shown::Kubelet {
+                record.reason = served_for(record.shown, record.used());
+            }
             serve(config, &headers)
         }
         Err(refusal) => {
@@ -137,7 +134,7 @@ async fn decide<'p>(
             record.use_number = Some(ticket.use_number());
             pool.grants.for_ticket(&ticket).ok_or_else(refused)?
         }
-        Credential::Token(text) => {
+        Credential::Token(text, claimant) => {
             record.shown = Shown::Token;
             // A pool that accepts no tokens does not look at one.
             if pool.grants.token == Earns::Refuse {
@@ -152,8 +149,10 @@ async fn decide<'p>(
             record.name = Some(token.name().to_owned());
             let refused = || Refusal::token_not_accepted(pool.name());
             servable(pool, pool.grants.token, version, refused)?;
-            let token = token.redeem(&*gateway.store, record.pending()).await?;
+            let node = claimant.as_ref().map_or(tokens::Node::Unknown, tokens::Node::Claimant);
+            let token = token.redeem(&*gateway.store, node, record.pending()).await?;
             record.use_number = Some(token.use_number());
+            record.again = token.again();
             record.alerts.extend(token.stale().map(str::to_owned));
             pool.grants.for_token(&token).ok_or_else(refused)?
         }

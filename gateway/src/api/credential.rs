@@ -1,12 +1,14 @@
 //! What a node shows when it asks for its config: a ticket, a token, a client certificate, or nothing. Anything else is refused: what cannot be read is
 //! never taken for nothing.
 
+use attest::protocol::CLAIMANT_HEADER;
 use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
 use super::problem::Refusal;
 use crate::kubelet::Presented;
 use crate::tickets;
+use crate::tokens::Claimant;
 
 /// Longest credential: a ticket is a few hundred characters.
 const CREDENTIAL_LIMIT_BYTES: usize = 4096;
@@ -14,7 +16,7 @@ const CREDENTIAL_LIMIT_BYTES: usize = 4096;
 /// The one credential of a request.
 pub(super) enum Credential {
     Ticket(Zeroizing<String>),
-    Token(Zeroizing<String>),
+    Token(Zeroizing<String>, Option<Claimant>),
     Certificate(Presented),
     Nothing,
 }
@@ -55,9 +57,20 @@ impl Credential {
         Ok(if text.starts_with(tickets::PREFIX) {
             Self::Ticket(text)
         } else {
-            Self::Token(text)
+            Self::Token(text, claimant(headers)?)
         })
     }
+}
+
+/// Who shows a token, if it says so.
+fn claimant(headers: &HeaderMap) -> Result<Option<Claimant>, Refusal> {
+    let mut values = headers.get_all(CLAIMANT_HEADER).into_iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Refusal::claimant_ambiguous());
+    }
+    let claimant = Claimant::read(value.as_bytes());
+    claimant.map(Some).ok_or_else(Refusal::claimant_malformed)
 }
 
 #[cfg(test)]
@@ -75,7 +88,7 @@ mod tests {
         }
         match Credential::read(&headers, &uri.parse().unwrap(), presented) {
             Ok(Credential::Ticket(text)) => Ok(format!("ticket {}", *text)),
-            Ok(Credential::Token(text)) => Ok(format!("token {}", *text)),
+            Ok(Credential::Token(text, _)) => Ok(format!("token {}", *text)),
             Ok(Credential::Certificate(_)) => Ok("certificate".to_owned()),
             Ok(Credential::Nothing) => Ok("nothing".to_owned()),
             Err(refusal) => Err(refusal.code()),
@@ -120,6 +133,36 @@ mod tests {
         assert_eq!(read(&["Bearer abc"], "/config/worker?token=abc"), Err("credential-ambiguous"));
         assert_eq!(read(&[], "/config/worker?token=abc&token=abc"), Err("credential-ambiguous"));
         assert_eq!(read(&["Basic abc"], "/config/worker?token=abc"), Err("credential-malformed"));
+    }
+
+    #[test]
+    fn attack_09_a_claimant_beside_a_token_is_read_or_the_token_is_refused() {
+        let good = "A".repeat(43);
+        let read = |claimants: &[&str], authorization: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            for claimant in claimants {
+                headers.append(CLAIMANT_HEADER, claimant.parse().unwrap());
+            }
+            if let Some(authorization) = authorization {
+                headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
+            }
+            match Credential::read(&headers, &"/config/worker".parse().unwrap(), None) {
+                Ok(Credential::Token(_, claimant)) => Ok(claimant.is_some()),
+                Ok(_) => Ok(false),
+                Err(refusal) => Err(refusal.code()),
+            }
+        };
+        assert_eq!(read(&[&good], Some("Bearer token")), Ok(true));
+        assert_eq!(read(&[], Some("Bearer token")), Ok(false));
+        for bad in ["", "x", "\u{e4}", &"A".repeat(42), &"A".repeat(44)] {
+            assert_eq!(read(&[bad], Some("Bearer token")), Err("credential-malformed"), "{bad}");
+            // It says nothing about anything else.
+            assert_eq!(read(&[bad, &good], Some("Bearer ticket.abc")), Ok(false));
+            assert_eq!(read(&[bad], None), Ok(false));
+        }
+        for two in [[good.as_str(), &good], [&good, "x"], ["x", &good]] {
+            assert_eq!(read(&two, Some("Bearer token")), Err("credential-ambiguous"));
+        }
     }
 
     #[test]

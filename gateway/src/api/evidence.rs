@@ -23,7 +23,7 @@ use crate::instances::{Claim, InstanceError};
 use crate::policy::Grant;
 use crate::pools::Pool;
 use crate::store::Kind;
-use crate::{enrolment, instances, revocations, tickets};
+use crate::{enrolment, instances, revocations, tickets, tokens};
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(
@@ -258,7 +258,8 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         .for_attested(&result)
         .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
     // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
-    let token = anchors.examine_token(gateway, asked).await?;
+    let node = tokens::Node::Attested(result.claims().identity());
+    let token = anchors.examine_token(gateway, asked, node).await?;
     let pending = record.pending();
     let claim = Claim {
         claims: result.claims(),
@@ -284,8 +285,9 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
     }
     // Last, when nothing else can be wrong with the node.
     if let Some(token) = token {
-        let redeemed = token.redeem(&*gateway.store, pending).await?;
+        let redeemed = token.redeem(&*gateway.store, node, pending).await?;
         record.use_number = Some(redeemed.use_number());
+        record.again = redeemed.again();
         record.alerts.extend(redeemed.stale().map(str::to_owned));
     }
     record.verdict = Verdict::Trusted;

@@ -165,6 +165,7 @@ impl Gateway {
             self.take_back(record).await;
         }
         record.use_number = None;
+        record.again = false;
     }
 
     async fn take_back(&self, record: &Record) {

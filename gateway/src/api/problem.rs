@@ -2,7 +2,7 @@
 
 use attest::Reject;
 use attest::advice::Advice;
-use attest::protocol::{CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
+use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::ADVICE;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -47,7 +47,7 @@ codes! {
     TICKET_WRONG_POOL = FORBIDDEN, Request, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
     TOKEN_INVALID = FORBIDDEN, Store, "token-invalid", "There is no such provisioning token", "Make a pointer config with a token that exists: `attest-gateway token create`.";
     TOKEN_EXPIRED = FORBIDDEN, Store, "token-expired", "The provisioning token is too old", "Put the token that took its place into the pointer config, or make a new one: `attest-gateway token create`.";
-    TOKEN_SPENT = FORBIDDEN, Store, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`.";
+    TOKEN_SPENT = FORBIDDEN, Store, "token-spent", "The provisioning token was used as often as it may be", "Make a new one: `attest-gateway token create`; if one machine has used it up by booting more than once in its first boot, put attest-node into its initramfs, or use --again.";
     TOKEN_WRONG_POOL = FORBIDDEN, Store, "token-wrong-pool", "The provisioning token is for another pool", "Make one for this pool: `attest-gateway token create --pool`.";
     TOKEN_WRONG_NETWORK = FORBIDDEN, Store, "token-wrong-network", "The provisioning token is not for use from this address", "Boot the machine in a network that the token is for, or make one for this network: `attest-gateway token create --network`.";
     TOKEN_NOT_ACCEPTED = FORBIDDEN, Policy, "token-not-accepted", "The pool accepts no provisioning tokens", "Set grants.token in pool.toml, or let the node attest.";
@@ -228,6 +228,18 @@ impl Refusal {
 
     pub(super) fn credential_malformed(problem: &str) -> Self {
         Self::new(CREDENTIAL_MALFORMED, problem)
+    }
+
+    pub(super) fn claimant_malformed() -> Self {
+        let problem = format!("the header {CLAIMANT_HEADER} is not {CLAIMANT_BYTES} bytes in base64url without padding");
+        Self::new(CREDENTIAL_MALFORMED, problem)
+    }
+
+    pub(super) fn claimant_ambiguous() -> Self {
+        Self::new(
+            CREDENTIAL_AMBIGUOUS,
+            format!("the header {CLAIMANT_HEADER} is there more than once"),
+        )
     }
 
     pub(super) fn credential_ambiguous() -> Self {

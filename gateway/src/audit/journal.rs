@@ -318,6 +318,7 @@ fn show(record: &Record) {
         (Verdict::Served, _) => {
             let shown = match shown {
                 Shown::Ticket => format!("ticket of {who}{name}"),
+                Shown::Token if record.again => format!("token{name}, a use that was made before"),
                 Shown::Token => format!("token{name}"),
                 Shown::Kubelet => format!("client certificate of {who}"),
                 _ => "nothing shown".to_owned(),

@@ -19,6 +19,6 @@ pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use pending::{Resolved, resolve_pending};
-pub use reason::trusted_by;
+pub use reason::{Use, served_for, trusted_by};
 pub use record::{Basis, CloudBasis, DecidedBy, Decision, Record, RecordedAnswer, Shown, TicketTerms, Verdict, decision_id};
 pub use replay::{ReplayError, replay, replay_kubelet};

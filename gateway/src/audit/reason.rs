@@ -1,7 +1,31 @@
-//! Why a node was trusted, for a person.
+//! Why a node was trusted, or served, for a person.
 
 use attest::claims::EventLogClaims;
 use attest::{Claims, EndorsedBy, TpmClaims};
+
+use super::record::Shown;
+
+/// Which use of a ticket or token a config was served for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// Its number.
+    pub number: u32,
+    /// Whether its node had made it before.
+    pub again: bool,
+}
+
+/// For what a config was served that was asked for without a client certificate. `audit` compares it.
+#[must_use]
+pub fn served_for(shown: Shown, used: Option<Use>) -> String {
+    match (shown, used) {
+        (Shown::Ticket, Some(Use { number, .. })) => format!("a ticket was shown, use {number}"),
+        (Shown::Token, Some(Use { number, again })) => {
+            let again = if again { ", again" } else { "" };
+            format!("a provisioning token was shown, use {number}{again}")
+        }
+        _ => "nothing was shown".to_owned(),
+    }
+}
 
 /// By what a node was trusted. `audit` compares it: a text that is changed makes older records come out differently, so it says only
 /// what follows from the claims.

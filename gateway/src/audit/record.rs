@@ -8,6 +8,7 @@ use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
 use super::digests::Digests;
+use super::reason::Use;
 use crate::challenges::Spent;
 use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
@@ -141,6 +142,9 @@ pub struct Record {
     /// Which use of the ticket or token this was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_number: Option<u32>,
+    /// Whether the node has made this use before: it is one node, and one use. Not there if it has not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
     /// Of a line that counts: how many decisions it stands for; 0 where the counting begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
@@ -186,6 +190,12 @@ impl Record {
         }
     }
 
+    /// Which use of a ticket or token it is, if it is one.
+    #[must_use]
+    pub fn used(&self) -> Option<Use> {
+        self.use_number.map(|number| Use { number, again: self.again })
+    }
+
     /// A refusal of nobody for nothing; the rest is filled in by whoever decides.
     #[must_use]
     pub fn new(id: String, decision: Decision, at: u64, peer: String, pool: String) -> Self {
@@ -213,6 +223,7 @@ impl Record {
             ticket: None,
             earned_by: None,
             use_number: None,
+            again: false,
             counted: None,
             accepted_store: None,
             user_agent: None,

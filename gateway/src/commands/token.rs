@@ -63,9 +63,15 @@ pub struct Create {
     /// What you call it: the attestation log names it so [default: the pool and something random].
     #[arg(long)]
     name: Option<String>,
-    /// How many fetches it is good for [default: no limit].
+    /// How many machines it is good for: how often it can be used. A machine that keeps a claimant, as attest-node does, and boots again within its first
+    /// boot uses it once; of others, each fetch counts [default: no limit].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
+    /// With --uses: for how long after a use another one from the same address is the same machine, and costs nothing: for machines without attest-node
+    /// that boot again within their first boot. Behind NAT or a balancer all machines have one address, and what runs on a machine has it too
+    /// [default: not at all].
+    #[arg(long, value_parser = seconds, requires = "uses")]
+    again: Option<u64>,
     /// How long it is good: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
@@ -180,6 +186,12 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         }
     }
     arguments.shape.check(&settings, &pools, None)?;
+    if arguments.uses.is_some() && arguments.again.is_none() {
+        pools
+            .iter()
+            .filter_map(|pool| fetches_twice(&settings, pool))
+            .for_each(|why| eprintln!("{why}"));
+    }
     let rotation = rotation(&settings, arguments)?;
     let standard = rotation.as_ref().map_or(LIFETIME_SECONDS, |rotation| {
         // Twice, so that the token outlives a time in which it cannot be rotated.
@@ -190,6 +202,7 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         pools: pools.clone(),
         lifetime: arguments.ttl.unwrap_or(standard),
         uses: arguments.uses,
+        again: arguments.again,
         networks: arguments.network.clone(),
         rotation,
     };
@@ -211,6 +224,16 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         return created.published.map_err(unpublished);
     }
     arguments.shape.show(&settings, &created)
+}
+
+/// What is to be said of a pool whose machines fetch more than once in their first boot. Nothing of one that cannot be read at the moment: that is
+/// said elsewhere.
+fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
+    let why = super::pool(settings, pool).ok()?.boots_again()?;
+    Some(format!(
+        "pool {pool}: its full config has {why}, so that its machines boot again within their first boot, and fetch twice: without attest-node in their \
+         initramfs each takes two of the uses; --again 15m takes the second from the same address for the same machine (docs/tokens.md)"
+    ))
 }
 
 /// Reads a token that was made elsewhere.
@@ -280,6 +303,7 @@ fn describe(record: &TokenRecord, text: &str) {
         pools,
         expires,
         uses,
+        again,
         networks,
         rotation,
         ..
@@ -287,13 +311,16 @@ fn describe(record: &TokenRecord, text: &str) {
     let plural = if pools.len() == 1 { "pool" } else { "pools" };
     let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
     let uses = uses.map_or_else(|| "any number of times".to_owned(), |uses| format!("{uses} times"));
+    let again = again.map_or_else(String::new, |again| {
+        format!(", and for {} after each of them from the same address", lasting(again))
+    });
     let from = if networks.is_empty() {
         String::new()
     } else {
         format!(", from {}", join(networks))
     };
     eprintln!(
-        "token {name:?} for {plural} {}, good until {}, {uses}{from}; {text}",
+        "token {name:?} for {plural} {}, good until {}, {uses}{again}{from}; {text}",
         pools.join(", "),
         rfc3339(*expires)
     );
@@ -376,7 +403,12 @@ fn row(token: TokenRecord, used: u32, now: UnixTime) -> [String; 8] {
         State::Expired => "expired".to_owned(),
         State::Spent => "spent".to_owned(),
     };
-    let uses = token.uses.map_or_else(|| used.to_string(), |limit| format!("{used} of {limit}"));
+    let again = token
+        .again
+        .map_or_else(String::new, |again| format!(", again for {}", lasting(again)));
+    let uses = token
+        .uses
+        .map_or_else(|| used.to_string(), |limit| format!("{used} of {limit}{again}"));
     let networks = if token.networks.is_empty() {
         "any".to_owned()
     } else {

@@ -526,6 +526,18 @@ impl Pool {
         }
     }
 
+    /// What of the full config has a node boot again within its first boot, and fetch once more, if there is anything: its kernel arguments are
+    /// another than the image's, before Ignition has written anything.
+    #[must_use]
+    pub fn boots_again(&self) -> Option<&'static str> {
+        let config = self.full.complete();
+        let arguments = ["shouldExist", "shouldNotExist"].map(|list| config.list(["kernelArguments", list]));
+        if arguments.iter().any(|arguments| !arguments.is_empty()) {
+            return Some("kernelArguments");
+        }
+        self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
+    }
+
     /// What a node gets only once it is approved, or differently.
     #[must_use]
     pub fn differences(&self) -> Vec<Difference> {

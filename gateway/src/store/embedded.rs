@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
 use super::uses::{self, whole};
-use super::{Claim, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
+use super::{Claim, Entry, Kind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
 use crate::pki::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
@@ -420,10 +420,18 @@ impl Store for Embedded {
         .await
     }
 
-    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
         self.transact_with(move |connection| {
             believed::refuse_forgotten(connection, &thing)?;
-            Ok(whole(connection, || uses::spend_for(connection, &thing, &pending))?)
+            Ok(whole(connection, || uses::spend_for(connection, &thing, &occasion, &pending))?)
+        })
+        .await
+    }
+
+    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
+        self.transact_with(move |connection| {
+            believed::refuse_forgotten(connection, &thing)?;
+            Ok(uses::look(connection, &thing, &occasion, at)?)
         })
         .await
     }

@@ -7,7 +7,9 @@ mod accept;
 mod believed;
 mod embedded;
 mod held;
+mod holders;
 mod known;
+mod late;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -94,6 +96,35 @@ pub struct Tick {
     pub passed: Duration,
 }
 
+/// By whom, or when, something is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occasion {
+    /// Whoever it is, and in time: one use more.
+    Any,
+    /// Somebody who can be told from others: one use more, or the one that was made a short while ago, again.
+    By(Holder),
+    /// It has expired: only what was not used before is used, and after that for a while.
+    Late(Late),
+}
+
+/// Who uses something, and what of it counts as the same use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Who it is; the same text is the same one. No secret.
+    pub id: String,
+    /// How long after a use it can be made again, seconds.
+    pub seconds: u64,
+    /// How often it can be made again.
+    pub repeats: u32,
+}
+
+/// How something is used that has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Late {
+    /// For how long after its first use it can be used, seconds, if that came after it had expired.
+    pub seconds: u64,
+}
+
 /// What [`Store::spend`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spend {
@@ -102,8 +133,17 @@ pub enum Spend {
         /// 1 for the first use.
         use_number: u32,
     },
+    /// This was a use that its holder had made before.
+    Again {
+        /// That use's number.
+        use_number: u32,
+    },
     /// The limit was reached before.
     Exhausted,
+    /// It has expired, and was used before that, or its first use was too long ago.
+    TooLate,
+    /// It has expired, and whether it was used before that is not decided yet.
+    Undecided,
 }
 
 /// A decision that has used something up, or has claimed something, and is not recorded yet. If it never is, because the gateway was killed,
@@ -280,8 +320,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Uses something once more, atomically: of two that race for the last use, one gets it.
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError>;
 
-    /// As [`Store::spend`], and remembers, in the same transaction, which decision it was for: until that is settled or given back.
-    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError>;
+    /// As [`Store::spend`], on this occasion, at the time of the decision; and remembers, in the same transaction, which decision it was for:
+    /// until that is settled or given back. A use that was made again is given back when all have given it back that made it.
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError>;
+
+    /// What [`Store::spend_for`] would find at this time, seconds since 1970. Nothing is used up.
+    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError>;
 
     /// Writes an entry, if there is none with that id or the one that it may replace; gives the one there is otherwise. Remembers, in the
     /// same transaction, which decision it was for: until that is settled or given back.

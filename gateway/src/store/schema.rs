@@ -10,8 +10,8 @@ use super::known::Found;
 use super::{StoreError, StoreMark};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; 1 has no
-/// `pending_entries`.
-pub(super) const VERSION: i64 = 2;
+/// `pending_entries`, 2 no `holders`, `pending_repeats` and `late`.
+pub(super) const VERSION: i64 = 3;
 /// Bytes of a store's identity: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
 
@@ -21,6 +21,9 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS holders (kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, repeats INTEGER NOT NULL, PRIMARY KEY (kind, id, holder)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS pending_repeats (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS late (kind TEXT NOT NULL, id TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 ";

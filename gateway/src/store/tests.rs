@@ -80,7 +80,8 @@ fn pending(decision: &str) -> Pending {
 #[tokio::test]
 async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number() {
     let (folder, store) = open();
-    let spend = async |store: &Embedded, decision: &str| store.spend_for(thing("a", 2, 10), pending(decision)).await.unwrap();
+    let spend =
+        async |store: &Embedded, decision: &str| store.spend_for(thing("a", 2, 10), Occasion::Any, pending(decision)).await.unwrap();
     assert_eq!(spend(&store, "d1").await, Spend::Granted { use_number: 1 });
     assert_eq!(spend(&store, "d2").await, Spend::Granted { use_number: 2 });
     assert_eq!(spend(&store, "d3").await, Spend::Exhausted);
@@ -104,8 +105,8 @@ async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number() {
 #[tokio::test]
 async fn what_is_forgotten_is_not_given_back() {
     let (_folder, store) = open();
-    store.spend_for(thing("a", 1, 10), pending("d1")).await.unwrap();
-    store.spend_for(thing("b", 1, 10), pending("d2")).await.unwrap();
+    store.spend_for(thing("a", 1, 10), Occasion::Any, pending("d1")).await.unwrap();
+    store.spend_for(thing("b", 1, 10), Occasion::Any, pending("d2")).await.unwrap();
     store.give_back("d2").await.unwrap();
     tick(&store, 10, 0).await;
     tick(&store, DAY + 11, DAY).await;
@@ -131,7 +132,8 @@ async fn attack_18_giving_back_makes_nothing_good_twice() {
         .map(|(index, store)| {
             let (other, decision) = (stores[(index + 1) % 2].clone(), format!("d{index}"));
             tokio::spawn(async move {
-                let Spend::Granted { use_number } = store.spend_for(thing("a", 3, 10), pending(&decision)).await.unwrap() else {
+                let Spend::Granted { use_number } = store.spend_for(thing("a", 3, 10), Occasion::Any, pending(&decision)).await.unwrap()
+                else {
                     return None;
                 };
                 if index % 2 == 0 {
@@ -807,7 +809,7 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
     assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("a", "1")]);
     let version = store.transact(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
-    assert_eq!(version.await.unwrap(), 2);
+    assert_eq!(version.await.unwrap(), schema::VERSION);
     drop(store);
     // Restored from before the upgrade.
     fs::remove_file(file(&folder)).unwrap();
@@ -818,9 +820,16 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
         .pragma_update(None, "user_version", 7)
         .unwrap();
     let error = Embedded::open(&file(&folder)).unwrap_err();
-    assert!(matches!(error, StoreError::Schema { found: 7, known: 2, .. }));
+    assert!(matches!(
+        error,
+        StoreError::Schema {
+            found: 7,
+            known: schema::VERSION,
+            ..
+        }
+    ));
     assert!(
-        error.to_string().contains("version 7") && error.to_string().contains("knows 2"),
+        error.to_string().contains("version 7") && error.to_string().contains("knows 3"),
         "{error}"
     );
 }

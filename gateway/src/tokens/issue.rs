@@ -35,6 +35,8 @@ pub struct Draft {
     pub lifetime: u64,
     /// How often it may be used; none is no limit.
     pub uses: Option<u32>,
+    /// For how long after a use another one from the same address is the same one, seconds; none is not at all.
+    pub again: Option<u64>,
     /// From where it may be used; empty is from everywhere.
     pub networks: Vec<IpNet>,
     /// If it rotates by itself: when, and where to.
@@ -146,6 +148,7 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
         pools,
         lifetime,
         uses,
+        again,
         networks,
         rotation,
     } = draft;
@@ -161,6 +164,7 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
         created: now.as_secs(),
         expires: now.as_secs().saturating_add(lifetime),
         uses,
+        again,
         networks,
         superseded: None,
         rotation,

@@ -9,6 +9,7 @@
 //!
 //! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
 
+mod holder;
 mod import;
 mod issue;
 mod publication;
@@ -18,6 +19,7 @@ mod rotate;
 mod schedule;
 mod secret;
 
+pub use holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
 pub use import::{ImportError, Imported};
 pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke};
 pub use publication::{PublishError, Secret, auth_secret};

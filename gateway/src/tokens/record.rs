@@ -26,6 +26,9 @@ pub struct TokenRecord {
     /// How often it may be used; none is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
+    /// For how long after a use another one from the same address is the same one, seconds; none is not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<u64>,
     /// From where it may be used; empty is from everywhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<IpNet>,
@@ -88,6 +91,8 @@ struct Stored {
     #[serde(default)]
     uses: Option<u32>,
     #[serde(default)]
+    again: Option<u64>,
+    #[serde(default)]
     networks: Vec<IpNet>,
     #[serde(default)]
     superseded: Option<Superseded>,
@@ -111,6 +116,7 @@ impl TryFrom<Stored> for TokenRecord {
             created: stored.created,
             expires: stored.expires,
             uses: stored.uses,
+            again: stored.again,
             networks: stored.networks,
             superseded: stored.superseded,
             rotation: stored.rotation,

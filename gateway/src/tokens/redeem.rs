@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use attest::UnixTime;
 
+use super::holder::Node;
 use super::record::TokenRecord;
 use super::secret;
 use crate::clock::rfc3339;
@@ -13,8 +14,9 @@ use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
 #[derive(Debug)]
 pub struct Presented {
     id: String,
-    record: TokenRecord,
-    pool: String,
+    pub(super) record: TokenRecord,
+    pub(super) pool: String,
+    pub(super) peer: IpAddr,
 }
 
 /// A token that was good for this fetch. Only [`Presented::redeem`] makes one.
@@ -23,6 +25,7 @@ pub struct Redeemed {
     name: String,
     pool: String,
     use_number: u32,
+    again: bool,
     stale: Option<String>,
 }
 
@@ -43,6 +46,12 @@ impl Redeemed {
     #[must_use]
     pub const fn use_number(&self) -> u32 {
         self.use_number
+    }
+
+    /// Whether the node has made this use before: it is the same node, and one use.
+    #[must_use]
+    pub const fn again(&self) -> bool {
+        self.again
     }
 
     /// What to tell the administrator if it was rotated before: somewhere a pointer has the old one.
@@ -138,6 +147,7 @@ pub async fn open(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: 
         id,
         record,
         pool: pool.to_owned(),
+        peer,
     })
 }
 
@@ -148,43 +158,32 @@ impl Presented {
         &self.record.name
     }
 
-    /// Whether [`Presented::redeem`] would take it at the moment: for those who have more to do before they use it up.
+    /// Whether [`Presented::redeem`] would take it at `now`: for those who have more to do before they use it up.
     ///
     /// # Errors
     /// [`TokenError::Spent`] and [`TokenError::Store`].
-    pub async fn examine(&self, store: &dyn Store) -> Result<(), TokenError> {
-        match self.record.uses {
-            Some(uses) if store.uses(Kind::TokenUse, &self.id).await? >= uses => Err(TokenError::Spent {
-                name: self.record.name.clone(),
-                uses,
-            }),
-            _ => Ok(()),
+    pub async fn examine(&self, store: &dyn Store, node: Node<'_>, now: UnixTime) -> Result<(), TokenError> {
+        match store.would_spend(self.thing(), self.occasion(node), now.as_secs()).await? {
+            Spend::Granted { .. } | Spend::Again { .. } => Ok(()),
+            Spend::Exhausted | Spend::TooLate | Spend::Undecided => Err(self.spent()),
         }
     }
 
-    /// Uses the token once, for the decision that is `pending`: the last that can be wrong with it.
+    /// Uses the token once, for the decision that is `pending`: the last that can be wrong with it. A node that has used it a short while ago uses
+    /// nothing up.
     ///
     /// # Errors
     /// [`TokenError::Spent`] and [`TokenError::Store`].
-    pub async fn redeem(self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TokenError> {
-        let Self { id, record, pool } = self;
+    pub async fn redeem(self, store: &dyn Store, node: Node<'_>, pending: Pending) -> Result<Redeemed, TokenError> {
+        let found = store.spend_for(self.thing(), self.occasion(node), pending).await?;
+        let (use_number, again) = match found {
+            Spend::Granted { use_number } => (use_number, false),
+            Spend::Again { use_number } => (use_number, true),
+            Spend::Exhausted | Spend::TooLate | Spend::Undecided => return Err(self.spent()),
+        };
         let TokenRecord {
-            name,
-            expires,
-            uses,
-            superseded,
-            ..
-        } = record;
-        let limit = uses.unwrap_or(u32::MAX);
-        let thing = Spendable {
-            kind: Kind::TokenUse,
-            id,
-            limit,
-            remember_until: expires,
-        };
-        let Spend::Granted { use_number } = store.spend_for(thing, pending).await? else {
-            return Err(TokenError::Spent { name, uses: limit });
-        };
+            name, expires, superseded, ..
+        } = self.record;
         let stale = superseded.map(|superseded| {
             format!(
                 "stale pointer: token {name:?} was rotated at {}; the one shown is good until {} still",
@@ -194,10 +193,31 @@ impl Presented {
         });
         Ok(Redeemed {
             name,
-            pool,
+            pool: self.pool,
             use_number,
+            again,
             stale,
         })
+    }
+
+    fn thing(&self) -> Spendable {
+        Spendable {
+            kind: Kind::TokenUse,
+            id: self.id.clone(),
+            limit: self.limit(),
+            remember_until: self.record.expires,
+        }
+    }
+
+    fn limit(&self) -> u32 {
+        self.record.uses.unwrap_or(u32::MAX)
+    }
+
+    fn spent(&self) -> TokenError {
+        TokenError::Spent {
+            name: self.record.name.clone(),
+            uses: self.limit(),
+        }
     }
 }
 

@@ -50,8 +50,10 @@ async fn configs() -> Vec<Value> {
     // Its counters run backwards: an alert.
     let set_back = next_boot(&case).but(|boot| boot.quoted.clock.reset_count = 0);
     gateway.attest(set_back, None).await.ticket();
-    let token = bearer(&gateway.token(&["--name", "rack"]));
-    gateway.config("/config/worker", &[&token]).await;
+    let token = bearer(&gateway.token(&["--name", "rack", "--uses", "1", "--again", "15m"]));
+    for _ in 0..2 {
+        gateway.config("/config/worker", &[&token]).await;
+    }
     let by_pointer = gateway.url("/config/worker?ca=0000000000000000");
     gateway
         .client

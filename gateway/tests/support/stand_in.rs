@@ -1,7 +1,7 @@
 //! A store in the place of the gateway's own, that does what a test has it do beside.
 
 use async_trait::async_trait;
-use attest_gateway::store::{Claim, Embedded, Entry, Kind, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
+use attest_gateway::store::{Claim, Embedded, Entry, Kind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
 
 /// What is otherwise than in the real one.
 #[async_trait]
@@ -36,10 +36,14 @@ impl<B: Beside> Store for StandIn<B> {
         spent
     }
 
-    async fn spend_for(&self, thing: Spendable, pending: Pending) -> Result<Spend, StoreError> {
-        let spent = self.store.spend_for(thing, pending).await;
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
+        let spent = self.store.spend_for(thing, occasion, pending).await;
         self.beside.used().await;
         spent
+    }
+
+    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
+        self.store.would_spend(thing, occasion, at).await
     }
 
     async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {

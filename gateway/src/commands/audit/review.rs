@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::{Kind, NodeIdentity, Reject};
 use attest_gateway::api::{Refusal, decided_by};
 use attest_gateway::audit::{
-    Basis, Blobs, DecidedBy, Decision, ReplayError, Shown, TicketTerms, Verdict, replay, replay_kubelet, trusted_by,
+    Basis, Blobs, DecidedBy, Decision, ReplayError, Shown, TicketTerms, Use, Verdict, replay, replay_kubelet, served_for, trusted_by,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
@@ -53,6 +53,8 @@ struct Line {
     ticket: Option<TicketTerms>,
     earned_by: Option<String>,
     use_number: Option<u32>,
+    #[serde(default)]
+    again: bool,
     counted: Option<u64>,
     accepted_store: Option<Replacement>,
     claims: Option<Value>,
@@ -509,8 +511,8 @@ impl Line {
         differences.there("config_sha256", self.config_sha256.as_ref());
         differences.there("spec_version", self.spec_version.as_ref());
         let number = self.use_number.unwrap_or_default();
-        let reason = match self.shown {
-            Shown::Ticket => format!("a ticket was shown, use {number}"),
+        match self.shown {
+            Shown::Ticket => {}
             Shown::Token => {
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("earned_by", self.earned_by.as_ref());
@@ -518,20 +520,20 @@ impl Line {
                 if number == 0 {
                     differences.say("use_number is missing");
                 }
-                format!("a provisioning token was shown, use {number}")
             }
             Shown::Nothing => {
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("name", self.name.as_ref());
                 differences.absent("earned_by", self.earned_by.as_ref());
                 differences.absent("use_number", self.use_number.as_ref());
-                "nothing was shown".to_owned()
             }
             _ => {
                 differences.say("no config is served for what was shown");
                 return (self.recorded(), Judged::Whole);
             }
-        };
+        }
+        let again = self.again;
+        let reason = served_for(self.shown, Some(Use { number, again }));
         differences.same("reason", &self.reason, &reason);
         (self.recorded(), Judged::Whole)
     }

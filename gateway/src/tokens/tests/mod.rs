@@ -55,6 +55,7 @@ fn draft(name: &str) -> Draft {
         pools: BTreeSet::from(["worker".to_owned()]),
         lifetime: 100 * DAY,
         uses: None,
+        again: None,
         networks: Vec::new(),
         rotation: None,
     }
@@ -67,7 +68,10 @@ async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: Un
         decision: DECISIONS.fetch_add(1, Ordering::Relaxed).to_string(),
         at: now.as_secs(),
     };
-    open(store, text, pool, peer, now).await?.redeem(store, pending).await
+    open(store, text, pool, peer, now)
+        .await?
+        .redeem(store, Node::Unknown, pending)
+        .await
 }
 
 impl Place {
@@ -142,6 +146,7 @@ async fn each_refusal_has_its_reason_and_costs_nothing() {
     let place = place();
     let limited = Draft {
         uses: Some(1),
+        again: None,
         networks: vec![network("192.0.2.0/24").unwrap(), network("2001:db8::/48").unwrap()],
         lifetime: HOUR,
         ..draft("a")
@@ -203,6 +208,7 @@ async fn what_was_rotated_is_good_for_the_grace_period_and_not_a_second_longer()
         .create(
             Draft {
                 uses: Some(5),
+                again: None,
                 ..draft("a")
             },
             START,

@@ -204,7 +204,7 @@ fn remount(point: &Path) -> Result<(), String> {
 }
 
 /// Whether this program's mounts are its own, and not those of the first process.
-fn has_own_mounts() -> bool {
+pub(crate) fn has_own_mounts() -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
     match (namespace("self"), namespace("1")) {
         (Ok(own), Ok(first)) => own != first,

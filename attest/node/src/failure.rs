@@ -30,7 +30,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 38] = [
+pub const CODES: [&str; 43] = [
     "pointer-not-found",
     "pointer-elsewhere",
     "pointer-unclear",
@@ -62,6 +62,11 @@ pub const CODES: [&str; 38] = [
     "kubelet-certificate",
     "kubelet-certificate-unasked",
     "config-source",
+    "apply-unsupported",
+    "apply-arranged",
+    "apply-failed",
+    "ignition-twice",
+    "ignition-version",
     "metadata-unreachable",
     "metadata-refused",
     "metadata-answer",

@@ -6,9 +6,11 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
-//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), by the program that
+//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
+//! Ignition apply it at the next boot ([`apply`]); by the program that
 //! the initramfs has kept for the booted system ([`keep`]).
 
+pub mod apply;
 pub mod attestation;
 pub mod boot;
 pub mod cloud;

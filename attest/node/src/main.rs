@@ -7,7 +7,7 @@ use std::time::Duration;
 use attest::protocol::HOLD_LIMIT_SECONDS;
 use attest_node::boot::{self, Settings};
 use attest_node::cloud::{Base, detect, nitro_tpm};
-use attest_node::config;
+use attest_node::config::{self, Purpose};
 use attest_node::ek_table::ek_table;
 use attest_node::keep;
 use attest_node::state;
@@ -81,7 +81,7 @@ enum Command {
     /// Print this TPM's endorsement keys: what `attest-gateway ek add` takes
     Ek,
     /// Fetch the pool's full config by the kubelet's client certificate
-    Config(ConfigArguments),
+    Config(Box<ConfigArguments>),
     /// Keep this program for the booted system; a unit of the initramfs does so at each boot
     Keep {
         /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
@@ -90,15 +90,20 @@ enum Command {
     },
 }
 
-/// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names.
+/// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names; writes it to a file, or has
+/// Ignition apply it at the next boot.
 ///
 /// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the
-/// pointer config only. If anything fails, nothing is written and one line on stderr says why. Exits with 0 if the config is
-/// written, 1 if not, 2 on wrong usage.
+/// pointer config only. --apply uses the distribution's own way of a first boot once more, and refuses beforehand what Ignition could not do
+/// again, each point with its reason. It does not reboot. If anything fails, nothing is changed and the last line on stderr says why. Exits with 0 if
+/// that is done, 1 if not, 2 on wrong usage.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign")]
+#[command(
+    group(clap::ArgGroup::new("purpose").required(true).args(["output", "apply", "undo"])),
+    after_help = "Examples:\n  attest-node config --apply\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign"
+)]
 struct ConfigArguments {
-    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
+    /// Pointer config to use instead of the one of this boot, if that was kept, or what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// The config's URL, https://HOST:PORT/config/POOL, if the pointer config names none or several
@@ -109,10 +114,16 @@ struct ConfigArguments {
     certificate: PathBuf,
     /// Where to write the config, readable by its owner only
     #[arg(long, value_name = "FILE")]
-    output: PathBuf,
-    /// The version of Ignition's specification to ask for
-    #[arg(long, value_name = "VERSION", default_value = "3.3.0", value_parser = config::spec_version)]
-    spec: String,
+    output: Option<PathBuf>,
+    /// Have Ignition apply the config at the next boot
+    #[arg(long)]
+    apply: bool,
+    /// Take back what --apply has arranged
+    #[arg(long)]
+    undo: bool,
+    /// The version of Ignition's specification to ask for [default: 3.3.0 with --output; with --apply the newest that this Ignition reads]
+    #[arg(long, value_name = "VERSION", value_parser = config::spec_version)]
+    spec: Option<String>,
     /// The most seconds that all of this may take; a gateway that is not ready is asked again until then
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
@@ -125,6 +136,31 @@ struct ConfigArguments {
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: Base,
+    /// The root of the system to apply the config to
+    #[arg(long, hide = true, value_name = "FOLDER", default_value = "/")]
+    root: PathBuf,
+}
+
+impl ConfigArguments {
+    fn settings(self, kept: PathBuf) -> config::Settings {
+        config::Settings {
+            pointer: self.pointer,
+            url: self.url,
+            certificate: self.certificate,
+            purpose: match (self.output, self.apply) {
+                (Some(file), _) => Purpose::File(file),
+                (None, true) => Purpose::Apply,
+                (None, false) => Purpose::Undo,
+            },
+            spec: self.spec,
+            deadline: Duration::from_secs(self.deadline),
+            cmdline: self.cmdline,
+            dmi: self.dmi,
+            metadata: self.metadata,
+            kept,
+            root: self.root,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -158,28 +194,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some(Command::Config(ConfigArguments {
-            pointer,
-            url,
-            certificate,
-            output,
-            spec,
-            deadline,
-            cmdline,
-            dmi,
-            metadata,
-        })) => config::run(&config::Settings {
-            pointer,
-            url,
-            certificate,
-            output,
-            spec,
-            deadline: Duration::from_secs(deadline),
-            cmdline,
-            dmi,
-            metadata,
-            kept,
-        }),
+        Some(Command::Config(arguments)) => config::run(&arguments.settings(kept)),
         Some(Command::Keep { program }) => keep::run(&keep::Settings {
             folder: kept,
             program,

@@ -40,7 +40,7 @@ const FLATCAR: &str = "OEM_ID";
 /// The kernel arguments with a URL: Ignition's, and those that Flatcar's Ignition takes, too.
 const URLS: [&str; 3] = ["ignition.config.url", "flatcar.config.url", "coreos.config.url"];
 /// The kernel argument with a file system's label, from 2.27 on.
-const DEVICE: &str = "ignition.config.device";
+pub(crate) const DEVICE: &str = "ignition.config.device";
 /// The kernel argument with a path in that file system.
 const DEVICE_PATH: &str = "ignition.config.path";
 

@@ -16,21 +16,41 @@ impl Version {
     /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. What stands there is the distribution's to choose.
     #[must_use]
     pub fn of(said: &str) -> Self {
-        let version = said
-            .split_whitespace()
-            .map(|word| word.trim_start_matches('v'))
-            .find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()));
-        let Some(version) = version else { return Self::Unknown };
-        let mut parts = version.split(['.', '-', '+']);
-        let mut number = || parts.next()?.parse::<u32>().ok();
-        match (number(), number()) {
+        match (release(said), word(said)) {
             // What 2.27 has came soon after 2.26.
-            (Some(2), Some(26)) if version.contains("-g") => Self::From2_27,
-            (Some(major), Some(minor)) if (major, minor) > (2, 26) => Self::From2_27,
-            (Some(_), Some(_)) => Self::UpTo2_26,
-            _ => Self::Unknown,
+            (Some((2, 26)), Some(version)) if version.contains("-g") => Self::From2_27,
+            (Some(release), _) if release > (2, 26) => Self::From2_27,
+            (Some(_), _) => Self::UpTo2_26,
+            (None, _) => Self::Unknown,
         }
     }
+}
+
+/// The release by that text; of a build between releases the one before.
+#[must_use]
+pub fn release(said: &str) -> Option<(u32, u32)> {
+    let mut parts = word(said)?.split(['.', '-', '+']);
+    let mut number = || parts.next()?.parse::<u32>().ok();
+    Some((number()?, number()?))
+}
+
+/// The newest version of the config spec that a release reads, but for experimental ones (`config/` of coreos/ignition, by its tags from 2.14 on).
+#[must_use]
+pub fn newest_spec(release: (u32, u32)) -> Option<&'static str> {
+    match release {
+        (2, 14) => Some("3.3.0"),
+        (2, 15..=19) => Some("3.4.0"),
+        (2, 20..=25) => Some("3.5.0"),
+        (2, 26..) | (3.., _) => Some("3.6.0"),
+        _ => None,
+    }
+}
+
+/// The version in it.
+fn word(said: &str) -> Option<&str> {
+    said.split_whitespace()
+        .map(|word| word.trim_start_matches('v'))
+        .find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -41,6 +61,21 @@ mod tests {
         for said in said {
             assert_eq!(Version::of(said), version, "{said}");
         }
+    }
+
+    fn check_spec(said: &str, spec: Option<&str>) {
+        assert_eq!(release(said).and_then(newest_spec), spec, "{said}");
+    }
+
+    #[test]
+    fn a_release_reads_specs_up_to_its_own() {
+        check_spec("Ignition Debian 2.14.0+ds1-1+b19", Some("3.3.0"));
+        check_spec("Ignition 2.19.0", Some("3.4.0"));
+        check_spec("Ignition v2.20.0-3-gabcdef0", Some("3.5.0"));
+        check_spec("Ignition 2.25.1", Some("3.5.0"));
+        check_spec("Ignition 2.27.0", Some("3.6.0"));
+        check_spec("Ignition 2.9.0", None);
+        check_spec("Ignition was not built properly", None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! ticket in the `httpHeaders` of one source. Ignition's specification: "Configuration v3.x".
 
 pub mod authorities;
-mod data_url;
+pub(crate) mod data_url;
 pub mod platform;
 pub mod source;
 pub mod write;

@@ -1,19 +1,24 @@
 //! `attest-node config`: the full config for a node whose kubelet has its client certificate.
 //!
-//! A node that started with the pre-approved config has a certificate once its CSR was approved. By mutual TLS that earns the rest,
+//! It is written to a file, or applied at the next boot ([`crate::apply`]). A node that started with the pre-approved config has a certificate once its CSR was approved. By mutual TLS that earns the rest,
 //! from the gateway and the pool that the pointer names. Nothing of the pointer's credentials is sent along: the gateway takes one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
+use crate::apply::system::System;
+use crate::apply::{self, Prepared};
 use crate::cloud::Base;
+use crate::console::say;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::identity::Identity;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Gateway, Http};
-use crate::keep;
+use crate::keep::{self, Initramfs};
 use crate::pointer::platform::{Platform, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{Pointer, PointerError, Source, write};
@@ -27,10 +32,10 @@ pub struct Settings {
     pub url: Option<String>,
     /// Certificate and key, in one PEM file.
     pub certificate: PathBuf,
-    /// Where to write the config.
-    pub output: PathBuf,
-    /// The version of Ignition's spec to ask for: `3.3.0`.
-    pub spec: String,
+    /// What is done with the config.
+    pub purpose: Purpose,
+    /// The version of Ignition's spec to ask for: `3.3.0`. By default that for a file, and to be applied the newest that this Ignition reads.
+    pub spec: Option<String>,
     /// The most time that all of it may take.
     pub deadline: Duration,
     /// The kernel command line.
@@ -41,7 +46,23 @@ pub struct Settings {
     pub metadata: Base,
     /// The folder for what the booted system has of the initramfs.
     pub kept: PathBuf,
+    /// The root of the system to apply it to.
+    pub root: PathBuf,
 }
+
+/// What is done with the config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is written to this file.
+    File(PathBuf),
+    /// Ignition applies it at the next boot.
+    Apply,
+    /// What [`Purpose::Apply`] has arranged is taken back.
+    Undo,
+}
+
+/// The spec asked for where nobody says another.
+const USUAL_SPEC: &str = "3.3.0";
 
 /// Checks what `--spec` is given: three numbers.
 ///
@@ -57,23 +78,61 @@ pub fn spec_version(text: &str) -> Result<String, String> {
     }
 }
 
-/// Runs, says on stderr how it went, and returns 0 if the config is written, and 1 if not.
+/// Runs, says on stderr how it went, and returns 0 if that is done, and 1 if not.
 #[must_use]
 pub fn run(settings: &Settings) -> ExitCode {
-    match fetch(settings, Deadline::after(settings.deadline)) {
-        Ok(from) => {
-            eprintln!("attest-node: config {from} written to {}", settings.output.display());
+    let deadline = Deadline::after(settings.deadline);
+    let (done, otherwise) = match &settings.purpose {
+        Purpose::File(output) => (
+            to_file(settings, output, deadline),
+            format!("no config: {{}}; {} is unchanged", output.display()),
+        ),
+        Purpose::Apply => (apply(settings, deadline), "not applied: {}; nothing is changed".to_owned()),
+        Purpose::Undo => (undo(settings), "not taken back: {}".to_owned()),
+    };
+    match done {
+        Ok(said) => {
+            say(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            eprintln!("attest-node: no config: {failure}; {} is unchanged", settings.output.display());
+            say(&otherwise.replacen("{}", &failure.to_string(), 1));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Fetches and writes; says from where.
-fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
+fn to_file(settings: &Settings, output: &Path, deadline: Deadline) -> Result<String, Failure> {
+    let (from, config) = fetch(settings, settings.spec.as_deref().unwrap_or(USUAL_SPEC), deadline)?;
+    replace(output, &config)?;
+    Ok(format!("config {from} written to {}", output.display()))
+}
+
+fn apply(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
+    let platform = Platform::read(&settings.cmdline, &settings.dmi);
+    let initramfs = Initramfs::kept(&settings.kept);
+    let prepared = Prepared::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.told())?;
+    let spec = prepared.spec(settings.spec.as_deref())?;
+    let (from, config) = fetch(settings, &spec, deadline)?;
+    let notes = prepared.apply(&config, &spec)?;
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(format!(
+        "config {from} is in place, and Ignition applies it at the next boot: reboot when you like. Until then `attest-node config --undo` takes \
+         it back"
+    ))
+}
+
+fn undo(settings: &Settings) -> Result<String, Failure> {
+    let initramfs = Initramfs::kept(&settings.kept);
+    let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
+    Ok(match was_there {
+        true => "taken back: Ignition does not run at the next boot".to_owned(),
+        false => "there is nothing to take back".to_owned(),
+    })
+}
+
+/// Fetches; says from where.
+fn fetch(settings: &Settings, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
     let identity = Identity::read(&settings.certificate)?;
     // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.
     let kept = keep::pointer(&settings.kept);
@@ -86,9 +145,8 @@ fn fetch(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let pointer = Pointer::parse(&bytes)?;
     let (base, pool) = source(pointer.sources(), settings.url.as_deref())?;
     let http = Http::showing(Trust::new(&pointer.authorities()?)?, identity)?;
-    let config = Gateway::new(&http, &base, deadline).config(&pool, &settings.spec)?;
-    replace(&settings.output, &config)?;
-    Ok(format!("of pool {pool} from {base}"))
+    let config = Gateway::new(&http, &base, deadline).config(&pool, spec)?;
+    Ok((format!("of pool {pool} from {base}"), config))
 }
 
 /// What helps in a booted system is not what helps in the initramfs.

@@ -1,0 +1,177 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Files of a system that has all of CoreOS's convention.
+pub const CORE_OS: [(&str, &str); 6] = [
+    (
+        "boot/grub2/grub.cfg",
+        "if [ -f \"/ignition.firstboot\" ]; then\n  set ignition_network_kcmdline=''\n  source \"/ignition.firstboot\"\n  \
+         set ignition_firstboot=\"ignition.firstboot ${ignition_network_kcmdline}\"\nfi\nblscfg\n",
+    ),
+    (
+        "boot/loader/entries/ostree-1.conf",
+        "options $ignition_firstboot ostree=/ostree/boot.1\n",
+    ),
+    (
+        "proc/self/mountinfo",
+        "22 1 254:3 / / rw - ext4 /dev/vda3 rw\n23 22 254:2 / /boot ro - ext4 /dev/vda2 ro\n",
+    ),
+    (
+        "usr/lib/systemd/system/coreos-ignition-firstboot-complete.service",
+        "[Service]\nMountFlags=slave\nExecStart=/usr/libexec/coreos-ignition-firstboot-complete\n",
+    ),
+    (
+        "usr/libexec/coreos-ignition-firstboot-complete",
+        "mount -o remount,rw /boot\nrm -rf /boot/ignition\nrm /boot/ignition.firstboot\n",
+    ),
+    (
+        "usr/lib/dracut/modules.d/35coreos-ignition/coreos-ignition-setup-user.sh",
+        "copy_file_if_exists \"${bootmnt}/ignition/config.ign\" x\n",
+    ),
+];
+
+pub fn write_file(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+pub fn core_os() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    CORE_OS.iter().for_each(|(path, text)| write_file(root.path(), path, text));
+    root
+}
+
+fn find(root: &TempDir) -> Result<FirstBoot, Failure> {
+    FirstBoot::find(&System::new(root.path()), None)
+}
+
+fn check_missing(change: impl Fn(&Path), said: &str) {
+    let root = core_os();
+    change(root.path());
+    let failure = find(&root).unwrap_err();
+    assert_eq!(failure.code, "apply-unsupported");
+    assert!(failure.reason.contains(said), "{said:?} is not in {:?}", failure.reason);
+}
+
+#[test]
+fn all_of_the_convention_has_to_be_there() {
+    let found = find(&core_os()).unwrap();
+    assert!(found.takes_arguments && !found.changes_kernel_arguments);
+    let without = |path: &'static str| move |root: &Path| fs::remove_file(root.join(path)).unwrap();
+    check_missing(without("boot/grub2/grub.cfg"), "no configuration of GRUB");
+    check_missing(without("boot/loader/entries/ostree-1.conf"), "GRUB has entries without");
+    check_missing(without("proc/self/mountinfo"), "where /boot/ignition.firstboot would be seen");
+    check_missing(
+        without("usr/lib/systemd/system/coreos-ignition-firstboot-complete.service"),
+        "there is no coreos-ignition-firstboot-complete.service",
+    );
+    check_missing(without("usr/libexec/coreos-ignition-firstboot-complete"), "not known to remove");
+    // As it was before it removed the config, too.
+    let stamp_only = |root: &Path| {
+        write_file(
+            root,
+            "usr/libexec/coreos-ignition-firstboot-complete",
+            "rm /boot/ignition.firstboot\n",
+        )
+    };
+    check_missing(stamp_only, "not known to remove");
+    check_missing(
+        without("usr/lib/dracut/modules.d/35coreos-ignition/coreos-ignition-setup-user.sh"),
+        "the initramfs is not known to read",
+    );
+    check_missing(|root| write_file(root, "run/ostree-live", ""), "runs from its medium");
+}
+
+#[test]
+fn an_initramfs_can_say_for_itself_what_it_does() {
+    let root = core_os();
+    fs::remove_dir_all(root.path().join("usr/lib/dracut")).unwrap();
+    let find = |copies_config, changes_kernel_arguments| {
+        let said = Initramfs {
+            copies_config,
+            changes_kernel_arguments,
+            ..Initramfs::default()
+        };
+        FirstBoot::find(&System::new(root.path()), Some(&said))
+    };
+    assert!(find(false, true).is_err());
+    assert!(!find(true, false).unwrap().changes_kernel_arguments);
+    assert!(find(true, true).unwrap().changes_kernel_arguments);
+}
+
+#[test]
+fn other_distributions_are_told_what_they_have() {
+    let check = |id: &str, said: &str| {
+        let root = tempfile::tempdir().unwrap();
+        write_file(root.path(), "etc/os-release", &format!("ID={id}\n"));
+        let failure = find(&root).unwrap_err();
+        assert!(failure.to_string().contains(said), "{failure}");
+        assert!(failure.next_step.contains("--output"), "{failure}");
+    };
+    check("flatcar", "OEM partition");
+    check("\"opensuse-microos\"", "labelled \"ignition\"");
+    check("debian", "no configuration of GRUB");
+}
+
+fn below(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_config_is_private_and_taken_back_whole() {
+    let root = core_os();
+    let boot = root.path().join("boot");
+    let before = below(&boot);
+    let first_boot = find(&root).unwrap();
+    first_boot.is_free().unwrap();
+    first_boot.make_writable(&System::new(root.path())).unwrap();
+    assert!(!first_boot.undo().unwrap());
+    for arguments in [&[][..], &["a=1"]] {
+        first_boot.arrange(b"full", arguments).unwrap();
+        let mode = |path: &str| fs::metadata(boot.join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("ignition"), mode("ignition/config.ign")), (0o700, 0o600));
+        assert_eq!(fs::read(boot.join("ignition/config.ign")).unwrap(), b"full");
+        assert_eq!(fs::read_to_string(boot.join(STAMP)).unwrap(), grub::stamp(arguments));
+        assert_eq!(below(&boot.join("ignition")), ["config.ign"]);
+        assert_eq!(first_boot.is_free().unwrap_err().code, "apply-arranged");
+        assert!(first_boot.undo().unwrap());
+        assert_eq!(below(&boot), before);
+    }
+}
+
+#[test]
+fn without_the_stamp_nothing_of_the_config_stays() {
+    let root = core_os();
+    let boot = root.path().join("boot");
+    let first_boot = find(&root).unwrap();
+    // A folder cannot be replaced by the stamp.
+    fs::create_dir(boot.join(STAMP)).unwrap();
+    let failure = first_boot.arrange(b"full", &[]).unwrap_err();
+    assert_eq!(failure.code, "apply-failed");
+    assert!(!boot.join("ignition").exists());
+    fs::remove_dir(boot.join(STAMP)).unwrap();
+    // What a killed run has left of the config is replaced, and one that was written in part is not seen.
+    fs::create_dir(boot.join("ignition")).unwrap();
+    fs::write(boot.join("ignition/config.ign"), "before").unwrap();
+    fs::write(boot.join("ignition/.config.ign.attest-node"), "fu").unwrap();
+    first_boot.arrange(b"full", &[]).unwrap();
+    assert_eq!(below(&boot.join("ignition")), ["config.ign"]);
+    assert_eq!(fs::read(boot.join("ignition/config.ign")).unwrap(), b"full");
+    // A link would have it written elsewhere.
+    first_boot.undo().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), boot.join("ignition")).unwrap();
+    assert_eq!(first_boot.arrange(b"full", &[]).unwrap_err().code, "apply-failed");
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    assert!(!boot.join(STAMP).exists());
+}

@@ -1,0 +1,170 @@
+//! `attest-node config --apply`: has Ignition apply the full config at the next boot, by the distribution's own way of a first boot.
+//!
+//! In this order, and whatever fails, nothing is changed: that the system has such a way is recognised ([`first_boot`]); the config is fetched;
+//! what Ignition could not do again is looked for in it ([`twice`]); the config is put where the next boot reads it, and last the stamp that
+//! makes that boot a first one. The config is a secret: nobody but root can read it, and the first boot removes it.
+
+pub mod first_boot;
+pub mod grub;
+pub mod system;
+pub mod twice;
+
+use serde_json::Value;
+
+use self::first_boot::FirstBoot;
+use self::system::System;
+use self::twice::Abilities;
+use crate::console::say;
+use crate::failure::{Failure, printable};
+use crate::ignition::version::{Version, newest_spec, release};
+use crate::ignition::{self, DEVICE, Origin, Told};
+use crate::keep::Initramfs;
+use crate::pointer::PointerError;
+
+/// Has systemd take the next boot for a first one, so that it heeds the presets by which Ignition enables units
+/// (kernel-command-line(7)). The machine stays the same: its /etc/machine-id does.
+const FIRST_BOOT_OF_SYSTEMD: &str = "systemd.condition-first-boot=1";
+/// The first release of systemd that knows it.
+const KNOWS_FIRST_BOOT: u32 = 246;
+
+/// A system that can be made to apply a config at its next boot.
+pub struct Prepared {
+    system: System,
+    first_boot: FirstBoot,
+    ignition: Option<(u32, u32)>,
+    said: String,
+}
+
+impl Prepared {
+    /// Sees that this system can, before anything is fetched for it.
+    ///
+    /// # Errors
+    /// `apply-unsupported`, `apply-arranged`, `apply-failed`; `pointer-elsewhere` and `pointer-unclear` if Ignition would not read the config.
+    pub fn find(system: System, initramfs: Option<&Initramfs>, told: &Told) -> Result<Self, Failure> {
+        let first_boot = FirstBoot::find(&system, initramfs)?;
+        let said = initramfs
+            .map(|initramfs| initramfs.ignition.clone())
+            .filter(|said| !said.is_empty());
+        let said = said.unwrap_or_else(|| if system.is_this_one() { ignition::said() } else { String::new() });
+        sees_config(told, &said)?;
+        first_boot.make_writable(&system)?;
+        first_boot.is_free()?;
+        Ok(Self {
+            system,
+            first_boot,
+            ignition: release(&said),
+            said: printable(said.trim()),
+        })
+    }
+
+    /// The version of the spec to ask for: what somebody says, if this Ignition reads it, else the newest that it reads.
+    ///
+    /// # Errors
+    /// `ignition-version`.
+    pub fn spec(&self, wanted: Option<&str>) -> Result<String, Failure> {
+        let newest = self.ignition.and_then(newest_spec);
+        let said = if self.said.is_empty() { "nothing" } else { &self.said };
+        let unknown = |reason: String, next_step: &str| Failure::new("ignition-version", reason, next_step);
+        match (wanted, newest) {
+            (Some(wanted), Some(newest)) if order(wanted) > order(newest) => Err(unknown(
+                format!("this Ignition ({said}) reads specs up to {newest}, and not {wanted}"),
+                "leave --spec out, or name one that it reads",
+            )),
+            (Some(wanted), _) => Ok(wanted.to_owned()),
+            (None, Some(newest)) => Ok(newest.to_owned()),
+            (None, None) => Err(unknown(
+                format!("which specs this Ignition reads is not known: it says {said:?} of its version"),
+                "name one that it reads with --spec",
+            )),
+        }
+    }
+
+    /// Has the config applied at the next boot, if Ignition can; says what else there is to know of that boot.
+    ///
+    /// # Errors
+    /// `ignition-twice` after a line for each of its points; `gateway-answer`; `apply-failed`.
+    pub fn apply(&self, config: &[u8], spec: &str) -> Result<Vec<&'static str>, Failure> {
+        let parsed = parse(config, spec)?;
+        let takes = |version| version >= KNOWS_FIRST_BOOT;
+        let heeds_presets = self.first_boot.takes_arguments && self.system.systemd().is_some_and(takes);
+        let abilities = Abilities {
+            // One that is not known is taken for an old one, which can less.
+            ignition: self.ignition.unwrap_or_default(),
+            changes_kernel_arguments: self.first_boot.changes_kernel_arguments,
+            heeds_presets,
+        };
+        let refusals = twice::refusals(&parsed, &self.system, abilities);
+        if !refusals.is_empty() {
+            refusals.iter().for_each(|refusal| say(&format!("not possible: {refusal}")));
+            return Err(Failure::new(
+                "ignition-twice",
+                format!(
+                    "Ignition cannot do {} of this config's points on a system that exists",
+                    refusals.len()
+                ),
+                "change them in the pool's config, or install this machine anew",
+            ));
+        }
+        let mut notes = Vec::new();
+        let mut arguments = Vec::new();
+        if heeds_presets && twice::enables_units(&parsed) {
+            arguments.push(FIRST_BOOT_OF_SYSTEMD);
+            notes.push("systemd will take that boot for a first one, too, and enable all units whose presets say so");
+        }
+        if twice::needs_network(&parsed) {
+            notes.push("the config names what Ignition fetches from elsewhere: the initramfs needs its network for that");
+        }
+        self.first_boot.arrange(config, &arguments)?;
+        Ok(notes)
+    }
+}
+
+/// Takes back what was arranged; says whether there was anything.
+///
+/// # Errors
+/// `apply-unsupported`, `apply-failed`.
+pub fn undo(system: &System, initramfs: Option<&Initramfs>) -> Result<bool, Failure> {
+    let first_boot = FirstBoot::find(system, initramfs)?;
+    first_boot.make_writable(system)?;
+    first_boot.undo().map_err(|error| first_boot.failed(&error))
+}
+
+/// That Ignition reads a `user.ign`, which the config becomes. The kernel arguments of the next boot are those of this one; what lies in Ignition's
+/// folders of the booted system says nothing of the initramfs.
+fn sees_config(told: &Told, said: &str) -> Result<(), Failure> {
+    let error = match ignition::origin(Version::of(said), told, &|_| false) {
+        Origin::Url(argument) => PointerError::Elsewhere { argument },
+        Origin::Device => PointerError::Elsewhere { argument: DEVICE },
+        Origin::Nowhere => PointerError::Nowhere,
+        Origin::Unclear => PointerError::Unclear,
+        Origin::UserConfig(_) | Origin::Platform => return Ok(()),
+    };
+    Err(Failure {
+        reason: "an argument on the kernel command line has Ignition take its config from elsewhere".to_owned(),
+        next_step:
+            "take it off the kernel command line for good: ignition.config.url, .device and .path, on Flatcar also flatcar.config.url"
+                .to_owned(),
+        ..Failure::from(error)
+    })
+}
+
+fn parse(config: &[u8], spec: &str) -> Result<Value, Failure> {
+    let parsed: Option<Value> = serde_json::from_slice(config).ok();
+    let version = |config: &Value| config.pointer("/ignition/version").and_then(Value::as_str).map(str::to_owned);
+    match parsed {
+        Some(parsed) if version(&parsed).as_deref() == Some(spec) => Ok(parsed),
+        _ => Err(Failure::new(
+            "gateway-answer",
+            format!("the config is not of spec {spec}, which was asked for"),
+            "check that the address in the pointer config is an attestation gateway's",
+        )),
+    }
+}
+
+/// Versions of specs in their order.
+fn order(spec: &str) -> Vec<u32> {
+    spec.split('.').filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

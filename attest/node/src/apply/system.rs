@@ -1,0 +1,214 @@
+//! The running system, as far as the next boot depends on it: files below a root, which in tests is a folder that stands for it.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Largest file read. Boot loaders' configs and tables of users have some ten KiB.
+const FILE_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
+/// Where systemd has the library that says its version; between the two a folder of the machine's kind, on Debian.
+const SYSTEMD_LIBRARIES: [&str; 2] = ["usr/lib", "usr/lib64"];
+/// What that library's name begins with: `libsystemd-shared-252.so`, `libsystemd-shared-252-32.el9.so`.
+const SYSTEMD_LIBRARY: &str = "libsystemd-shared-";
+
+/// The system that this program runs on.
+#[derive(Debug, Clone)]
+pub struct System {
+    root: PathBuf,
+}
+
+/// A user or a group, in the table of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: String,
+    /// The number of a user's primary group.
+    pub group: String,
+    /// A user's home.
+    pub home: String,
+}
+
+impl System {
+    /// By its root.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Whether it is this one, and no folder that stands for it.
+    #[must_use]
+    pub fn is_this_one(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Where an absolute path is.
+    #[must_use]
+    pub fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
+    /// A file's text; nothing if it cannot be read.
+    #[must_use]
+    pub fn text(&self, absolute: &str) -> Option<String> {
+        text(&self.path(absolute))
+    }
+
+    /// The texts of a folder's files whose names end so.
+    #[must_use]
+    pub fn texts(&self, folder: &str, ending: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+        let wanted = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(ending));
+        wanted.filter_map(|entry| text(&entry.path())).collect()
+    }
+
+    /// Whether a path has a mount of its own.
+    #[must_use]
+    pub fn is_mount_point(&self, absolute: &str) -> bool {
+        self.mounts().iter().any(|mount| mount.point == absolute)
+    }
+
+    /// The mounts, by proc_pid_mountinfo(5).
+    #[must_use]
+    pub fn mounts(&self) -> Vec<Mount> {
+        let table = self.text("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().filter_map(Mount::parse).collect()
+    }
+
+    /// The value of a name in os-release(5).
+    #[must_use]
+    pub fn os_release(&self, name: &str) -> Option<String> {
+        let text = self.text("/etc/os-release").or_else(|| self.text("/usr/lib/os-release"))?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        Some(value.trim_matches(['"', '\'']).to_owned())
+    }
+
+    /// systemd's version.
+    #[must_use]
+    pub fn systemd(&self) -> Option<u32> {
+        let libraries = SYSTEMD_LIBRARIES.map(|folder| self.path(folder));
+        let below = libraries.iter().flat_map(|folder| folders(folder));
+        let mut places = libraries.iter().cloned().chain(below).map(|folder| folder.join("systemd"));
+        places.find_map(|folder| {
+            let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+            names.into_iter().find_map(|name| {
+                let rest = name.to_str()?.strip_prefix(SYSTEMD_LIBRARY)?;
+                rest.split(['-', '.', '~']).next()?.parse().ok()
+            })
+        })
+    }
+
+    /// The users, also those of the image's own table.
+    #[must_use]
+    pub fn users(&self) -> Vec<Account> {
+        self.accounts(["/etc/passwd", "/usr/lib/passwd"])
+    }
+
+    /// The groups.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Account> {
+        self.accounts(["/etc/group", "/usr/lib/group"])
+    }
+
+    fn accounts(&self, tables: [&str; 2]) -> Vec<Account> {
+        let texts = tables.iter().filter_map(|table| self.text(table));
+        let accounts = texts.flat_map(|text| text.lines().filter_map(Account::parse).collect::<Vec<_>>());
+        accounts.collect()
+    }
+}
+
+/// A mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub point: String,
+    /// Its device's numbers: `254:1`.
+    pub device: String,
+}
+
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let (device, point) = (fields.nth(2)?, fields.nth(1)?);
+        Some(Self {
+            point: point.to_owned(),
+            device: device.to_owned(),
+        })
+    }
+}
+
+impl Account {
+    /// A line of passwd(5) or group(5).
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(':').map(str::to_owned);
+        let (name, _, id) = (fields.next()?, fields.next()?, fields.next()?);
+        let (group, _, home) = (fields.next(), fields.next(), fields.next());
+        Some(Self {
+            name,
+            id,
+            group: group.unwrap_or_default(),
+            home: home.unwrap_or_default(),
+        })
+    }
+}
+
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+fn text(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn check_systemd(library: &str, expect: Option<u32>) {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(library);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+        assert_eq!(System::new(root.path()).systemd(), expect, "{library}");
+    }
+
+    #[test]
+    fn systemd_is_known_by_its_library() {
+        check_systemd("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-252.so", Some(252));
+        check_systemd("usr/lib/systemd/libsystemd-shared-257.13-1~deb13u1.so", Some(257));
+        check_systemd("usr/lib64/systemd/libsystemd-shared-256-3.fc41.so", Some(256));
+        check_systemd("usr/lib/systemd/libsystemd-shared-239.so", Some(239));
+        check_systemd("usr/lib/systemd/libsystemd-core-252.so", None);
+    }
+
+    #[test]
+    fn tables_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::new(root.path());
+        for folder in ["etc", "usr/lib", "proc/self"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        fs::write(root.path().join("usr/lib/passwd"), "core:x:1000:1001::/home/core:/bin/sh\n").unwrap();
+        fs::write(root.path().join("etc/group"), "core:x:1001:\nnonsense\n").unwrap();
+        fs::write(root.path().join("usr/lib/os-release"), "NAME=\"X\"\nID=\"flatcar\"\n").unwrap();
+        let mounts = "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n23 22 254:2 / /boot ro shared:1 - ext4 /dev/vda2 ro\n";
+        fs::write(root.path().join("proc/self/mountinfo"), mounts).unwrap();
+        let core = Account {
+            name: "core".to_owned(),
+            id: "1000".to_owned(),
+            group: "1001".to_owned(),
+            home: "/home/core".to_owned(),
+        };
+        assert_eq!(system.users(), [core]);
+        assert_eq!(system.groups().first().map(|group| group.id.clone()), Some("1001".to_owned()));
+        assert_eq!(system.os_release("ID").as_deref(), Some("flatcar"));
+        assert!(system.is_mount_point("/boot") && !system.is_mount_point("/usr"));
+        assert_eq!(system.mounts().last().map(|mount| mount.device.clone()), Some("254:2".to_owned()));
+    }
+}

@@ -1,0 +1,147 @@
+//! What is on a block device now, by what the kernel says in sysfs and udev in its database.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::apply::system::System;
+
+/// The kernel's devices.
+const BLOCK: &str = "/sys/class/block";
+/// udev's database: `b` and the device's numbers.
+const UDEV: &str = "/run/udev/data";
+
+/// A block device that is there.
+#[derive(Debug, Clone)]
+pub struct Device {
+    /// The kernel's name: `vda1`.
+    name: String,
+    /// Its numbers: `254:1`.
+    numbers: String,
+    /// What udev knows of it; nothing if it knows nothing.
+    properties: Option<BTreeMap<String, String>>,
+}
+
+/// What is on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Nothing,
+    /// A filesystem, or what is one as far as blkid(8) goes.
+    Filesystem {
+        /// `ext4`, `crypto_LUKS`, `linux_raid_member`, …
+        kind: String,
+        /// Its label.
+        label: String,
+        /// Its UUID.
+        uuid: String,
+    },
+    /// Partitions.
+    Partitions,
+    /// Others stand on it: an array, a volume.
+    Held,
+    /// That cannot be told.
+    Unknown,
+}
+
+impl Device {
+    /// By its path, which may be a link.
+    pub fn find(system: &System, path: &str) -> Option<Self> {
+        let real = system.path(path).canonicalize().ok()?;
+        let name = real.file_name()?.to_str()?.to_owned();
+        let numbers = system.text(&format!("{BLOCK}/{name}/dev"))?.trim().to_owned();
+        let known = system.text(&format!("{UDEV}/b{numbers}"));
+        let properties = known.map(|text| {
+            let lines = text.lines().filter_map(|line| line.strip_prefix("E:")?.split_once('='));
+            lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        });
+        Some(Self { name, numbers, properties })
+    }
+
+    /// What is on it.
+    pub fn content(&self, system: &System) -> Content {
+        let Some(properties) = &self.properties else {
+            return Content::Unknown;
+        };
+        let holders = fs::read_dir(system.path(&format!("{BLOCK}/{}/holders", self.name)));
+        let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
+        let property = |name: &str| properties.get(name).cloned().unwrap_or_default();
+        match properties.get("ID_FS_TYPE").filter(|kind| !kind.is_empty()) {
+            Some(kind) => Content::Filesystem {
+                kind: kind.clone(),
+                label: unescaped(&property("ID_FS_LABEL_ENC")),
+                uuid: property("ID_FS_UUID"),
+            },
+            None if self.has_table(system, properties) => Content::Partitions,
+            None if is_held || system.mounts().iter().any(|mount| mount.device == self.numbers) => Content::Held,
+            None => Content::Nothing,
+        }
+    }
+
+    /// udev gives a partition the properties of its disk, too.
+    fn has_table(&self, system: &System, properties: &BTreeMap<String, String>) -> bool {
+        let is_partition = system.path(&format!("{BLOCK}/{}/partition", self.name)).exists();
+        !is_partition && properties.contains_key("ID_PART_TABLE_TYPE") || !self.partitions(system).is_empty()
+    }
+
+    /// Its partitions, by number.
+    pub fn partitions(&self, system: &System) -> BTreeMap<u64, Partition> {
+        let folder = format!("{BLOCK}/{}", self.name);
+        let entries = fs::read_dir(system.path(&folder)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let partitions = names.filter_map(|name| {
+            let value = |file: &str| system.text(&format!("{folder}/{name}/{file}"))?.trim().parse().ok();
+            let (number, start, size): (u64, u64, u64) = (value("partition")?, value("start")?, value("size")?);
+            let properties = Self::find(system, &format!("/dev/{name}")).and_then(|partition| partition.properties);
+            let property = |name: &str| properties.as_ref()?.get(name).cloned();
+            Some((
+                number,
+                Partition {
+                    start,
+                    size,
+                    label: unescaped(&property("ID_PART_ENTRY_NAME").unwrap_or_default()),
+                    guid: property("ID_PART_ENTRY_UUID").unwrap_or_default(),
+                    kind: property("ID_PART_ENTRY_TYPE").unwrap_or_default(),
+                },
+            ))
+        });
+        partitions.collect()
+    }
+}
+
+/// A partition that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// Its first sector, of 512 bytes.
+    pub start: u64,
+    /// Its sectors.
+    pub size: u64,
+    /// Its label.
+    pub label: String,
+    /// Its GUID.
+    pub guid: String,
+    /// The GUID of its kind.
+    pub kind: String,
+}
+
+/// udev writes what is not plain as `\x20`.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    loop {
+        match rest {
+            [] => return String::from_utf8_lossy(&bytes).into_owned(),
+            [b'\\', b'x', high, low, after @ ..] => {
+                let digits = [*high, *low];
+                let byte = std::str::from_utf8(&digits)
+                    .ok()
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                bytes.push(byte.unwrap_or(b'?'));
+                rest = after;
+            }
+            [byte, after @ ..] => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+}

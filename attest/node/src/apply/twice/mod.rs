@@ -1,0 +1,144 @@
+//! What Ignition cannot do again on a system that exists: it would stop the boot there, or destroy what is on the system now.
+//!
+//! Ignition is made to run once, and does not look whether it has run before. What its stages do with what they find is in
+//! `internal/exec/stages` of coreos/ignition, read in 2.14 and in what came after 2.26: the same, but for groups. Each rule here names the
+//! function that it is from. What only the running system can tell is looked up there.
+
+mod device;
+mod disks;
+mod nodes;
+mod passwd;
+mod units;
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::system::System;
+use crate::failure::printable;
+
+/// A point of the config that cannot be done again, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    at: String,
+    why: String,
+}
+
+/// What can be done at the next boot, beside what Ignition does by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// The release of Ignition.
+    pub ignition: (u32, u32),
+    /// Whether the initramfs can change the kernel's arguments.
+    pub changes_kernel_arguments: bool,
+    /// Whether systemd will take that boot for a first one, and heed presets.
+    pub heeds_presets: bool,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.why)
+    }
+}
+
+/// All that cannot be done again of a config, in its own order.
+#[must_use]
+pub fn refusals(config: &Value, system: &System, abilities: Abilities) -> Vec<Refusal> {
+    let mut found = Found::default();
+    references(config, &mut found);
+    if !abilities.changes_kernel_arguments {
+        kernel_arguments(config, &mut found);
+    }
+    disks::check(config, system, &mut found);
+    nodes::check(config, system, &mut found);
+    passwd::check(config, system, abilities.ignition, &mut found);
+    units::check(config, system, abilities.heeds_presets, &mut found);
+    found.0
+}
+
+/// Whether the config has units to be enabled, which takes presets.
+#[must_use]
+pub fn enables_units(config: &Value) -> bool {
+    list(config, "/systemd/units").any(|(_, unit)| is_true(unit, "enabled"))
+}
+
+/// Whether Ignition fetches something for which the initramfs needs a network.
+#[must_use]
+pub fn needs_network(config: &Value) -> bool {
+    match config {
+        Value::Object(members) => members.iter().any(|(name, value)| {
+            let elsewhere = |source: &str| source.contains("://") && !source.starts_with("data:");
+            (name == "source" && value.as_str().is_some_and(elsewhere)) || needs_network(value)
+        }),
+        Value::Array(values) => values.iter().any(needs_network),
+        _ => false,
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Found(Vec<Refusal>);
+
+impl Found {
+    /// At `storage.files[3]`, with what it is about in the config's own words.
+    fn refuse(&mut self, at: &str, about: &str, why: impl fmt::Display) {
+        let about = if about.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", printable(about))
+        };
+        self.0.push(Refusal {
+            at: format!("{at}{about}"),
+            why: printable(&why.to_string()),
+        });
+    }
+}
+
+/// A config that takes the place of this one, or is put beside it, is fetched by Ignition, which has no ticket for it; and what is in it is not
+/// seen here.
+fn references(config: &Value, found: &mut Found) {
+    let why = "Ignition would fetch another config, without a ticket, and what is in it is not known here";
+    let has_source = |resource: &Value| resource.get("source").is_some_and(|source| !source.is_null());
+    if config.pointer("/ignition/config/replace").is_some_and(has_source) {
+        found.refuse("ignition.config.replace", "", why);
+    }
+    for (index, resource) in list(config, "/ignition/config/merge") {
+        if has_source(resource) {
+            found.refuse(&format!("ignition.config.merge[{index}]"), "", why);
+        }
+    }
+}
+
+/// `addKargs` of the stage kargs: Ignition's own helper is a stub that fails.
+fn kernel_arguments(config: &Value, found: &mut Found) {
+    for name in ["shouldExist", "shouldNotExist"] {
+        if list(config, &format!("/kernelArguments/{name}")).next().is_some() {
+            let why = "this initramfs is not known to be able to change kernel arguments";
+            found.refuse(&format!("kernelArguments.{name}"), "", why);
+        }
+    }
+}
+
+/// The members of a list, with their places.
+fn list<'a>(config: &'a Value, pointer: &str) -> impl Iterator<Item = (usize, &'a Value)> {
+    config.pointer(pointer).and_then(Value::as_array).into_iter().flatten().enumerate()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+fn number(value: &Value, name: &str) -> Option<u64> {
+    value.get(name).and_then(Value::as_u64)
+}
+
+fn is_true(value: &Value, name: &str) -> bool {
+    value.get(name).and_then(Value::as_bool) == Some(true)
+}
+
+fn is_false(value: &Value, name: &str) -> bool {
+    value.get(name).and_then(Value::as_bool) == Some(false)
+}
+
+#[cfg(test)]
+mod tests;

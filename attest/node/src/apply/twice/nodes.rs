@@ -1,0 +1,128 @@
+//! Files, folders and links: `fileEntry`, `dirEntry`, `linkEntry` and `removePathOnOverwrite` of the stage files.
+
+use std::fs::{self, Metadata};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Found, is_true, list, text};
+use crate::apply::system::System;
+use crate::pointer::data_url;
+
+/// What is made anew at each boot: what is there now says nothing of what Ignition finds in the initramfs.
+const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
+/// Largest file searched for what would be appended to it.
+const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+
+pub fn check(config: &Value, system: &System, found: &mut Found) {
+    each(config, system, "files", found, file);
+    each(config, system, "directories", found, folder);
+    each(config, system, "links", found, |link, system, there| {
+        let target = text(link, "target").unwrap_or_default();
+        match is_true(link, "hard") {
+            true => hard_link(&system.path(target), there),
+            false => soft_link(Path::new(target), there),
+        }
+    });
+}
+
+/// What is at a node's path now.
+struct There {
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+/// Why one of them cannot be made again, given what is there.
+type Rule = fn(&Value, &System, &There) -> Option<String>;
+
+fn each(config: &Value, system: &System, kind: &str, found: &mut Found, rule: Rule) {
+    for (index, node) in list(config, &format!("/storage/{kind}")) {
+        let Some(named) = text(node, "path") else { continue };
+        if VOLATILE.iter().any(|folder| Path::new(named).starts_with(folder)) {
+            continue;
+        }
+        let path = system.path(named);
+        let why = match path.symlink_metadata() {
+            Ok(metadata) => {
+                let there = There { path, metadata };
+                match is_true(node, "overwrite") {
+                    true => lost(&there),
+                    false => rule(node, system, &there),
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => below_no_folder(&path),
+            Err(error) => Some(format!("it cannot be looked at: {error}")),
+        };
+        if let Some(why) = why {
+            found.refuse(&format!("storage.{kind}[{index}]"), named, why);
+        }
+    }
+}
+
+/// What `overwrite` removes before anything is made.
+fn lost(there: &There) -> Option<String> {
+    let holds_something = || fs::read_dir(&there.path).is_ok_and(|mut entries| entries.next().is_some());
+    (there.metadata.is_dir() && holds_something())
+        .then(|| "it is a folder now, which overwrite has Ignition remove with all that is in it".to_owned())
+}
+
+fn file(file: &Value, _: &System, there: &There) -> Option<String> {
+    if !there.metadata.is_file() {
+        return Some("it is there and no file, and overwrite is not true: Ignition would stop".to_owned());
+    }
+    let has_contents = file.pointer("/contents/source").is_some_and(|source| !source.is_null());
+    if has_contents {
+        return Some("it is there, and overwrite is not true: Ignition would stop".to_owned());
+    }
+    let before = match there.metadata.len() {
+        0..=APPENDED_TO_LIMIT_BYTES => fs::read(&there.path).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let again = list(file, "/append").any(|(_, resource)| {
+        let compression = resource.get("compression").and_then(Value::as_str);
+        let content = text(resource, "source").and_then(|source| data_url::content(source, compression).ok());
+        content.is_some_and(|content| !content.is_empty() && before.windows(content.len()).any(|part| part == content))
+    });
+    again.then(|| "it has what is appended already: Ignition would append it once more".to_owned())
+}
+
+fn folder(_: &Value, _: &System, there: &There) -> Option<String> {
+    (!there.metadata.is_dir()).then(|| "it is there and no folder, and overwrite is not true: Ignition would stop".to_owned())
+}
+
+fn hard_link(target: &Path, there: &There) -> Option<String> {
+    let same = target
+        .symlink_metadata()
+        .is_ok_and(|target| (target.dev(), target.ino()) == (there.metadata.dev(), there.metadata.ino()));
+    (!same).then(|| "it is there and not the same file as its target, and overwrite is not true: Ignition would stop".to_owned())
+}
+
+fn soft_link(target: &Path, there: &There) -> Option<String> {
+    let same = fs::read_link(&there.path).is_ok_and(|to| clean(&to) == clean(target));
+    (!same).then(|| "it is there and not this link, and overwrite is not true: Ignition would stop".to_owned())
+}
+
+/// A path that would have to be made below something that is no folder.
+fn below_no_folder(path: &Path) -> Option<String> {
+    let above = path.ancestors().skip(1).find_map(|folder| fs::metadata(folder).ok());
+    above
+        .is_some_and(|metadata| !metadata.is_dir())
+        .then(|| "it is below something that is no folder: Ignition would stop".to_owned())
+}
+
+/// As Go's `filepath.Clean`: without what does not matter in the path's words.
+fn clean(path: &Path) -> PathBuf {
+    let mut parts: Vec<Component> = Vec::new();
+    for part in path.components() {
+        match (part, parts.last()) {
+            (Component::CurDir, _) | (Component::ParentDir, Some(Component::RootDir)) => {}
+            (Component::ParentDir, Some(Component::Normal(_))) => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    parts.into_iter().collect()
+}

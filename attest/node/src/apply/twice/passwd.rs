@@ -1,0 +1,70 @@
+//! Users and groups: `EnsureUser` and `EnsureGroup` of Ignition's `internal/exec/util/passwd.go`. Both change what exists, by usermod(8) and
+//! groupmod(8), but that up to 2.24 a group was always made, by groupadd(8).
+
+use serde_json::Value;
+
+use super::{Found, is_false, list, number, text};
+use crate::apply::system::{Account, System};
+
+/// The first release that changes a group that exists.
+const CHANGES_GROUPS: (u32, u32) = (2, 25);
+
+pub fn check(config: &Value, system: &System, ignition: (u32, u32), found: &mut Found) {
+    let (users, groups) = (system.users(), system.groups());
+    for (index, user) in list(config, "/passwd/users") {
+        let name = text(user, "name").unwrap_or_default();
+        if let Some(why) = users
+            .iter()
+            .find(|known| known.name == name)
+            .and_then(|known| again(user, known, &users, system))
+        {
+            found.refuse(&format!("passwd.users[{index}]"), name, why);
+        }
+    }
+    for (index, group) in list(config, "/passwd/groups") {
+        let name = text(group, "name").unwrap_or_default();
+        let Some(known) = groups.iter().find(|known| known.name == name) else {
+            continue;
+        };
+        let why = match is_false(group, "shouldExist") {
+            true => users.iter().find(|user| user.group == known.id).map(|user| {
+                format!(
+                    "it is the primary group of {}, and cannot be removed: Ignition would stop",
+                    user.name
+                )
+            }),
+            false if ignition < CHANGES_GROUPS => {
+                let (major, minor) = ignition;
+                Some(format!(
+                    "it is there, and Ignition {major}.{minor} only makes new ones: it would stop"
+                ))
+            }
+            false => taken(group, "gid", known, &groups),
+        };
+        if let Some(why) = why {
+            found.refuse(&format!("passwd.groups[{index}]"), name, why);
+        }
+    }
+}
+
+/// Why a user that is there cannot be as the config says.
+fn again(user: &Value, known: &Account, users: &[Account], system: &System) -> Option<String> {
+    if is_false(user, "shouldExist") {
+        return Some("it is there: Ignition would remove it with its home".to_owned());
+    }
+    let home = text(user, "homeDir").filter(|home| home.trim_end_matches('/') != known.home.trim_end_matches('/'));
+    if home.is_some_and(|home| system.path(home).symlink_metadata().is_ok()) {
+        return Some(format!(
+            "its home is {}, and the new one is there already: usermod refuses, and Ignition would stop",
+            known.home
+        ));
+    }
+    taken(user, "uid", known, users)
+}
+
+/// A number that is another one's.
+fn taken(wanted: &Value, name: &str, known: &Account, all: &[Account]) -> Option<String> {
+    let id = number(wanted, name)?.to_string();
+    let other = all.iter().find(|other| other.id == id && other.name != known.name)?;
+    (known.id != id).then(|| format!("{name} {id} is that of {}: Ignition would stop", other.name))
+}

@@ -1,0 +1,423 @@
+//! Each rule against a system that stands for the running one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+const ABLE: Abilities = Abilities {
+    ignition: (2, 27),
+    changes_kernel_arguments: true,
+    heeds_presets: true,
+};
+const OLD: Abilities = Abilities {
+    ignition: (2, 14),
+    changes_kernel_arguments: false,
+    heeds_presets: false,
+};
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A partition or a disk, as the kernel and udev show it.
+fn device(root: &Path, folder: &str, name: &str, minor: u32, partition: Option<[u64; 3]>, properties: &str) {
+    write(root, &format!("sys/class/block/{name}/dev"), &format!("254:{minor}\n"));
+    write(root, &format!("run/udev/data/b254:{minor}"), properties);
+    write(root, &format!("dev/{name}"), "");
+    fs::create_dir_all(root.join(format!("sys/class/block/{name}/holders"))).unwrap();
+    for (file, number) in ["partition", "start", "size"].iter().zip(partition.into_iter().flatten()) {
+        write(root, &format!("sys/class/block/{name}/{file}"), &number.to_string());
+        write(root, &format!("{folder}/{name}/{file}"), &number.to_string());
+    }
+}
+
+fn system() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    write(root, "etc/file", "content");
+    write(root, "etc/full/inside", "x");
+    fs::create_dir_all(root.join("etc/empty")).unwrap();
+    symlink("/usr/target", root.join("etc/link")).unwrap();
+    fs::hard_link(root.join("etc/file"), root.join("etc/same")).unwrap();
+    symlink("full", root.join("etc/to-full")).unwrap();
+    write(root, "run/there", "");
+    write(
+        root,
+        "etc/passwd",
+        "root:x:0:0::/root:/bin/sh\ncore:x:1000:1000::/var/home/core:/bin/sh\n",
+    );
+    write(root, "etc/group", "root:x:0:\ncore:x:1000:\nspare:x:1001:\n");
+    fs::create_dir_all(root.join("home/other")).unwrap();
+    write(
+        root,
+        "etc/systemd/system-preset/20-ignition.preset",
+        "enable on.service\ndisable off.service\ndisable at@.service a\n",
+    );
+    write(root, "etc/systemd/system/multi-user.target.wants/linked.service", "");
+    write(
+        root,
+        "proc/self/mountinfo",
+        "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n23 1 254:17 / /srv rw - ext4 x rw\n",
+    );
+    let disk = "sys/class/block/vda";
+    device(root, "", "vda", 0, None, "E:ID_PART_TABLE_TYPE=gpt\n");
+    let first = "E:ID_PART_TABLE_TYPE=gpt\nE:ID_FS_TYPE=ext4\nE:ID_FS_LABEL_ENC=the\\x20root\nE:ID_FS_UUID=AB-cd\n\
+                 E:ID_PART_ENTRY_NAME=root\nE:ID_PART_ENTRY_TYPE=kind\nE:ID_PART_ENTRY_UUID=guid\n";
+    device(root, disk, "vda1", 1, Some([1, 2048, 4096]), first);
+    device(
+        root,
+        disk,
+        "vda2",
+        2,
+        Some([2, 8192, 2048]),
+        "E:ID_PART_TABLE_TYPE=gpt\nE:ID_PART_ENTRY_NAME=spare\n",
+    );
+    device(root, "", "vdb", 16, None, "I:1\n");
+    device(root, "", "vdc", 17, None, "I:1\n");
+    device(root, "", "vdd", 18, None, "E:ID_FS_TYPE=crypto_LUKS\n");
+    write(root, "sys/class/block/vde/dev", "254:19\n");
+    write(root, "dev/vde", "");
+    fs::create_dir_all(root.join("dev/disk/by-label")).unwrap();
+    symlink("../../vda1", root.join("dev/disk/by-label/root")).unwrap();
+    folder
+}
+
+/// What is refused of a member of the config, by the beginnings of the lines; one for each.
+fn check(abilities: Abilities, section: &str, config: &Value, expect: &[&str]) {
+    let root = system();
+    let mut whole = json!({"ignition": {"version": "3.5.0"}});
+    let mut place = &mut whole;
+    for part in section.split('.') {
+        place = place.as_object_mut().unwrap().entry(part).or_insert_with(|| json!({}));
+    }
+    *place = config.clone();
+    let found = refusals(&whole, &System::new(root.path()), abilities);
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.len(), expect.len(), "{config}: {lines:#?}");
+    for (line, expect) in lines.iter().zip(expect) {
+        let (at, why) = expect.split_once(" … ").unwrap_or((expect, ""));
+        assert!(line.starts_with(at) && line.contains(why), "{config}: {line:?}, not {expect:?}");
+    }
+}
+
+fn files(list: &Value, expect: &[&str]) {
+    check(ABLE, "storage.files", list, expect);
+}
+
+#[test]
+fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
+    let contents = json!({"source": "data:,content"});
+    files(&json!([{"path": "/etc/new/below", "contents": contents}]), &[]);
+    files(&json!([{"path": "/etc/file", "overwrite": true, "contents": contents}]), &[]);
+    files(&json!([{"path": "/etc/link", "overwrite": true, "contents": contents}]), &[]);
+    files(&json!([{"path": "/etc/empty", "overwrite": true, "contents": contents}]), &[]);
+    // Only its mode.
+    files(&json!([{"path": "/etc/file", "mode": 384}]), &[]);
+    // Not even if it is the same.
+    let stop = "storage.files[1] (/etc/file): it is there, and overwrite is not true";
+    files(&json!([{"path": "/a"}, {"path": "/etc/file", "contents": contents}]), &[stop]);
+    files(
+        &json!([{"path": "/etc/file", "overwrite": false, "contents": {"source": ""}}]),
+        &["storage.files[0]"],
+    );
+    files(
+        &json!([{"path": "/etc/link"}]),
+        &["storage.files[0] (/etc/link): it is there and no file"],
+    );
+    files(
+        &json!([{"path": "/etc/full", "overwrite": true}]),
+        &["storage.files[0] (/etc/full): it is a folder now, which overwrite"],
+    );
+    files(
+        &json!([{"path": "/etc/file/below"}]),
+        &["storage.files[0] (/etc/file/below): it is below something"],
+    );
+    files(&json!([{"path": "/etc/to-full/new"}]), &[]);
+    // What is there now is made anew before Ignition runs.
+    files(&json!([{"path": "/run/there", "contents": contents}]), &[]);
+    // A console shows no more than a line.
+    files(
+        &json!([{"path": "/etc/file\n\u{1b}[2J/x"}]),
+        &["storage.files[0] (/etc/file  [2J/x)"][..0],
+    );
+}
+
+#[test]
+fn what_is_appended_already_is_not_appended_again() {
+    let append = |source: &str| json!([{"path": "/etc/file", "append": [{"source": source}]}]);
+    files(&append("data:,more"), &[]);
+    files(
+        &append("data:,tent"),
+        &["storage.files[0] (/etc/file): it has what is appended already"],
+    );
+    files(&append("data:;base64,dGVudA=="), &["storage.files[0]"]);
+    files(&append("data:,"), &[]);
+    files(&append("https://a/b"), &[]);
+    files(
+        &json!([{"path": "/etc/file", "overwrite": true, "append": [{"source": "data:,tent"}]}]),
+        &[],
+    );
+}
+
+#[test]
+fn folders_and_links_may_be_there_if_they_are_the_same() {
+    let folders = |list: &Value, expect: &[&str]| check(ABLE, "storage.directories", list, expect);
+    folders(&json!([{"path": "/etc/full"}, {"path": "/etc/new"}]), &[]);
+    folders(
+        &json!([{"path": "/etc/file"}]),
+        &["storage.directories[0] (/etc/file): it is there and no folder"],
+    );
+    folders(
+        &json!([{"path": "/etc/full", "overwrite": true}]),
+        &["storage.directories[0] (/etc/full): it is a folder now"],
+    );
+    let links = |list: &Value, expect: &[&str]| check(ABLE, "storage.links", list, expect);
+    links(
+        &json!([{"path": "/etc/link", "target": "/usr/target"}, {"path": "/etc/new", "target": "x"}]),
+        &[],
+    );
+    links(&json!([{"path": "/etc/link", "target": "/usr/./other/../target/"}]), &[]);
+    links(&json!([{"path": "/etc/link", "target": "/usr/other", "overwrite": true}]), &[]);
+    links(
+        &json!([{"path": "/etc/link", "target": "/usr/other"}]),
+        &["storage.links[0] (/etc/link): it is there and not this link"],
+    );
+    links(
+        &json!([{"path": "/etc/file", "target": "/usr/target"}]),
+        &["storage.links[0] (/etc/file)"],
+    );
+    links(&json!([{"path": "/etc/same", "target": "/etc/file", "hard": true}]), &[]);
+    links(
+        &json!([{"path": "/etc/link", "target": "/etc/file", "hard": true}]),
+        &["storage.links[0] (/etc/link): it is there and not the same"],
+    );
+    links(
+        &json!([{"path": "/etc/full", "target": "/x", "overwrite": true}]),
+        &["storage.links[0] (/etc/full): it is a folder now"],
+    );
+}
+
+#[test]
+fn users_and_groups_are_changed_and_not_made_twice() {
+    let users = |list: &Value, expect: &[&str]| check(OLD, "passwd.users", list, expect);
+    users(
+        &json!([{"name": "core", "sshAuthorizedKeys": ["x"], "uid": 1000, "homeDir": "/var/home/core/"}, {"name": "new"}]),
+        &[],
+    );
+    users(
+        &json!([{"name": "core", "homeDir": "/home/new"}, {"name": "gone", "shouldExist": false}]),
+        &[],
+    );
+    users(
+        &json!([{"name": "core", "shouldExist": false}]),
+        &["passwd.users[0] (core): it is there: Ignition would remove it with its home"],
+    );
+    users(
+        &json!([{"name": "core", "homeDir": "/home/other"}]),
+        &["passwd.users[0] (core): its home is /var/home/core"],
+    );
+    users(
+        &json!([{"name": "core", "uid": 0}]),
+        &["passwd.users[0] (core): uid 0 is that of root"],
+    );
+    let groups = |abilities, list: &Value, expect: &[&str]| check(abilities, "passwd.groups", list, expect);
+    groups(ABLE, &json!([{"name": "core", "gid": 1000}, {"name": "new"}]), &[]);
+    groups(
+        OLD,
+        &json!([{"name": "core"}, {"name": "new"}]),
+        &["passwd.groups[0] (core): it is there, and Ignition 2.14 only makes new ones"],
+    );
+    groups(
+        ABLE,
+        &json!([{"name": "core", "gid": 1001}]),
+        &["passwd.groups[0] (core): gid 1001 is that of spare"],
+    );
+    groups(OLD, &json!([{"name": "spare", "shouldExist": false}]), &[]);
+    groups(
+        ABLE,
+        &json!([{"name": "core", "shouldExist": false}]),
+        &["passwd.groups[0] (core): it is the primary group of core"],
+    );
+}
+
+#[test]
+fn units_are_enabled_only_where_systemd_heeds_the_preset() {
+    let units = |abilities, list: &Value, expect: &[&str]| check(abilities, "systemd.units", list, expect);
+    let all = json!([
+        {"name": "linked.service", "enabled": true}, {"name": "x.service", "contents": "[Unit]"},
+        {"name": "y.service", "enabled": false}, {"name": "z.service", "mask": true},
+    ]);
+    units(OLD, &all, &[]);
+    units(
+        ABLE,
+        &json!([{"name": "new.service", "enabled": true}, {"name": "at@b.service", "enabled": true}]),
+        &[],
+    );
+    units(
+        OLD,
+        &json!([{"name": "new.service", "enabled": true}]),
+        &["systemd.units[0] (new.service): it is not enabled"],
+    );
+    let disabled = "a preset of before says";
+    units(
+        ABLE,
+        &json!([{"name": "off.service", "enabled": true}]),
+        &[&format!("systemd.units[0] (off.service): {disabled}")],
+    );
+    units(
+        ABLE,
+        &json!([{"name": "at@a.service", "enabled": true}]),
+        &[&format!("systemd.units[0] (at@a.service): {disabled}")],
+    );
+}
+
+#[test]
+fn filesystems_that_are_there_stay_and_are_never_destroyed() {
+    let filesystems = |list: &Value, expect: &[&str]| check(ABLE, "storage.filesystems", list, expect);
+    let root = |more: &Value| {
+        let mut filesystem = json!({"device": "/dev/disk/by-label/root", "format": "ext4"});
+        filesystem.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!([filesystem])
+    };
+    filesystems(&root(&json!({})), &[]);
+    filesystems(&root(&json!({"label": "the root", "uuid": "ab-CD", "path": "/var"})), &[]);
+    let at = "storage.filesystems[0] (/dev/disk/by-label/root): ext4 with the label";
+    filesystems(
+        &root(&json!({"wipeFilesystem": true})),
+        &[&format!("{at} … wipeFilesystem would have Ignition destroy it")],
+    );
+    filesystems(&root(&json!({"label": "data"})), &[&format!("{at} … Ignition would stop")]);
+    filesystems(&root(&json!({"format": "xfs"})), &[at]);
+    filesystems(&root(&json!({"format": "none"})), &[at]);
+    filesystems(
+        &root(&json!({"path": "/etc/to-full/x"})),
+        &["storage.filesystems[0] … is no folder"],
+    );
+    filesystems(
+        &json!([{"device": "/dev/vdb", "format": "xfs", "wipeFilesystem": true}, {"device": "share", "format": "virtiofs"}]),
+        &[],
+    );
+    filesystems(&json!([{"device": "/dev/vda2", "format": "xfs", "path": "/srv/new"}]), &[]);
+    filesystems(
+        &json!([{"device": "/dev/vda", "format": "xfs"}]),
+        &["storage.filesystems[0] (/dev/vda): partitions are on it"],
+    );
+    filesystems(
+        &json!([{"device": "/dev/vdc", "format": "xfs"}]),
+        &["storage.filesystems[0] (/dev/vdc): it is in use"],
+    );
+    filesystems(
+        &json!([{"device": "/dev/vde", "format": "xfs"}]),
+        &["storage.filesystems[0] (/dev/vde): what is on it cannot be told"],
+    );
+    filesystems(
+        &json!([{"device": "/dev/none", "format": "xfs"}]),
+        &["storage.filesystems[0] (/dev/none): it is not there"],
+    );
+}
+
+#[test]
+fn disks_arrays_and_volumes_are_made_on_what_is_empty_only() {
+    let disks = |list: &Value, expect: &[&str]| check(ABLE, "storage.disks", list, expect);
+    disks(
+        &json!([{"device": "/dev/vdb", "wipeTable": true, "partitions": [{"label": "data", "sizeMiB": 0}]}]),
+        &[],
+    );
+    disks(
+        &json!([{"device": "/dev/vda", "wipeTable": true}]),
+        &["storage.disks[0] (/dev/vda): partitions are on it: wipeTable"],
+    );
+    disks(
+        &json!([{"device": "/dev/none"}]),
+        &["storage.disks[0] (/dev/none): it is not there"],
+    );
+    let partition = |partition: &Value, expect: &[&str]| disks(&json!([{"device": "/dev/vda", "partitions": [partition]}]), expect);
+    partition(
+        &json!({"number": 1, "label": "root", "startMiB": 1, "sizeMiB": 2, "guid": "GUID", "typeGuid": "Kind"}),
+        &[],
+    );
+    partition(&json!({"number": 1, "sizeMiB": 0}), &[]);
+    partition(&json!({"number": 9, "shouldExist": false}), &[]);
+    let at = "storage.disks[0].partitions[0] (/dev/vda, number";
+    partition(&json!({"number": 1, "label": "other"}), &[&format!("{at} 1): its label")]);
+    partition(
+        &json!({"number": 1, "sizeMiB": 3, "resize": true}),
+        &[&format!("{at} 1): its size")],
+    );
+    partition(
+        &json!({"number": 1, "shouldExist": false, "wipePartitionEntry": true}),
+        &[&format!("{at} 1): it is there")],
+    );
+    partition(
+        &json!({"number": 1, "wipePartitionEntry": true}),
+        &[&format!("{at} 1): its place is left open")],
+    );
+    partition(&json!({"number": 1, "startMiB": 1, "sizeMiB": 2, "wipePartitionEntry": true}), &[]);
+    partition(&json!({"label": "more"}), &[&format!("{at} 0): it is not there")]);
+    let raid = |devices: &Value, expect: &[&str]| check(ABLE, "storage.raid", &json!([{"name": "md", "devices": devices}]), expect);
+    raid(&json!(["/dev/vdb", "/dev/vda2"]), &[]);
+    raid(&json!(["/dev/vdb", "/dev/vda1"]), &["storage.raid[0] (md): /dev/vda1: ext4"]);
+    let luks = |device: &str, expect: &[&str]| check(ABLE, "storage.luks", &json!([{"name": "x", "device": device}]), expect);
+    luks("/dev/vdb", &[]);
+    luks(
+        "/dev/vdd",
+        &["storage.luks[0] (/dev/vdd): crypto_LUKS is on it: Ignition would stop"],
+    );
+}
+
+#[test]
+fn what_the_config_makes_itself_need_not_be_there() {
+    let storage = json!({
+        "disks": [{"device": "/dev/vdb", "partitions": [{"label": "data", "number": 1}]}],
+        "raid": [{"name": "md", "devices": ["/dev/vdb"]}],
+        "luks": [{"name": "crypt", "device": "/dev/md/md"}],
+        "filesystems": [
+            {"device": "/dev/mapper/crypt", "format": "xfs"}, {"device": "/dev/disk/by-partlabel/data", "format": "xfs"},
+            {"device": "/dev/disk/by-partlabel/other", "format": "xfs"},
+        ],
+    });
+    check(ABLE, "storage", &storage, &["storage.filesystems[2]"]);
+}
+
+#[test]
+fn other_configs_and_kernel_arguments_are_for_those_who_can() {
+    let source = json!({"source": "https://a/b"});
+    check(
+        ABLE,
+        "ignition.config",
+        &json!({"merge": [{}, source]}),
+        &["ignition.config.merge[1]"],
+    );
+    check(ABLE, "ignition.config", &json!({"replace": source}), &["ignition.config.replace"]);
+    check(ABLE, "ignition.config", &json!({"replace": {"source": null}}), &[]);
+    let arguments = json!({"shouldExist": ["a"], "shouldNotExist": ["b"]});
+    check(ABLE, "kernelArguments", &arguments, &[]);
+    check(
+        OLD,
+        "kernelArguments",
+        &arguments,
+        &["kernelArguments.shouldExist", "kernelArguments.shouldNotExist"],
+    );
+    check(OLD, "kernelArguments", &json!({"shouldExist": []}), &[]);
+}
+
+#[test]
+fn what_needs_a_network_is_known() {
+    for (config, expect) in [
+        (json!({"storage": {"files": [{"contents": {"source": "https://a/b"}}]}}), true),
+        (json!({"storage": {"files": [{"append": [{"source": "s3://a/b"}]}]}}), true),
+        (json!({"storage": {"files": [{"contents": {"source": "data:,https://a"}}]}}), false),
+        (json!({"storage": {"files": [{"path": "/source"}]}}), false),
+    ] {
+        assert_eq!(needs_network(&config), expect, "{config}");
+    }
+}

@@ -204,7 +204,7 @@ async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
     assert_eq!(records[2]["reason"], "a provisioning token was shown, use 2");
     fetch(&from(&gateway, "127.0.0.4"), &token).await.refused(403, "token-spent");
     let list = gateway.command(&["token", "list"]);
-    assert!(list.contains("2 of 2, again for 15 minutes"), "{list}");
+    assert!(list.contains("2 of 2, again for 15m"), "{list}");
     // A node that says who it is is not another one at the same address.
     worker(&gateway, &token, &claimant(1)).await.refused(403, "token-spent");
     // The next token says the same; and not unless somebody has said it.

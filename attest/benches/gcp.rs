@@ -19,7 +19,8 @@ mod interleaved;
 
 use std::hint::black_box;
 
-use attest::gcp::{self, GoogleKeys, vtpm};
+use attest::gcp::{self, GoogleKeys};
+use attest::tpm::vtpm;
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaPublicKeyComponents, UnparsedPublicKey};
 use gcp_authority::{Ca, GOOGLE, NOW, at, audience, claims, ek_params, keys_of};
 use interleaved::{Interleaved, Limit};

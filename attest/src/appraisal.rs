@@ -9,12 +9,13 @@ use crate::aws::identity_document::{self, IdentityDocumentRules};
 use crate::aws::nitro_tpm::{self, NitroTpmRules, Shape};
 use crate::aws::sts::{self, StsRules};
 use crate::azure::{self, AttestedDocumentRules};
-use crate::claims::{Claims, EndorsedBy, TpmClaims};
+use crate::claims::Claims;
 use crate::gcp;
 use crate::kind::{Combination, Kind};
-use crate::reference_values::{Accepted, EventLogRule, ReferenceValues};
 use crate::reject::Reject;
+use crate::tpm::EndorsedBy;
 use crate::tpm::pcr::PcrSelection;
+use crate::tpm::reference_values::ReferenceValues;
 use crate::withheld::Withheld;
 
 /// What a pool accepts: which kinds of evidence, and of each what it has to say.
@@ -263,8 +264,8 @@ impl AttestationResult {
 /// # Errors
 /// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge), [`Reject::ClaimantMissing`]
 /// if their first use binds, and nobody says who uses them,
-/// [`Reject::ReferenceSelection`] if the quote covers other PCRs than the pool's values speak of (likewise), [`Reject::PcrMismatch`]
-/// for the first PCR whose value is not accepted, then [`Reject::EventLogMissing`], [`Reject::EventLog`] and [`Reject::EventLogMismatch`], as far as
+/// [`TpmEvidenceError::ReferenceSelection`](crate::tpm::TpmEvidenceError::ReferenceSelection) if the quote covers other PCRs than the pool's values speak of (likewise), `PcrMismatch`
+/// for the first PCR whose value is not accepted, then `EventLogMissing`, `EventLog` and `EventLogMismatch`, as far as
 /// the pool asks for an event log, and what the rules of the clouds refuse.
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
@@ -277,10 +278,10 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
         return Err(Reject::ClaimantMissing);
     }
     if let Some(tpm) = claims.tpm() {
-        appraise_tpm(tpm, rules(policy.tpm.as_ref(), Kind::Tpm)?)?;
+        rules(policy.tpm.as_ref(), Kind::Tpm)?.appraise(tpm)?;
         // Beside an identity token, the certificate has only to be about the same instance.
         if let (EndorsedBy::GcpInstance(instance), None) = (&tpm.endorsed_by, claims.gcp()) {
-            gcp::appraise_vtpm(instance, rules(policy.gcp.as_ref(), Kind::Gcp)?)?;
+            gcp::appraise_vtpm(instance.instance(), rules(policy.gcp.as_ref(), Kind::Gcp)?)?;
         }
     }
     if let Some(identity) = claims.gcp() {
@@ -313,37 +314,4 @@ pub(crate) fn proves_instance_anew(kinds: &BTreeSet<Kind>) -> bool {
 
 fn rules<T>(rules: Option<&T>, kind: Kind) -> Result<&T, Reject> {
     rules.ok_or(Reject::NothingToHoldAgainst { kind })
-}
-
-/// Compares every quoted PCR with the pool's reference values; only then the event log is looked at.
-fn appraise_tpm(tpm: &TpmClaims, reference_values: &ReferenceValues) -> Result<(), Reject> {
-    if tpm.pcr_bank != reference_values.bank() || !tpm.pcrs.keys().eq(reference_values.pcrs().keys()) {
-        let list = |bank: crate::HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
-        return Err(Reject::ReferenceSelection {
-            quoted: list(tpm.pcr_bank, tpm.pcrs.keys().map(u8::to_string).collect()),
-            accepted: Withheld::words(list(
-                reference_values.bank(),
-                reference_values.pcrs().keys().map(u8::to_string).collect(),
-            )),
-        });
-    }
-    for ((&index, quoted), accepted) in tpm.pcrs.iter().zip(reference_values.pcrs().values()) {
-        match accepted {
-            Accepted::NotChecked => {}
-            Accepted::AnyOf(digests) if digests.contains(quoted) => {}
-            Accepted::AnyOf(digests) => {
-                return Err(Reject::PcrMismatch {
-                    index,
-                    bank: tpm.pcr_bank,
-                    quoted: quoted.to_string(),
-                    accepted: Withheld::one_of(digests),
-                });
-            }
-        }
-    }
-    match (reference_values.event_log(), &tpm.event_log) {
-        (EventLogRule::Required, None) => Err(Reject::EventLogMissing),
-        (EventLogRule::Required | EventLogRule::Checked, Some(log)) => log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.reject())),
-        (EventLogRule::Checked, None) | (EventLogRule::Recorded, _) => Ok(()),
-    }
 }

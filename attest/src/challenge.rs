@@ -10,16 +10,15 @@ use zeroize::Zeroizing;
 use crate::appraisal::AppraisalPolicy;
 use crate::aws::nitro_tpm::Shape;
 use crate::azure::NonceForm;
-use crate::endorsements::{EndorsedEk, Endorsements};
+use crate::endorsements::Endorsements;
 use crate::kind::{Combination, Kind, kinds_of};
-use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG, sha256};
-use crate::protocol::{
-    Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task, TpmAttester, TpmTask,
-};
+use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
+use crate::protocol::{Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task};
 use crate::reject::Reject;
 use crate::tpm::ak::AkPublic;
-use crate::tpm::credential::{self, SECRET_BYTES};
-use crate::tpm::pcr::PcrSelection;
+use crate::tpm::credential::SECRET_BYTES;
+use crate::tpm::endorsements::EndorsedEk;
+use crate::tpm::{TpmSubject, task};
 use crate::withheld::Withheld;
 
 /// Longest pool name in bytes; MachineConfigPool names are DNS labels.
@@ -113,18 +112,6 @@ pub struct AzureSubject {
     pub nonce: NonceForm,
 }
 
-/// What a TPM's answer is held against.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TpmSubject {
-    /// EK and AK as presented.
-    pub attester: TpmAttester,
-    /// SHA-256 of the secret in the credential.
-    pub secret_sha256: HexDigest,
-    /// The PCRs asked for.
-    pub selection: PcrSelection,
-}
-
 /// A new challenge: one half is sealed, the other is what the node has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
@@ -157,7 +144,7 @@ fn choose<'a>(
         };
         let endorse = || {
             AkPublic::parse(tpm.ak_public.as_ref())?;
-            endorsements.endorse(tpm, now)
+            Ok(endorsements.tpm().endorse(tpm, now)?)
         };
         // Once for all combinations: a chain of certificates costs.
         match ek.take().unwrap_or_else(endorse) {
@@ -206,7 +193,13 @@ impl Challenge {
             subject.claimant_sha256 = claimant.cloned();
         }
         if let (Some(ek), Some(attester)) = (ek, &request.attester.tpm) {
-            let (asked, credential) = tpm(&random, &ek, attester, policy)?;
+            let ak = AkPublic::parse(attester.ak_public.as_ref())?;
+            let selection = policy.selection().ok_or(Reject::NothingToHoldAgainst { kind: Kind::Tpm })?;
+            let secret: Zeroizing<[u8; SECRET_BYTES]> = random.bytes()?;
+            let (asked, credential) = task::ask(&ek, &ak, attester, selection, &secret).map_err(|_| Reject::Request {
+                field: "ek_public",
+                problem: "the key cannot be encrypted to",
+            })?;
             (subject.tpm, task.tpm) = (Some(asked), Some(credential));
         }
         for kind in kinds.kinds() {
@@ -257,29 +250,6 @@ impl Challenge {
             .azure
             .is_none_or(|AzureSubject { nonce }| nonce == NonceForm::Alphanumeric32)
     }
-}
-
-/// A credential for the TPM that has this EK and this AK.
-fn tpm(random: &Random, ek: &EndorsedEk, attester: &TpmAttester, policy: &AppraisalPolicy) -> Result<(TpmSubject, TpmTask), Reject> {
-    let ak = AkPublic::parse(attester.ak_public.as_ref())?;
-    let selection = policy.selection().ok_or(Reject::NothingToHoldAgainst { kind: Kind::Tpm })?;
-    let secret: Zeroizing<[u8; SECRET_BYTES]> = random.bytes()?;
-    let credential = credential::make(&ek.ek, ak.name(), &secret).map_err(|_| Reject::Request {
-        field: "ek_public",
-        problem: "the key cannot be encrypted to",
-    })?;
-    let task = TpmTask {
-        credential_blob: Blob(credential.blob.to_bytes()),
-        encrypted_secret: Blob(credential.encrypted_secret.to_bytes()),
-        pcr_bank: selection.bank().to_string(),
-        pcrs: selection.pcrs().iter().copied().collect(),
-    };
-    let subject = TpmSubject {
-        attester: attester.clone(),
-        secret_sha256: HexDigest::from(sha256(&[&*secret])),
-        selection,
-    };
-    Ok((subject, task))
 }
 
 struct Random(SystemRandom);

@@ -1,22 +1,19 @@
 //! Claims: what Evidence has proven.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
 use crate::aws::nitro_tpm::VerifiedNitroTpm;
 use crate::aws::sts::VerifiedSts;
 use crate::azure::VerifiedAttestedDocument;
 use crate::gcp::VerifiedIdentity;
-use crate::gcp::vtpm::VerifiedInstance;
 use crate::kind::Kind;
 use crate::nonce::SpkiSha256;
-use crate::reject::Reject;
 use crate::tpm::ek::EkDigest;
-use crate::tpm::event_log::EventLogError;
-use crate::tpm::wire::HashAlg;
+use crate::tpm::{EndorsedBy, TpmClaims};
 use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
@@ -49,25 +46,6 @@ impl fmt::Display for NodeIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// Who vouched for the EK.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndorsedBy {
-    /// The administrator, by naming the EK.
-    Allowlist,
-    /// A configured root, by a certificate.
-    Root {
-        /// The root's subject.
-        root_subject: String,
-        /// SHA-256 of the root certificate.
-        root_sha256: HexDigest,
-        /// Serial number of the EK certificate, hexadecimal.
-        certificate_serial: String,
-    },
-    /// Google, by a certificate that names the instance whose vTPM it is.
-    GcpInstance(Box<VerifiedInstance>),
 }
 
 /// What verification has proven about a node. Serialised into audit records; there is no way back from there.
@@ -220,74 +198,5 @@ impl ClaimedDocument {
     #[must_use]
     pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
         &self.document
-    }
-}
-
-/// What a TPM's evidence has proven.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TpmClaims {
-    /// The EK.
-    pub ek_digest: EkDigest,
-    /// Who vouched for it.
-    pub endorsed_by: EndorsedBy,
-    /// The AK's Name, hexadecimal.
-    pub ak_name: String,
-    /// The bank quoted.
-    pub pcr_bank: HashAlg,
-    /// The PCRs quoted.
-    pub pcrs: BTreeMap<u8, HexDigest>,
-    /// Milliseconds the TPM has been powered, over its life.
-    pub clock_ms: u64,
-    /// TPM Resets (boots) since the last TPM2_Clear. Runs backwards only if the TPM was cleared, or is another one.
-    pub reset_count: u32,
-    /// TPM Restarts and Resumes since the last Reset.
-    pub restart_count: u32,
-    /// Whether no higher clock value can have been reported before.
-    pub clock_safe: bool,
-    /// The TPM's firmware version.
-    pub firmware_version: u64,
-    /// What replaying the event log has shown, if there was one.
-    pub event_log: Option<EventLogClaims>,
-}
-
-/// An event log, and what it explains of the quoted PCRs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct EventLogClaims {
-    /// Events in the log.
-    pub events: usize,
-    /// PCRs whose quoted value the log explains: only events in these can be trusted.
-    pub explained_pcrs: Vec<u8>,
-    /// Those of them into which systemd has extended its separator after the log.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub os_separator_pcrs: Vec<u8>,
-    /// Why the log explains nothing. Whether that matters is the pool's to say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<EventLogProblem>,
-}
-
-/// Why an event log explains nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventLogProblem {
-    /// It cannot be read.
-    Malformed(EventLogError),
-    /// It does not lead to the quoted PCRs.
-    Mismatch(EventLogError),
-}
-
-impl EventLogProblem {
-    /// The refusal that it is, where it matters.
-    #[must_use]
-    pub fn reject(&self) -> Reject {
-        match self {
-            Self::Malformed(error) => Reject::EventLog(error.clone()),
-            Self::Mismatch(error) => Reject::EventLogMismatch(error.clone()),
-        }
-    }
-}
-
-impl Serialize for EventLogProblem {
-    /// Its code.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.reject().code())
     }
 }

@@ -6,14 +6,15 @@ use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
 use crate::azure::{self, AttestedDocumentError, ImdsNonce, NonceForm, VerifiedAttestedDocument};
 use crate::challenge::{AzureSubject, Challenge, NitroTpmSubject, Subject};
-use crate::claims::{ClaimedDocument, Claims, EndorsedBy, NodeIdentity, Proven};
+use crate::claims::{ClaimedDocument, Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::gcp::{self, Audience};
 use crate::kind::Kind;
 use crate::nonce::{SpkiSha256, qualifying_data};
 use crate::protocol::{AzureEvidence, Evidence, GcpTask, HexDigest, NitroTpmEvidence};
 use crate::reject::Reject;
-use crate::tpm;
+use crate::tpm::verifier::Binding;
+use crate::tpm::{self, EndorsedBy};
 
 /// Evidence, and what it answers.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +109,13 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
     let (subject, clouds) = (&challenge.subject, endorsements.clouds());
     let (mut proven, mut server_key) = (Proven::default(), None);
     if let (Some(subject), Some(evidence)) = (&subject.tpm, &evidence.tpm) {
-        let (claims, key) = tpm::verifier::verify(challenge, subject, evidence, server_keys, endorsements, now)?;
+        let binding = Binding {
+            nonce: challenge.nonce.as_ref(),
+            purpose: &challenge.purpose,
+            pool: &challenge.pool,
+            server_keys,
+        };
+        let (claims, key) = tpm::verifier::verify(&binding, subject, evidence, endorsements.tpm(), now)?;
         (proven.tpm, server_key) = (Some(claims), Some(key));
     }
     if let (Some(GcpTask { gateway }), Some(evidence)) = (&subject.gcp, &evidence.gcp) {

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::{Claims, EndorsedBy, NodeIdentity};
+use crate::claims::{Claims, NodeIdentity};
 use crate::reject::Reject;
+use crate::tpm::EndorsedBy;
 use crate::withheld::Withheld;
 
 /// Most machines of an inventory: ten times what a Kubernetes cluster may have.

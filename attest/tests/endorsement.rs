@@ -14,9 +14,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest::gcp::vtpm::VtpmRoots;
 use attest::protocol::{Attester, ChallengeRequest};
 use attest::tpm::ak::AkPublic;
+use attest::tpm::vtpm::VtpmRoots;
 use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, HashAlg, Reject, Submission};
 use support::maker::Maker;
 use support::{Case, NOW, SoftKey, accepting, at};

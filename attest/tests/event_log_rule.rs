@@ -7,8 +7,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use attest::reference_values::{Accepted, EventLogRule};
 use attest::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
+use attest::tpm::reference_values::{Accepted, EventLogRule};
 use attest::tpm::wire::HashAlg;
 use attest::{AppraisalPolicy, ReferenceValues, Reject, appraise};
 use log_builder::{EV_IPL, LogBuilder, SHA256};

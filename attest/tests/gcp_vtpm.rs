@@ -15,9 +15,9 @@ mod vectors;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use attest::gcp::vtpm::{self, SecurityProperties, VerifiedInstance, VtpmRoots};
 use attest::gcp::{self, GcpError, Rules};
 use attest::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots};
+use attest::tpm::vtpm::{self, SecurityProperties, VerifiedInstance, VtpmError, VtpmRoots};
 use attest::{EkDigest, UnixTime};
 use gcp_authority::{
     Ca, GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, ZONE, at, audience, claims, der, der_flag, der_number,
@@ -40,22 +40,22 @@ fn roots() -> VtpmRoots {
     VtpmRoots::new(vec![CA.certificate()], vec![]).unwrap()
 }
 
-fn verify(certificate: &[u8]) -> Result<VerifiedInstance, GcpError> {
+fn verify(certificate: &[u8]) -> Result<VerifiedInstance, VtpmError> {
     vtpm::verify(certificate, &[], &roots(), at(NOW))
 }
 
-fn ek_with(alter: impl FnOnce(&mut CertificateParams)) -> Result<VerifiedInstance, GcpError> {
+fn ek_with(alter: impl FnOnce(&mut CertificateParams)) -> Result<VerifiedInstance, VtpmError> {
     let mut params = ek_params();
     alter(&mut params);
     verify(&CA.issue(&params, &*EK))
 }
 
-fn with_extension(content: Vec<u8>) -> Result<VerifiedInstance, GcpError> {
+fn with_extension(content: Vec<u8>) -> Result<VerifiedInstance, VtpmError> {
     ek_with(|params| params.custom_extensions = vec![instance_extension(content)])
 }
 
 /// The extension with one of its fields replaced.
-fn with_field(position: usize, field: Vec<u8>) -> Result<VerifiedInstance, GcpError> {
+fn with_field(position: usize, field: Vec<u8>) -> Result<VerifiedInstance, VtpmError> {
     let mut fields = extension_fields();
     fields[position] = field;
     with_extension(extension(&fields))
@@ -104,7 +104,7 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     let none = usage(vec![]).unwrap_err();
     assert_eq!(
         none,
-        GcpError::VtpmUsage {
+        VtpmError::Usage {
             found: "no key usage".to_owned()
         }
     );
@@ -115,7 +115,7 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     ] {
         let error = usage(usages).unwrap_err();
         assert!(
-            matches!(error, GcpError::VtpmUsage { .. }) && error.code() == "gcp-vtpm-certificate",
+            matches!(error, VtpmError::Usage { .. }) && error.code() == "gcp-vtpm-certificate",
             "{error}"
         );
     }
@@ -123,13 +123,13 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     let expected = EkCertificateError::ExtendedKeyUsage {
         found: "that of another purpose".to_owned(),
     };
-    assert_eq!(server, GcpError::VtpmCertificate(expected));
+    assert_eq!(server, VtpmError::Certificate(expected));
 
     let somebody = Ca::new(p256());
     let forged = verify(&somebody.issue(&ek_params(), &*EK)).unwrap_err();
     assert_eq!(
         forged,
-        GcpError::VtpmCertificate(EkCertificateError::Signature),
+        VtpmError::Certificate(EkCertificateError::Signature),
         "the name is Google's, the key is not"
     );
     let mut named = Ca::new(p256());
@@ -146,28 +146,28 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
         &roots(),
         at(NOW),
     );
-    assert!(matches!(not_a_ca, Err(GcpError::VtpmCertificate(_))), "{not_a_ca:?}");
+    assert!(matches!(not_a_ca, Err(VtpmError::Certificate(_))), "{not_a_ca:?}");
     let ca = verify(&CA.certificate()).unwrap_err();
-    assert_eq!(ca, GcpError::VtpmCertificate(EkCertificateError::IsCa));
+    assert_eq!(ca, VtpmError::Certificate(EkCertificateError::IsCa));
     let late = vtpm::verify(&CA.issue(&ek_params(), &*EK), &[], &roots(), at(2_700_000_000)).unwrap_err();
-    assert!(
-        matches!(late, GcpError::VtpmCertificate(EkCertificateError::Expired { .. })),
-        "{late}"
-    );
+    assert!(matches!(late, VtpmError::Certificate(EkCertificateError::Expired { .. })), "{late}");
 }
 
 #[test]
 fn one_refusal_for_each_altered_field_of_the_extension() {
-    let unreadable = |result: Result<VerifiedInstance, GcpError>| {
+    let unreadable = |result: Result<VerifiedInstance, VtpmError>| {
         let error = result.unwrap_err();
         assert!(
-            matches!(error, GcpError::VtpmExtension { .. }) && error.code() == "gcp-vtpm-no-instance",
+            matches!(error, VtpmError::Extension { .. }) && error.code() == "gcp-vtpm-no-instance",
             "{error}"
         );
     };
-    let form = |result: Result<VerifiedInstance, GcpError>, name: &str| {
+    let form = |result: Result<VerifiedInstance, VtpmError>, name: &str| {
         let error = result.unwrap_err();
-        assert!(matches!(&error, GcpError::ClaimForm { field, .. } if *field == name), "{error}");
+        assert!(
+            matches!(&error, VtpmError::Instance(GcpError::ClaimForm { field, .. }) if *field == name),
+            "{error}"
+        );
     };
     form(with_field(0, der_text("")), "zone");
     form(with_field(0, der_text("Europe")), "zone");
@@ -199,7 +199,7 @@ fn one_refusal_for_each_altered_field_of_the_extension() {
     unreadable(with_extension(der_text("x")));
 
     let absent = ek_with(|params| params.custom_extensions.clear()).unwrap_err();
-    assert_eq!(absent, GcpError::VtpmExtensionMissing);
+    assert_eq!(absent, VtpmError::ExtensionMissing);
     let twice = ek_with(|params| params.custom_extensions.push(params.custom_extensions[0].clone())).unwrap_err();
     assert_eq!(twice.code(), "gcp-vtpm-certificate");
 }
@@ -228,14 +228,14 @@ fn security_properties() {
     let only = with(&[&flag(1, true)]).unwrap().security();
     assert_eq!((only.security_version, only.is_production, only.always_in_yarn), (0, true, false));
 
-    assert_eq!(with(&[&flag(1, false)]).unwrap_err(), GcpError::VtpmNotProduction);
-    assert_eq!(with(&[]).unwrap_err(), GcpError::VtpmNotProduction);
+    assert_eq!(with(&[&flag(1, false)]).unwrap_err(), VtpmError::NotProduction);
+    assert_eq!(with(&[]).unwrap_err(), VtpmError::NotProduction);
     assert_eq!(
         with_extension(extension(&extension_fields()[..5])).unwrap_err(),
-        GcpError::VtpmNotProduction
+        VtpmError::NotProduction
     );
-    let unreadable = |result: Result<VerifiedInstance, GcpError>| {
-        assert!(matches!(result, Err(GcpError::VtpmExtension { .. })), "{result:?}");
+    let unreadable = |result: Result<VerifiedInstance, VtpmError>| {
+        assert!(matches!(result, Err(VtpmError::Extension { .. })), "{result:?}");
     };
     unreadable(with(&[&flag(1, true), &flag(1, true)]));
     unreadable(with(&[&flag(2, true), &flag(1, true)]));
@@ -257,7 +257,7 @@ fn joined_with_the_tpm_and_with_the_identity_token() {
     let mismatch = verified.check_ek(other.ek_digest()).unwrap_err();
     assert_eq!(
         mismatch,
-        GcpError::EkMismatch {
+        VtpmError::EkMismatch {
             certificate: verified.ek_digest().to_string(),
             presented: other.ek_digest().to_string(),
         }
@@ -296,7 +296,7 @@ fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
         let text = format!("projects = [{{ id = \"{PROJECT_ID}\", number = {PROJECT_NUMBER} }}]\n{more}");
         let rules: Rules = toml::from_str(&text).unwrap();
         assert_eq!(
-            gcp::appraise_vtpm(&verified, &rules).map_err(|error| error.code()),
+            gcp::appraise_vtpm(verified.instance(), &rules).map_err(|error| error.code()),
             expect,
             "{more}"
         );
@@ -309,14 +309,17 @@ fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
         check(rule, Err("gcp-rule-not-provable"));
     }
     let none: Rules = toml::from_str("projects = []").unwrap();
-    assert_eq!(gcp::appraise_vtpm(&verified, &none).unwrap_err().code(), "gcp-project-refused");
+    assert_eq!(
+        gcp::appraise_vtpm(verified.instance(), &none).unwrap_err().code(),
+        "gcp-project-refused"
+    );
 }
 
 #[test]
 fn attack_19_sizes_are_bounded() {
     let long = "a".repeat(100);
     let large = der(0x0c, &[long.as_bytes()]).repeat(12);
-    assert!(matches!(vtpm::parse_extension(&large), Err(GcpError::VtpmExtension { .. })));
+    assert!(matches!(vtpm::parse_extension(&large), Err(VtpmError::Extension { .. })));
     let certificate = CA.issue(&ek_params(), &*EK);
     let many: Vec<&[u8]> = vec![&certificate; 9];
     assert_eq!(
@@ -455,6 +458,6 @@ fn attack_03_real_aks_are_not_eks() {
     ] {
         let error = vtpm::verify(&pem(&folder.join(name)), &[], &roots, at(JUNE)).unwrap_err();
         let found = "key usage Digital Signature".to_owned();
-        assert_eq!(error, GcpError::VtpmUsage { found }, "{name}");
+        assert_eq!(error, VtpmError::Usage { found }, "{name}");
     }
 }

@@ -8,7 +8,8 @@ use attest::aws::nitro_tpm::NitroTpmError;
 use attest::aws::sts::StsError;
 use attest::azure::{AttestedDocumentError, Rule as AzureRule};
 use attest::gcp::GcpError;
-use attest::{HashAlg, Kind, Reject, Withheld};
+use attest::tpm::vtpm::VtpmError;
+use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
 const MARK: &str = "what-the-pool-accepts";
 
@@ -41,15 +42,20 @@ trait Kept {
 }
 
 keeps!(Reject,
-    tells: Wire Request EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy ChallengeExpired
-        CredentialMismatch SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog
-        EventLogMismatch KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Gcp AwsIdentityDocument AwsNitroTpm AwsSts
-        Azure,
-    keeps: PcrMismatch KindsOffered KindsAccepted ReferenceSelection InventoryTpm);
+    tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Tpm Gcp
+        AwsIdentityDocument AwsNitroTpm AwsSts Azure,
+    keeps: KindsOffered KindsAccepted InventoryTpm);
+keeps!(TpmEvidenceError,
+    tells: Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
+        SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm,
+    keeps: PcrMismatch ReferenceSelection);
+keeps!(VtpmError,
+    tells: Certificate Usage ExtensionMissing Extension NotProduction EkMismatch Instance,
+    keeps:);
 keeps!(GcpError,
     tells: TooLarge Parts Malformed Algorithm HeaderField KeyIdMissing KeyUnknown Signature Issuer Audience AudienceCount Expired TooOld
-        IssuedInFuture Lifetime NotAnInstance ClaimMissing ClaimForm CreatedAfterIssue AuthorizedParty EmailNotVerified VtpmCertificate
-        VtpmUsage VtpmExtensionMissing VtpmExtension VtpmNotProduction EkMismatch InstanceMismatch,
+        IssuedInFuture Lifetime NotAnInstance ClaimMissing ClaimForm CreatedAfterIssue AuthorizedParty EmailNotVerified
+        InstanceMismatch,
     keeps: ProjectRefused LocationRefused NameRefused ServiceAccountRefused LicenseRefused InstanceTooOld RuleNotProvable);
 keeps!(IdentityDocumentError,
     tells: Pkcs7 SignerUnknown CertificateValidity Json Field RegionMismatch Replayable Future,
@@ -92,12 +98,6 @@ fn check<E: Kept + Clone + std::fmt::Debug + Into<Reject>>(refusals: Vec<E>) {
 #[test]
 fn attack_32_no_refusal_tells_what_the_pool_accepts() {
     check(vec![
-        Reject::PcrMismatch {
-            index: 4,
-            bank: HashAlg::Sha256,
-            quoted: found(),
-            accepted: kept(),
-        },
         Reject::KindsOffered {
             offered: BTreeSet::from([Kind::Tpm]),
             accepted: kept(),
@@ -111,7 +111,15 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             found: found(),
             accepted: kept(),
         },
-        Reject::ReferenceSelection {
+    ]);
+    check(vec![
+        TpmEvidenceError::PcrMismatch {
+            index: 4,
+            bank: HashAlg::Sha256,
+            quoted: found(),
+            accepted: kept(),
+        },
+        TpmEvidenceError::ReferenceSelection {
             quoted: found(),
             accepted: kept(),
         },

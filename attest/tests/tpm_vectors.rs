@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use attest::tpm::ak::AkPublic;
 use attest::tpm::wire::{Public, Quoted, Signature};
-use attest::{EkDigest, HashAlg, Reject};
+use attest::{EkDigest, HashAlg, TpmEvidenceError};
 use vectors::vector;
 
 /// The length-delimited and varint fields of a protobuf message, in order.
@@ -66,7 +66,7 @@ fn bytes_of<'a>(message: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
 fn hierarchy(ak: &AkPublic, quoted: &Quoted) -> String {
     match ak.check_hierarchy(&quoted.qualified_signer) {
         Ok(()) => "endorsement".to_owned(),
-        Err(Reject::AkHierarchy { found, .. }) => found,
+        Err(TpmEvidenceError::AkHierarchy { found, .. }) => found,
         Err(other) => panic!("{other}"),
     }
 }

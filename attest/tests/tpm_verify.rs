@@ -13,10 +13,10 @@ mod support;
 
 use attest::challenge::INTERMEDIATES_LIMIT;
 use attest::protocol::{Blob, HexDigest};
-use attest::reference_values::Accepted;
 use attest::tpm::ak::{AkPublic, Hierarchy};
+use attest::tpm::reference_values::Accepted;
 use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, Signature, SymmetricCipher};
-use attest::{AppraisalPolicy, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256};
+use attest::{AppraisalPolicy, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256, TpmEvidenceError};
 use support::{Case, NOW, SERVER_KEY, SoftKey, ek_area};
 
 fn good() -> Case {
@@ -342,7 +342,7 @@ fn refuses_a_true_signature_of_another_scheme_by_the_same_key() {
         let case = Case::new(SoftKey::rsa(signed)).but(|case| case.ak_area.scheme = said);
         let reject = case.verify().unwrap_err();
         assert!(
-            matches!(reject, Reject::SignatureScheme { .. }),
+            matches!(reject, Reject::Tpm(TpmEvidenceError::SignatureScheme { .. })),
             "{signed:?} by an AK with {said:?}: {reject}"
         );
         assert_eq!(reject.code(), "quote-signature");
@@ -490,7 +490,10 @@ fn a_pcr_of_another_value_than_the_pool_accepts_is_refused() {
     appraise(&|pcr| vec![digest(0xaa), digest(pcr)]).unwrap();
     for wrong in 0..8 {
         let reject = appraise(&|pcr| vec![digest(0xaa), digest(if pcr == wrong { 0xbb } else { pcr })]).unwrap_err();
-        assert!(matches!(reject, Reject::PcrMismatch { index, .. } if index == wrong), "{reject}");
+        assert!(
+            matches!(reject, Reject::Tpm(TpmEvidenceError::PcrMismatch { index, .. }) if index == wrong),
+            "{reject}"
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use attest::SpkiSha256;
 use attest::advice::Advice;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::reject::ADVICE;
+use attest::tpm;
 use attest_gateway::api::CODES;
 
 /// A file of the repository.
@@ -51,7 +52,7 @@ fn every_code_of_the_gateway_is_explained() {
 
 #[test]
 fn every_code_of_refused_evidence_is_explained() {
-    check_section("Codes of refused evidence", ADVICE);
+    check_section("Codes of refused evidence", &[ADVICE, tpm::ADVICE].concat());
 }
 
 /// The keys of a sample, by their name alone; `#: ` comes before those that show a default.

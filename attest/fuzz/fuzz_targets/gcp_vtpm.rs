@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest::gcp::vtpm::{self, VtpmRoots};
+use attest::tpm::vtpm::{self, VtpmRoots};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

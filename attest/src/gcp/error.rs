@@ -1,6 +1,5 @@
 use crate::advice::{Advice, advice};
 use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
-use crate::tpm::ek_certificate::EkCertificateError;
 use crate::withheld::Withheld;
 
 /// Longest text of others that is taken over into an error, in characters.
@@ -199,36 +198,6 @@ pub enum GcpError {
         /// The rule.
         accepted: Withheld,
     },
-
-    /// The vTPM's certificate does not hold.
-    #[error("the vTPM's certificate is refused: {0}")]
-    VtpmCertificate(EkCertificateError),
-    /// It is not an EK's.
-    #[error("the vTPM's certificate has {found}; an EK's has key usage keyEncipherment or keyAgreement, and not digitalSignature")]
-    VtpmUsage {
-        /// What it has.
-        found: String,
-    },
-    /// It does not say which instance it is for.
-    #[error("the vTPM's certificate has no extension {}", super::vtpm::INSTANCE_OID)]
-    VtpmExtensionMissing,
-    /// The extension cannot be read.
-    #[error("extension {} of the vTPM's certificate cannot be read: {problem}", super::vtpm::INSTANCE_OID)]
-    VtpmExtension {
-        /// What the parser says.
-        problem: String,
-    },
-    /// The instance is one of Google's own tests.
-    #[error("the vTPM's certificate is not from Google's production environment (isProduction)")]
-    VtpmNotProduction,
-    /// The certificate is about another EK than the TPM's.
-    #[error("the vTPM's certificate is about EK {certificate}, the TPM's evidence is about EK {presented}")]
-    EkMismatch {
-        /// Digest of the certificate's key, hexadecimal.
-        certificate: String,
-        /// Digest of the TPM's, hexadecimal.
-        presented: String,
-    },
     /// Identity token and certificate are about different instances.
     #[error("the identity token is about instance {identity_token}, the vTPM's certificate about {certificate}")]
     InstanceMismatch {
@@ -257,10 +226,6 @@ advice! {
     LICENSE_REFUSED = "gcp-license-refused", "The instance has none of the pool's licences", "Create the instance from the pool's image, or add its image's licence code to pool.toml.";
     INSTANCE_TOO_OLD = "gcp-instance-too-old", "The instance was created too long ago", "Create the instance anew, or raise max_instance_age_seconds in pool.toml.";
     RULE_NOT_PROVABLE = "gcp-rule-not-provable", "The pool has a rule that a vTPM's certificate cannot satisfy", "Ask for the identity token beside the TPM, or take the rule out of pool.toml.";
-    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not hold", "Compare the gateway's clock and its Google roots with the certificate (the gateway's log names it).";
-    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "Google has not issued the vTPM's certificate", "Add Google's EK roots and intermediates to the gateway; docs/evidence/gcp.md says where to get them.";
-    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance anew as a Shielded VM; if it stays, use the identity token.";
-    EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is about another EK", "Boot again; if it stays, somebody may be presenting another machine's certificate.";
     INSTANCE_MISMATCH = "gcp-instance-mismatch", "Identity token and vTPM are of different instances", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
 }
 
@@ -289,10 +254,6 @@ impl GcpError {
             Self::LicenseRefused { .. } => LICENSE_REFUSED,
             Self::InstanceTooOld { .. } => INSTANCE_TOO_OLD,
             Self::RuleNotProvable { .. } => RULE_NOT_PROVABLE,
-            Self::VtpmCertificate(error) if error.is_unknown_issuer() => VTPM_NOT_ENDORSED,
-            Self::VtpmCertificate(_) | Self::VtpmUsage { .. } => VTPM_CERTIFICATE,
-            Self::VtpmExtensionMissing | Self::VtpmExtension { .. } | Self::VtpmNotProduction => VTPM_NO_INSTANCE,
-            Self::EkMismatch { .. } => EK_MISMATCH,
             Self::InstanceMismatch { .. } => INSTANCE_MISMATCH,
         }
     }
@@ -332,7 +293,7 @@ impl GcpError {
 }
 
 /// A text of others, fit for a log: bounded, without control characters.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .take(TEXT_LIMIT_CHARS)
         .map(|char| if char.is_control() { '\u{fffd}' } else { char })

@@ -20,7 +20,7 @@ pub struct Instance {
 
 impl Instance {
     /// Checks the form of each value: these texts get into logs, records and the node's identity.
-    pub(super) fn new(
+    pub(crate) fn new(
         project_id: String,
         project_number: u64,
         zone: String,

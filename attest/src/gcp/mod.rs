@@ -6,9 +6,9 @@
 //!   audience is the caller's choice, and so carries the challenge: see [`Audience`]. It proves which instance of which project
 //!   asked, moments ago, for this gateway and this challenge. It does not prove what was booted, nor that it was the operating
 //!   system that asked: any process on the instance that reaches the metadata server can.
-//! - The **EK certificate of Shielded VM's vTPM** ([`vtpm::verify`]): a certificate that Google has issued when the instance was
+//! - The **EK certificate of Shielded VM's vTPM** ([`crate::tpm::vtpm::verify`]): a certificate that Google has issued when the instance was
 //!   made, and that names it. It proves offline to which instance an EK belongs. It proves nothing about freshness: that comes
-//!   from the TPM's own evidence for the same EK ([`vtpm::VerifiedInstance::check_ek`]).
+//!   from the TPM's own evidence for the same EK ([`crate::tpm::vtpm::VerifiedInstance::check_ek`]).
 //!
 //! What both say is an [`Instance`]. Its identity is the instance id, which Google never gives twice; the name can be had by another
 //! machine after this one was deleted.
@@ -20,10 +20,10 @@ mod instance;
 mod keys;
 mod rules;
 mod verifier;
-pub mod vtpm;
 
 pub use discovery::{DISCOVERY_LIMIT_BYTES, DISCOVERY_URL, DiscoveryError, keys_url};
 pub use document::{Audience, METADATA_HEADER, METADATA_HOST, ServiceAccount, VerifiedIdentity, request_path};
+pub(crate) use error::printable;
 pub use error::{ADVICE, GcpError};
 pub use instance::Instance;
 pub use keys::{GoogleKeys, JWKS_LIMIT_BYTES, JWKS_URL, KEYS_LIMIT, KeysError};

@@ -1,7 +1,6 @@
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::gcp::vtpm::VerifiedInstance;
 use crate::gcp::{GcpError, Instance, VerifiedIdentity};
 use crate::withheld::Withheld;
 
@@ -131,8 +130,8 @@ pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Re
 ///
 /// # Errors
 /// [`GcpError`]: the variant of the first rule that refuses.
-pub fn appraise_vtpm(instance: &VerifiedInstance, rules: &Rules) -> Result<(), GcpError> {
-    appraise_instance(instance.instance(), rules)?;
+pub fn appraise_vtpm(instance: &Instance, rules: &Rules) -> Result<(), GcpError> {
+    appraise_instance(instance, rules)?;
     let unprovable = [
         ("service_accounts", rules.service_accounts.is_some()),
         ("licenses", rules.licenses.is_some()),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Blob, HexDigest, Nothing};
 use crate::kind::{Kind, kinds_of};
+use crate::tpm::{TpmAttester, TpmTask};
 
 /// Body of [`super::CHALLENGE_PATH`]: who asks, and for which pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,22 +85,6 @@ pub struct IdentityDocumentAttester {
     pub claimant_sha256: Option<HexDigest>,
 }
 
-/// A TPM's keys as the node presents them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TpmAttester {
-    /// EK public area, TPMT_PUBLIC.
-    pub ek_public: Blob,
-    /// EK certificate as read from NV (DER, padding allowed), if the TPM has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ek_certificate: Option<Blob>,
-    /// Intermediate certificates (DER) that the TPM carries. Used to build the chain only; never trusted as such.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ek_intermediates: Vec<Blob>,
-    /// AK public area, TPMT_PUBLIC.
-    pub ak_public: Blob,
-}
-
 /// Answer of [`super::CHALLENGE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,18 +145,4 @@ impl From<TpmTask> for Task {
 pub struct GcpTask {
     /// The gateway's own name, the same for all its nodes: a host name.
     pub gateway: String,
-}
-
-/// Activate this credential, then quote these PCRs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TpmTask {
-    /// TPM2B_ID_OBJECT for TPM2_ActivateCredential.
-    pub credential_blob: Blob,
-    /// TPM2B_ENCRYPTED_SECRET for TPM2_ActivateCredential.
-    pub encrypted_secret: Blob,
-    /// Bank to quote: `sha256`, `sha384` or `sha512`.
-    pub pcr_bank: String,
-    /// PCRs to quote, ascending.
-    pub pcrs: Vec<u8>,
 }

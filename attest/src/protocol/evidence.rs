@@ -1,6 +1,5 @@
 //! The evidence, and what it earns.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +8,7 @@ use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, SecretText, T
 use crate::aws::sts::SignedRequest;
 use crate::kind::{Kind, kinds_of};
 use crate::nonce::sha256;
+use crate::tpm::TpmEvidence;
 
 /// Body of [`super::EVIDENCE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,23 +159,6 @@ pub struct AzureEvidence {
 pub struct TokenEvidence {
     /// The token. A secret.
     pub token: SecretText,
-}
-
-/// A TPM's evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TpmEvidence {
-    /// SHA-256 of what TPM2_ActivateCredential returned: only the TPM that holds the EK and the AK can know it.
-    pub secret_sha256: HexDigest,
-    /// TPMS_ATTEST that the AK signed.
-    pub quoted: Blob,
-    /// TPMT_SIGNATURE over it.
-    pub signature: Blob,
-    /// PCR index → value, in the bank asked for: exactly the PCRs asked for.
-    pub pcrs: BTreeMap<u8, HexDigest>,
-    /// The firmware's TCG event log, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event_log: Option<Blob>,
 }
 
 /// Answer of [`super::EVIDENCE_PATH`]: the node is trusted.

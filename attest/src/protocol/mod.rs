@@ -9,11 +9,12 @@ mod evidence;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
 pub use crate::values::{Blob, HexDigest, Nothing, SecretText, Text};
-pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, GcpTask, IdentityDocumentAttester, Task, TpmAttester, TpmTask};
+pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, GcpTask, IdentityDocumentAttester, Task};
 pub use evidence::{
     AzureEvidence, Evidence, EvidenceRequest, EvidenceResponse, GcpEvidence, IdentityDocumentEvidence, NitroTpmEvidence, StsEvidence,
-    TokenEvidence, TpmEvidence,
+    TokenEvidence,
 };
 
 /// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use aws_lc_rs::signature::{self, UnparsedPublicKey};
 
+use super::error::TpmEvidenceError;
 use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, Scheme, Signature, SymmetricCipher};
-use crate::reject::Reject;
 
 /// Without any one of these, somebody else than the TPM could choose what the AK signs, or hold the AK (attack: a TPMS_ATTEST
 /// made in software and signed by an unrestricted key).
@@ -106,21 +106,21 @@ impl AkPublic {
     /// Reads and checks a TPMT_PUBLIC, and computes its Name from its bytes.
     ///
     /// # Errors
-    /// [`Reject::Wire`], [`Reject::AkAttributes`] and [`Reject::AkAlgorithm`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, Reject> {
-        let area = Public::parse(bytes).map_err(|error| Reject::Wire {
+    /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::AkAttributes`] and [`TpmEvidenceError::AkAlgorithm`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, TpmEvidenceError> {
+        let area = Public::parse(bytes).map_err(|error| TpmEvidenceError::Wire {
             structure: "the AK's TPMT_PUBLIC",
             error,
         })?;
         if !area.attributes.has(REQUIRED) || area.attributes.0 & !(REQUIRED | OPTIONAL) != 0 {
-            return Err(Reject::AkAttributes {
+            return Err(TpmEvidenceError::AkAttributes {
                 field: "objectAttributes",
                 found: format!("{:#010x}", area.attributes.0),
                 required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, besides these at most stClear, userWithAuth, adminWithPolicy and noDA",
             });
         }
         if area.symmetric != SymmetricCipher::Null {
-            return Err(Reject::AkAttributes {
+            return Err(TpmEvidenceError::AkAttributes {
                 field: "symmetric cipher",
                 found: format!("{:?}", area.symmetric),
                 required: "none",
@@ -152,12 +152,12 @@ impl AkPublic {
     /// hidden, or be made to look as if it had not been.
     ///
     /// # Errors
-    /// [`Reject::AkHierarchy`].
-    pub fn check_hierarchy(&self, qualified_signer: &[u8]) -> Result<(), Reject> {
+    /// [`TpmEvidenceError::AkHierarchy`].
+    pub fn check_hierarchy(&self, qualified_signer: &[u8]) -> Result<(), TpmEvidenceError> {
         let is = |hierarchy: &Hierarchy| self.qualified_name(*hierarchy).as_bytes() == qualified_signer;
         match Hierarchy::ALL.into_iter().find(is) {
             Some(Hierarchy::Endorsement) => Ok(()),
-            found => Err(Reject::AkHierarchy {
+            found => Err(TpmEvidenceError::AkHierarchy {
                 found: found.map_or_else(
                     || "below another object".to_owned(),
                     |hierarchy| format!("a primary object of the {hierarchy} hierarchy"),
@@ -180,14 +180,14 @@ impl AkPublic {
     /// Verifies a TPMT_SIGNATURE over `message` and gives the message back as what was proven.
     ///
     /// # Errors
-    /// [`Reject::Wire`], [`Reject::SignatureScheme`] and [`Reject::Signature`].
-    pub fn verify<'m>(&self, message: &'m [u8], signature: &[u8]) -> Result<Signed<'m>, Reject> {
-        let signature = Signature::parse(signature).map_err(|error| Reject::Wire {
+    /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::SignatureScheme`] and [`TpmEvidenceError::Signature`].
+    pub fn verify<'m>(&self, message: &'m [u8], signature: &[u8]) -> Result<Signed<'m>, TpmEvidenceError> {
+        let signature = Signature::parse(signature).map_err(|error| TpmEvidenceError::Wire {
             structure: "TPMT_SIGNATURE",
             error,
         })?;
         if signature.scheme() != self.scheme {
-            return Err(Reject::SignatureScheme {
+            return Err(TpmEvidenceError::SignatureScheme {
                 signature: format!("{:?}", signature.scheme()),
                 ak: format!("{:?}", self.scheme),
             });
@@ -199,7 +199,7 @@ impl AkPublic {
             }
             _ => None,
         };
-        verified.map(|()| Signed(message)).ok_or(Reject::Signature)
+        verified.map(|()| Signed(message)).ok_or(TpmEvidenceError::Signature)
     }
 }
 
@@ -215,8 +215,8 @@ impl<'m> Signed<'m> {
     }
 }
 
-fn check_algorithm(area: &Public) -> Result<(), Reject> {
-    let refused = |found: String| Err(Reject::AkAlgorithm { found });
+fn check_algorithm(area: &Public) -> Result<(), TpmEvidenceError> {
+    let refused = |found: String| Err(TpmEvidenceError::AkAlgorithm { found });
     match (&area.key, area.scheme) {
         (
             KeyParameters::Rsa {

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::ek_certificate::{EkKey, unverified_key};
+use super::error::TpmEvidenceError;
 use super::wire::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher};
 use crate::nonce::sha256;
-use crate::reject::Reject;
 use crate::values::HexDigest;
 
 /// SHA-256 over the DER SubjectPublicKeyInfo of an EK: the name of a TPM in allowlists, logs and identities.
@@ -34,11 +34,11 @@ impl EkDigest {
     /// The digest of the EK in a public area: TPMT_PUBLIC, or TPM2B_PUBLIC as tpm2-tools writes it.
     ///
     /// # Errors
-    /// [`Reject`] for bytes that are neither, and for keys that no TCG EK template makes.
-    pub fn from_public_area(bytes: &[u8]) -> Result<Self, Reject> {
+    /// [`TpmEvidenceError`] for bytes that are neither, and for keys that no TCG EK template makes.
+    pub fn from_public_area(bytes: &[u8]) -> Result<Self, TpmEvidenceError> {
         let area = Public::parse_sized(bytes)
             .or_else(|_| Public::parse(bytes))
-            .map_err(|error| Reject::Wire {
+            .map_err(|error| TpmEvidenceError::Wire {
                 structure: "the EK's public area",
                 error,
             })?;
@@ -48,9 +48,11 @@ impl EkDigest {
     /// The digest of the key in an EK certificate (DER). The certificate is not verified: this is for naming an EK, not for trust.
     ///
     /// # Errors
-    /// [`Reject::EkCertificate`] for bytes that are no certificate, or one of a key that no EK has.
-    pub fn from_certificate(der: &[u8]) -> Result<Self, Reject> {
-        unverified_key(der).map(|key| Self::of(&key)).map_err(Reject::EkCertificate)
+    /// [`TpmEvidenceError::EkCertificate`] for bytes that are no certificate, or one of a key that no EK has.
+    pub fn from_certificate(der: &[u8]) -> Result<Self, TpmEvidenceError> {
+        unverified_key(der)
+            .map(|key| Self::of(&key))
+            .map_err(TpmEvidenceError::EkCertificate)
     }
 
     /// The digest's bytes.
@@ -116,32 +118,32 @@ impl EkPublic {
     /// Reads and checks a TPMT_PUBLIC.
     ///
     /// # Errors
-    /// [`Reject::Wire`] and [`Reject::EkTemplate`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, Reject> {
-        Self::check(Public::parse(bytes).map_err(|error| Reject::Wire {
+    /// [`TpmEvidenceError::Wire`] and [`TpmEvidenceError::EkTemplate`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, TpmEvidenceError> {
+        Self::check(Public::parse(bytes).map_err(|error| TpmEvidenceError::Wire {
             structure: "the EK's TPMT_PUBLIC",
             error,
         })?)
     }
 
-    fn check(area: Public) -> Result<Self, Reject> {
+    fn check(area: Public) -> Result<Self, TpmEvidenceError> {
         let attributes = area.attributes;
         if !attributes.has(REQUIRED) || attributes.0 & !(REQUIRED | OPTIONAL) != 0 {
-            return Err(Reject::EkTemplate {
+            return Err(TpmEvidenceError::EkTemplate {
                 field: "objectAttributes",
                 found: format!("{:#010x}", attributes.0),
                 required: "fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted and decrypt, besides these at most userWithAuth and noDA",
             });
         }
         if area.symmetric == SymmetricCipher::Null {
-            return Err(Reject::EkTemplate {
+            return Err(TpmEvidenceError::EkTemplate {
                 field: "symmetric cipher",
                 found: "none".to_owned(),
                 required: "AES in CFB mode",
             });
         }
         if area.scheme != Scheme::Null {
-            return Err(Reject::EkTemplate {
+            return Err(TpmEvidenceError::EkTemplate {
                 field: "scheme",
                 found: format!("{:?}", area.scheme),
                 required: "none",
@@ -165,8 +167,8 @@ impl EkPublic {
     }
 }
 
-fn ek_key(parameters: &KeyParameters) -> Result<EkKey, Reject> {
-    let refused = |field, found, required| Err(Reject::EkTemplate { field, found, required });
+fn ek_key(parameters: &KeyParameters) -> Result<EkKey, TpmEvidenceError> {
+    let refused = |field, found, required| Err(TpmEvidenceError::EkTemplate { field, found, required });
     match parameters {
         KeyParameters::Rsa {
             key_bits,

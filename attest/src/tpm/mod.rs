@@ -1,15 +1,27 @@
 //! TPM 2.0 Evidence: an AK in a TPM whose EK is endorsed quotes the PCRs that were asked for.
 //!
-//! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), [`ak`] (which key in it), [`credential`]
-//! (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed), [`event_log`] (how the PCRs came about) and
-//! [`verifier`], which puts them together.
+//! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), `endorsements` (who vouches for it; [`vtpm`], if Google
+//! does), [`ak`] (which key in it), [`credential`] and `task` (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed),
+//! [`event_log`] (how the PCRs came about), `verifier`, which puts them together into [`TpmClaims`], and [`reference_values`], which those are
+//! held against.
 
 pub mod ak;
+mod claims;
 pub mod credential;
 pub mod ek;
 pub mod ek_certificate;
+pub(crate) mod endorsements;
+mod error;
 pub mod event_log;
+mod messages;
 pub mod pcr;
 pub mod quote;
-pub mod verifier;
+pub mod reference_values;
+pub(crate) mod task;
+pub(crate) mod verifier;
+pub mod vtpm;
 pub mod wire;
+
+pub use claims::{EndorsedBy, EventLogClaims, EventLogProblem, TpmClaims};
+pub use error::{ADVICE, TpmEvidenceError};
+pub use messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};

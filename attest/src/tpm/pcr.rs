@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::TpmEvidenceError;
 use super::wire::{Digest, HashAlg, SelectedBank};
-use crate::reject::Reject;
 use crate::values::HexDigest;
 
 /// The highest PCR that only a reboot can reset (TCG PC Client Platform TPM Profile, PCR attributes: 16 and 23 are resettable by
@@ -127,15 +127,15 @@ impl<'a> PcrValues<'a> {
     /// Takes the values presented for `selection`.
     ///
     /// # Errors
-    /// [`Reject::PcrNotQuoted`] for a value too many, [`Reject::PcrMissing`] for one too few, [`Reject::PcrLength`].
-    pub fn presented(values: &'a BTreeMap<u8, HexDigest>, selection: &PcrSelection) -> Result<Self, Reject> {
+    /// [`TpmEvidenceError::PcrNotQuoted`] for a value too many, [`TpmEvidenceError::PcrMissing`] for one too few, [`TpmEvidenceError::PcrLength`].
+    pub fn presented(values: &'a BTreeMap<u8, HexDigest>, selection: &PcrSelection) -> Result<Self, TpmEvidenceError> {
         if let Some(&index) = values.keys().find(|pcr| !selection.pcrs.contains(pcr)) {
-            return Err(Reject::PcrNotQuoted { index });
+            return Err(TpmEvidenceError::PcrNotQuoted { index });
         }
         for &index in &selection.pcrs {
-            let value = values.get(&index).ok_or(Reject::PcrMissing { index })?.as_bytes();
+            let value = values.get(&index).ok_or(TpmEvidenceError::PcrMissing { index })?.as_bytes();
             if value.len() != selection.bank.digest_bytes() {
-                return Err(Reject::PcrLength {
+                return Err(TpmEvidenceError::PcrLength {
                     index,
                     bank: selection.bank,
                     found: value.len(),

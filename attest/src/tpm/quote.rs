@@ -1,9 +1,9 @@
 //! What the TPM signed, and that it is what was asked for.
 
 use super::ak::AkPublic;
+use super::error::TpmEvidenceError;
 use super::pcr::{PcrSelection, PcrValues, Signed};
 use super::wire::{ClockInfo, Quoted};
-use crate::reject::Reject;
 
 /// What a quote has to be.
 #[derive(Debug, Clone, Copy)]
@@ -30,10 +30,10 @@ pub struct Quote {
 /// Verifies a TPMS_ATTEST: first its signature, then what the signed bytes say.
 ///
 /// # Errors
-/// [`Reject`]: one variant for each thing that can be wrong.
-pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expected<'_>) -> Result<Quote, Reject> {
+/// [`TpmEvidenceError`]: one variant for each thing that can be wrong.
+pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expected<'_>) -> Result<Quote, TpmEvidenceError> {
     let signed = ak.verify(quoted, signature)?;
-    let quoted = Quoted::parse(signed.bytes()).map_err(|error| Reject::Wire {
+    let quoted = Quoted::parse(signed.bytes()).map_err(|error| TpmEvidenceError::Wire {
         structure: "TPMS_ATTEST",
         error,
     })?;
@@ -42,12 +42,12 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
         .extra_data
         .iter()
         .position(|data| quoted.extra_data == data)
-        .ok_or_else(|| Reject::ExtraData {
+        .ok_or_else(|| TpmEvidenceError::ExtraData {
             found: data_encoding::HEXLOWER.encode(&quoted.extra_data),
             keys: expected.extra_data.len(),
         })?;
     if !expected.selection.is_exactly(&quoted.selection) {
-        return Err(Reject::Selection {
+        return Err(TpmEvidenceError::Selection {
             signed: Signed(&quoted.selection).to_string(),
             asked: expected.selection.to_string(),
         });
@@ -55,7 +55,7 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
     let computed = expected.pcrs.digest(ak.hash());
     if quoted.pcr_digest != computed.as_ref() {
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
-        return Err(Reject::PcrDigest {
+        return Err(TpmEvidenceError::PcrDigest {
             computed: hex(computed.as_ref()),
             signed: hex(&quoted.pcr_digest),
         });

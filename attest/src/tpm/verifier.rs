@@ -4,37 +4,49 @@ use rustls_pki_types::UnixTime;
 use subtle::ConstantTimeEq;
 
 use super::ak::AkPublic;
+use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
+use super::endorsements::TpmEndorsements;
+use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
+use super::messages::{TpmEvidence, TpmSubject};
 use super::pcr::PcrValues;
 use super::quote::{self, Expected};
-use crate::challenge::{Challenge, TpmSubject};
-use crate::claims::{EventLogClaims, EventLogProblem, TpmClaims};
-use crate::endorsements::Endorsements;
 use crate::nonce::{SpkiSha256, qualifying_data};
-use crate::protocol::TpmEvidence;
-use crate::reject::Reject;
 
-/// Verifies `evidence` as the answer to `challenge`; gives the server key, too, that the node saw.
+/// What a quote has to be bound to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Binding<'a> {
+    /// The challenge's nonce.
+    pub(crate) nonce: &'a [u8],
+    /// What the evidence is for.
+    pub(crate) purpose: &'a str,
+    /// The pool.
+    pub(crate) pool: &'a str,
+    /// Keys that the node may have seen the server use.
+    pub(crate) server_keys: &'a [SpkiSha256],
+}
+
+/// Verifies `evidence` as the answer to what was asked of `subject`; gives the server key, too, that the node saw.
 pub(crate) fn verify(
-    challenge: &Challenge,
+    binding: &Binding<'_>,
     subject: &TpmSubject,
     evidence: &TpmEvidence,
-    server_keys: &[SpkiSha256],
-    endorsements: &Endorsements,
+    endorsements: &TpmEndorsements,
     now: UnixTime,
-) -> Result<(TpmClaims, SpkiSha256), Reject> {
+) -> Result<(TpmClaims, SpkiSha256), TpmEvidenceError> {
     // The AK is in the TPM that has the EK: only that TPM could recover the secret.
     let activated = subject.secret_sha256.as_bytes().ct_eq(evidence.secret_sha256.as_bytes());
     if !bool::from(activated) {
-        return Err(Reject::CredentialMismatch);
+        return Err(TpmEvidenceError::CredentialMismatch);
     }
     let pcrs = PcrValues::presented(&evidence.pcrs, &subject.selection)?;
     let ak = AkPublic::parse(subject.attester.ak_public.as_ref())?;
 
     // The TPM signed these PCRs for this challenge and for a key of this server.
-    let extra_data: Vec<[u8; 32]> = server_keys
+    let extra_data: Vec<[u8; 32]> = binding
+        .server_keys
         .iter()
-        .map(|key| qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, key))
+        .map(|key| qualifying_data(binding.nonce, binding.purpose, binding.pool, key))
         .collect();
     let expected = Expected {
         extra_data: &extra_data,
@@ -42,7 +54,11 @@ pub(crate) fn verify(
         pcrs,
     };
     let quote = quote::verify(&ak, evidence.quoted.as_ref(), evidence.signature.as_ref(), &expected)?;
-    let server_key = server_keys.get(quote.key_used).copied().ok_or(Reject::Signature)?;
+    let server_key = binding
+        .server_keys
+        .get(quote.key_used)
+        .copied()
+        .ok_or(TpmEvidenceError::Signature)?;
 
     // Somebody trusted vouches for the EK, still: the endorsements may have changed since the challenge.
     let endorsed = endorsements.endorse(&subject.attester, now)?;

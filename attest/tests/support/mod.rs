@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Attester, Blob, Evidence, HexDigest, TpmAttester, TpmEvidence};
-use attest::reference_values::Accepted;
 use attest::tpm::ak::{AkPublic, Hierarchy};
+use attest::tpm::reference_values::Accepted;
 use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
 use attest::{
     AppraisalPolicy, Challenge, Claims, EkDigest, EkRoots, Endorsements, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256,
@@ -249,7 +249,7 @@ impl Case {
             pool: self.pool.clone(),
             name: Some("worker-0".to_owned()),
             nonce: Blob(self.nonce.clone()),
-            subject: Subject::from(attest::challenge::TpmSubject {
+            subject: Subject::from(attest::tpm::TpmSubject {
                 attester: self.attester(),
                 secret_sha256: HexDigest::from(SECRET_SHA256),
                 selection: self.selection.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attest::challenge::NAME_LIMIT_BYTES;
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
-use attest::{Challenge, NodeIdentity, UnixTime};
+use attest::{Challenge, NodeIdentity, Reject, UnixTime};
 use axum::Extension;
 use axum::Json;
 use axum::body::Bytes;
@@ -77,7 +77,13 @@ async fn issue(
     source: Source,
     now: UnixTime,
 ) -> Result<ChallengeResponse, Refusal> {
-    let ek = request.attester.tpm.as_ref().map(|tpm| tpm.ek_digest()).transpose()?;
+    let ek = request
+        .attester
+        .tpm
+        .as_ref()
+        .map(|tpm| tpm.ek_digest())
+        .transpose()
+        .map_err(Reject::from)?;
     let identity = ek.map(NodeIdentity::of_tpm);
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
     let names: Vec<&str> = request.name.as_deref().into_iter().collect();

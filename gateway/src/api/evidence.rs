@@ -217,7 +217,13 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
         return Err(Reject::KindsShown { asked: subject, shown }.into());
     }
     anchors.gather(gateway, asked, basis).await?;
-    let ek = challenge.subject.tpm.as_ref().map(|tpm| tpm.attester.ek_digest()).transpose()?;
+    let ek = challenge
+        .subject
+        .tpm
+        .as_ref()
+        .map(|tpm| tpm.attester.ek_digest())
+        .transpose()
+        .map_err(Reject::from)?;
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     vouched.note(gateway, basis);
     let claims = anchors.verify(gateway, asked, &vouched.endorsements, basis).await?;

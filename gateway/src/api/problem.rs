@@ -1,9 +1,9 @@
 //! Where an error becomes HTTP: the one place.
 
-use attest::Reject;
 use attest::advice::Advice;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::ADVICE;
+use attest::{Reject, TpmEvidenceError};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
@@ -261,7 +261,7 @@ impl From<Reject> for Refusal {
             _ => StatusCode::FORBIDDEN,
         };
         let command = match &reject {
-            Reject::EkNotEndorsed { ek_digest, .. } | Reject::EkUnknown { ek_digest } => Some(format!(
+            Reject::Tpm(TpmEvidenceError::EkNotEndorsed { ek_digest, .. } | TpmEvidenceError::EkUnknown { ek_digest }) => Some(format!(
                 "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
             )),
             _ => None,

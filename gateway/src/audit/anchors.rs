@@ -7,7 +7,7 @@ use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::GoogleKeys;
-use attest::gcp::vtpm::VtpmRoots;
+use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
 use super::blobs::{BlobError, Blobs};

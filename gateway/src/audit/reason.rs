@@ -1,6 +1,6 @@
 //! Why a node was trusted, or served, for a person.
 
-use attest::claims::EventLogClaims;
+use attest::tpm::EventLogClaims;
 use attest::{Claims, EndorsedBy, TpmClaims};
 
 use super::record::Shown;
@@ -81,7 +81,7 @@ fn tpm_reason(tpm: &TpmClaims) -> String {
         None => "no event log".to_owned(),
         Some(EventLogClaims {
             problem: Some(problem), ..
-        }) => format!("an event log that explains none of them ({})", problem.reject().code()),
+        }) => format!("an event log that explains none of them ({})", problem.refusal().code()),
         Some(log) => format!(
             "an event log of {} events explains {} of them",
             log.events,

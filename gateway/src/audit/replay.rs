@@ -140,7 +140,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         }
     };
     if let (true, Some(subject)) = (basis.allowlisted, &challenge.subject.tpm) {
-        endorsements = endorsements.allow(subject.attester.ek_digest()?);
+        endorsements = endorsements.allow(subject.attester.ek_digest().map_err(Reject::from)?);
     }
     endorsements = endorsements.with_clouds(basis.cloud.endorsements(blobs)?);
     let sts = match (&basis.cloud.sts_answer, policy.aws_sts()) {

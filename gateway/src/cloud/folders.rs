@@ -8,8 +8,8 @@ use std::sync::Arc;
 use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::azure::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
-use attest::gcp::vtpm::VtpmRoots;
 use attest::pkcs7::SigningCertificate;
+use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 

@@ -20,7 +20,7 @@ use attest::UnixTime;
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::aws::sts::CheckedRequest;
-use attest::gcp::vtpm::VtpmRoots;
+use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
 pub use azure_issuers::AzureTrustInUse;

@@ -9,7 +9,7 @@ use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::AttestedDocumentRules;
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
-use attest::reference_values::{EventLogRule, PcrRule};
+use attest::tpm::reference_values::{EventLogRule, PcrRule};
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use serde::Deserialize;
 

@@ -1,6 +1,6 @@
 //! What can go wrong with a TPM.
 
-use attest::reject::Reject;
+use attest::TpmEvidenceError;
 
 /// A failure of the TPM, or something that it cannot do.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum TpmError {
     },
     /// The EK is of no form that the attestation protocol knows.
     #[error("the endorsement key cannot be used: {0}")]
-    EndorsementKey(Reject),
+    EndorsementKey(TpmEvidenceError),
     /// A structure of the gateway's that is no TPM structure.
     #[error("{structure} is malformed: {found} bytes, {expected} expected")]
     Structure {

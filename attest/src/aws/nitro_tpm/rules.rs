@@ -9,7 +9,7 @@ use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
-use crate::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
+use crate::tpm::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
 use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.

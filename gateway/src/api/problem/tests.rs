@@ -98,13 +98,13 @@ fn a_node_is_not_told_what_is_for_the_administrator() {
 
 #[test]
 fn attack_32_a_node_is_not_told_which_digests_are_accepted() {
-    let mismatch = Reject::PcrMismatch {
+    let mismatch = TpmEvidenceError::PcrMismatch {
         index: 4,
         bank: attest::HashAlg::Sha256,
         quoted: own(),
         accepted: attest::Withheld::words(MARK),
     };
-    check(mismatch, "pcr-mismatch");
+    check(Reject::from(mismatch), "pcr-mismatch");
 }
 
 #[test]

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tpm::pcr::{PcrSelection, SelectionError};
-use crate::tpm::wire::HashAlg;
+use super::claims::TpmClaims;
+use super::error::TpmEvidenceError;
+use super::pcr::{PcrSelection, SelectionError};
+use super::wire::HashAlg;
 use crate::values::HexDigest;
+use crate::withheld::Withheld;
 
 /// What a pool accepts in one PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,4 +237,38 @@ fn range(key: &str) -> Option<(u8, u8)> {
     let (first, last) = key.split_once('-').unwrap_or((key, key));
     let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last).then_some((first, last))
+}
+
+impl ReferenceValues {
+    /// Compares every quoted PCR with the pool's reference values; only then the event log is looked at.
+    pub(crate) fn appraise(&self, tpm: &TpmClaims) -> Result<(), TpmEvidenceError> {
+        if tpm.pcr_bank != self.bank() || !tpm.pcrs.keys().eq(self.pcrs().keys()) {
+            let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
+            return Err(TpmEvidenceError::ReferenceSelection {
+                quoted: list(tpm.pcr_bank, tpm.pcrs.keys().map(u8::to_string).collect()),
+                accepted: Withheld::words(list(self.bank(), self.pcrs().keys().map(u8::to_string).collect())),
+            });
+        }
+        for ((&index, quoted), accepted) in tpm.pcrs.iter().zip(self.pcrs().values()) {
+            match accepted {
+                Accepted::NotChecked => {}
+                Accepted::AnyOf(digests) if digests.contains(quoted) => {}
+                Accepted::AnyOf(digests) => {
+                    return Err(TpmEvidenceError::PcrMismatch {
+                        index,
+                        bank: tpm.pcr_bank,
+                        quoted: quoted.to_string(),
+                        accepted: Withheld::one_of(digests),
+                    });
+                }
+            }
+        }
+        match (self.event_log(), &tpm.event_log) {
+            (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),
+            (EventLogRule::Required | EventLogRule::Checked, Some(log)) => {
+                log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.refusal()))
+            }
+            (EventLogRule::Checked, None) | (EventLogRule::Recorded, _) => Ok(()),
+        }
+    }
 }

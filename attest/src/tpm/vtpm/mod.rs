@@ -10,17 +10,21 @@
 //!
 //! That holds for Google's CAs only: any other configured CA could put any instance into that extension. Hence [`VtpmRoots`].
 
+mod error;
+
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use x509_parser::asn1_rs::{self, Any, Class, FromDer, Tag, Utf8String};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::oid_registry::Oid;
 
-use crate::gcp::error::printable;
+use crate::gcp::printable;
 use crate::gcp::{GcpError, Instance, VerifiedIdentity};
 use crate::tpm::ek::EkDigest;
 use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError};
 use crate::values::HexDigest;
+
+pub use error::{ADVICE, VtpmError};
 
 /// CloudComputeInstanceIdentifier: Google's extension that names the instance.
 pub const INSTANCE_OID: &str = "1.3.6.1.4.1.11129.2.1.21";
@@ -134,12 +138,12 @@ impl VerifiedInstance {
     /// Joins with the TPM's evidence, which has proven, for this moment, that its AK is in the TPM with the EK `proven`.
     ///
     /// # Errors
-    /// [`GcpError::EkMismatch`] if the certificate is about another EK.
-    pub fn check_ek(&self, proven: &EkDigest) -> Result<(), GcpError> {
+    /// [`VtpmError::EkMismatch`] if the certificate is about another EK.
+    pub fn check_ek(&self, proven: &EkDigest) -> Result<(), VtpmError> {
         if self.ek_digest == *proven {
             return Ok(());
         }
-        Err(GcpError::EkMismatch {
+        Err(VtpmError::EkMismatch {
             certificate: self.ek_digest.to_string(),
             presented: proven.to_string(),
         })
@@ -168,19 +172,19 @@ impl VerifiedInstance {
 /// never trusted by themselves.
 ///
 /// # Errors
-/// [`GcpError`].
-pub fn verify(certificate: &[u8], intermediates: &[&[u8]], roots: &VtpmRoots, now: UnixTime) -> Result<VerifiedInstance, GcpError> {
-    let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, now).map_err(GcpError::VtpmCertificate)?;
+/// [`VtpmError`].
+pub fn verify(certificate: &[u8], intermediates: &[&[u8]], roots: &VtpmRoots, now: UnixTime) -> Result<VerifiedInstance, VtpmError> {
+    let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, now).map_err(VtpmError::Certificate)?;
 
     // From here on the bytes are what Google signed.
     let (_, leaf) = X509Certificate::from_der(path.leaf).map_err(malformed)?;
     check_usage(&leaf)?;
-    let key = ek_certificate::unverified_key(path.leaf).map_err(GcpError::VtpmCertificate)?;
+    let key = ek_certificate::unverified_key(path.leaf).map_err(VtpmError::Certificate)?;
     let oid = Oid::new(INSTANCE_OID_DER.into());
     let extension = leaf.get_extension_unique(&oid).map_err(malformed)?;
-    let (instance, security) = parse_extension(extension.ok_or(GcpError::VtpmExtensionMissing)?.value)?;
+    let (instance, security) = parse_extension(extension.ok_or(VtpmError::ExtensionMissing)?.value)?;
     if !security.is_production {
-        return Err(GcpError::VtpmNotProduction);
+        return Err(VtpmError::NotProduction);
     }
     Ok(VerifiedInstance {
         instance,
@@ -193,21 +197,21 @@ pub fn verify(certificate: &[u8], intermediates: &[&[u8]], roots: &VtpmRoots, no
     })
 }
 
-fn malformed(problem: impl ToString) -> GcpError {
-    GcpError::VtpmCertificate(EkCertificateError::Malformed {
+fn malformed(problem: impl ToString) -> VtpmError {
+    VtpmError::Certificate(EkCertificateError::Malformed {
         problem: printable(&problem.to_string()),
     })
 }
 
 /// An EK's certificate, by what both hierarchies have: the key usage, which has to be there and must not be an AK's. webpki has
 /// checked the extended key usage, where there is one.
-fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), GcpError> {
+fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), VtpmError> {
     let usage = leaf.key_usage().map_err(malformed)?;
     match usage.map(|usage| usage.value) {
-        None => Err(GcpError::VtpmUsage {
+        None => Err(VtpmError::Usage {
             found: "no key usage".to_owned(),
         }),
-        Some(usage) if usage.digital_signature() || !(usage.key_encipherment() || usage.key_agreement()) => Err(GcpError::VtpmUsage {
+        Some(usage) if usage.digital_signature() || !(usage.key_encipherment() || usage.key_agreement()) => Err(VtpmError::Usage {
             found: format!("key usage {}", printable(&usage.to_string())),
         }),
         Some(_) => Ok(()),
@@ -221,8 +225,8 @@ fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), GcpError> {
 /// absent. Anything else in it is refused.
 ///
 /// # Errors
-/// [`GcpError::VtpmExtension`], [`GcpError::ClaimForm`].
-pub fn parse_extension(content: &[u8]) -> Result<(Instance, SecurityProperties), GcpError> {
+/// [`VtpmError::Extension`], [`VtpmError::Instance`].
+pub fn parse_extension(content: &[u8]) -> Result<(Instance, SecurityProperties), VtpmError> {
     if content.len() > EXTENSION_LIMIT_BYTES {
         return Err(unreadable(format!(
             "{} bytes, at most {EXTENSION_LIMIT_BYTES} are read",
@@ -247,7 +251,7 @@ pub fn parse_extension(content: &[u8]) -> Result<(Instance, SecurityProperties),
     Ok((instance, security))
 }
 
-fn security_properties(mut tagged: Elements<'_>) -> Result<SecurityProperties, GcpError> {
+fn security_properties(mut tagged: Elements<'_>) -> Result<SecurityProperties, VtpmError> {
     let mut fields = tagged.sequence("securityProperties")?;
     tagged.end("securityProperties")?;
     let properties = SecurityProperties {
@@ -262,8 +266,8 @@ fn security_properties(mut tagged: Elements<'_>) -> Result<SecurityProperties, G
     Ok(properties)
 }
 
-fn unreadable(problem: impl ToString) -> GcpError {
-    GcpError::VtpmExtension {
+fn unreadable(problem: impl ToString) -> VtpmError {
+    VtpmError::Extension {
         problem: printable(&problem.to_string()),
     }
 }
@@ -272,7 +276,7 @@ fn unreadable(problem: impl ToString) -> GcpError {
 struct Elements<'a>(&'a [u8]);
 
 impl<'a> Elements<'a> {
-    fn value<T: FromDer<'a, asn1_rs::Error>>(&mut self, name: &'static str) -> Result<T, GcpError> {
+    fn value<T: FromDer<'a, asn1_rs::Error>>(&mut self, name: &'static str) -> Result<T, VtpmError> {
         if !has_shortest_length(self.0) {
             return Err(unreadable(format!("{name}: its length is absent, or longer than DER writes it")));
         }
@@ -281,11 +285,11 @@ impl<'a> Elements<'a> {
         Ok(value)
     }
 
-    fn text(&mut self, name: &'static str) -> Result<String, GcpError> {
+    fn text(&mut self, name: &'static str) -> Result<String, VtpmError> {
         self.value::<Utf8String<'a>>(name).map(|text| text.string())
     }
 
-    fn sequence(&mut self, name: &'static str) -> Result<Self, GcpError> {
+    fn sequence(&mut self, name: &'static str) -> Result<Self, VtpmError> {
         let any: Any<'a> = self.value(name)?;
         if any.header.class() != Class::Universal || any.header.tag() != Tag::Sequence || !any.header.constructed() {
             return Err(unreadable(format!("{name} is no SEQUENCE")));
@@ -294,7 +298,7 @@ impl<'a> Elements<'a> {
     }
 
     /// The element with the explicit tag `[number]`, if it is the next one.
-    fn tagged(&mut self, number: u32, name: &'static str) -> Result<Option<Self>, GcpError> {
+    fn tagged(&mut self, number: u32, name: &'static str) -> Result<Option<Self>, VtpmError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -307,7 +311,7 @@ impl<'a> Elements<'a> {
         Ok(None)
     }
 
-    fn optional<T: FromDer<'a, asn1_rs::Error> + Default>(&mut self, number: u32, name: &'static str) -> Result<T, GcpError> {
+    fn optional<T: FromDer<'a, asn1_rs::Error> + Default>(&mut self, number: u32, name: &'static str) -> Result<T, VtpmError> {
         let Some(mut tagged) = self.tagged(number, name)? else {
             return Ok(T::default());
         };
@@ -316,7 +320,7 @@ impl<'a> Elements<'a> {
         Ok(value)
     }
 
-    fn end(&self, name: &'static str) -> Result<(), GcpError> {
+    fn end(&self, name: &'static str) -> Result<(), VtpmError> {
         match self.0.len() {
             0 => Ok(()),
             bytes => Err(unreadable(format!("{bytes} bytes follow in or after {name}"))),

@@ -1,0 +1,263 @@
+//! Why a TPM's Evidence is refused: the fact, with both values where there are two.
+
+use crate::advice::{Advice, advice};
+use crate::tpm::ek_certificate::EkCertificateError;
+use crate::tpm::event_log::EventLogError;
+use crate::tpm::vtpm::VtpmError;
+use crate::tpm::wire::{HashAlg, WireError};
+use crate::withheld::Withheld;
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TpmEvidenceError {
+    /// A TPM structure that cannot be read.
+    #[error("{structure} cannot be read: {error}")]
+    Wire {
+        /// The structure, by its name in TPM 2.0 Part 2 and its role.
+        structure: &'static str,
+        /// What is wrong with it.
+        error: WireError,
+    },
+    /// The EK's public area is not of a TCG EK template.
+    #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
+    EkTemplate {
+        /// The field.
+        field: &'static str,
+        /// What the area has.
+        found: String,
+        /// What the template has.
+        required: &'static str,
+    },
+    /// Neither a certificate nor the allowlist vouches for the EK.
+    #[error("no configured root and no allowlist entry vouches for EK {ek_digest}: {reason}")]
+    EkNotEndorsed {
+        /// [`crate::EkDigest`], hexadecimal: what `attest-gateway ek add` takes.
+        ek_digest: String,
+        /// What was looked for.
+        reason: EkCertificateError,
+    },
+    /// The TPM presents no certificate, and the allowlist does not know the EK.
+    #[error("EK {ek_digest} comes without a certificate and is not on the allowlist")]
+    EkUnknown {
+        /// [`crate::EkDigest`], hexadecimal.
+        ek_digest: String,
+    },
+    /// The EK certificate does not hold.
+    #[error("the EK certificate is refused: {0}")]
+    EkCertificate(EkCertificateError),
+    /// The certificate is about another key.
+    #[error("the EK certificate is about key {certificate}, the TPM presents EK {presented}")]
+    EkCertificateMismatch {
+        /// Digest of the certificate's key, hexadecimal.
+        certificate: String,
+        /// Digest of the presented key, hexadecimal.
+        presented: String,
+    },
+    /// The AK could sign what no TPM made, or could leave the TPM.
+    #[error("the AK's {field} is {found}, required is {required}")]
+    AkAttributes {
+        /// The field.
+        field: &'static str,
+        /// What the area has.
+        found: String,
+        /// What an AK must have.
+        required: &'static str,
+    },
+    /// The AK's algorithm or key size is not one that is accepted.
+    #[error("the AK's key is {found}; accepted are RSA-2048 with RSASSA or RSAPSS, P-256 with ECDSA-SHA256, P-384 with ECDSA-SHA384")]
+    AkAlgorithm {
+        /// What it is.
+        found: String,
+    },
+    /// The AK is in a hierarchy for which the TPM obfuscates what it signs.
+    #[error("the AK is {found}, required is a primary object of the endorsement hierarchy (qualifiedSigner is {qualified_signer})")]
+    AkHierarchy {
+        /// What it is.
+        found: String,
+        /// Its Qualified Name, as the TPM has signed it, hexadecimal.
+        qualified_signer: String,
+    },
+    /// The credential was not activated: the AK is not in the TPM that holds the EK.
+    #[error("the secret is not the one that only the endorsed TPM could have recovered")]
+    CredentialMismatch,
+    /// The signature was made with another scheme than the AK's.
+    #[error("the signature is {signature}, the AK's scheme is {ak}")]
+    SignatureScheme {
+        /// The signature's scheme.
+        signature: String,
+        /// The AK's scheme.
+        ak: String,
+    },
+    /// The signature does not verify.
+    #[error("the quote's signature does not verify under the AK")]
+    Signature,
+    /// The quote was made for something else.
+    #[error("extraData is {found}, none of {} server keys of this gateway gives that for this challenge", .keys)]
+    ExtraData {
+        /// What was signed, hexadecimal.
+        found: String,
+        /// How many keys were tried.
+        keys: usize,
+    },
+    /// Other PCRs were signed than were asked for.
+    #[error("the signed PCR selection is {signed}, asked for was {asked}")]
+    Selection {
+        /// What the TPM signed.
+        signed: String,
+        /// What the challenge asked for.
+        asked: String,
+    },
+    /// The values presented are not the values signed.
+    #[error("the presented PCRs hash to {computed}, the TPM signed {signed}")]
+    PcrDigest {
+        /// Digest over the presented values, hexadecimal.
+        computed: String,
+        /// pcrDigest, hexadecimal.
+        signed: String,
+    },
+    /// A value for a PCR that was not quoted.
+    #[error("a value is presented for PCR {index}, which was not quoted")]
+    PcrNotQuoted {
+        /// The PCR.
+        index: u8,
+    },
+    /// A quoted PCR without its value.
+    #[error("PCR {index} was quoted, but its value is missing")]
+    PcrMissing {
+        /// The PCR.
+        index: u8,
+    },
+    /// A PCR value that is no digest of the bank.
+    #[error("the value of PCR {index} has {found} bytes, a {bank} digest has {}", .bank.digest_bytes())]
+    PcrLength {
+        /// The PCR.
+        index: u8,
+        /// The bank.
+        bank: HashAlg,
+        /// Length presented, in bytes.
+        found: usize,
+    },
+    /// There is no event log.
+    #[error("no event log was sent")]
+    EventLogMissing,
+    /// The event log cannot be read.
+    #[error("the event log cannot be read: {0}")]
+    EventLog(EventLogError),
+    /// The event log does not lead to the quoted PCRs.
+    #[error("the event log does not explain the quote: {0}")]
+    EventLogMismatch(EventLogError),
+    /// A PCR has a value that the pool does not accept.
+    #[error("PCR {index} ({bank}) is {quoted}, which is not accepted")]
+    PcrMismatch {
+        /// The PCR.
+        index: u8,
+        /// The bank.
+        bank: HashAlg,
+        /// The quoted value, hexadecimal.
+        quoted: String,
+        /// The accepted values, hexadecimal.
+        accepted: Withheld,
+    },
+    /// The quote covers other PCRs than the pool's reference values speak of.
+    #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
+    ReferenceSelection {
+        /// What was quoted.
+        quoted: String,
+        /// What the pool wants.
+        accepted: Withheld,
+    },
+    /// Google's certificate for the vTPM of an instance does not hold.
+    #[error(transparent)]
+    Vtpm(#[from] VtpmError),
+}
+
+advice! {
+    /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
+    TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
+    ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
+    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK; if it did, clear the TPM in the firmware setup.";
+    EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";
+    EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not hold", "Compare the gateway's clock and ek-roots with the certificate (the gateway's log names it).";
+    EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is about another key", "The certificate in the TPM's NV memory is not this TPM's: re-provision the TPM, or endorse the EK by `attest-gateway ek add`.";
+    AK_ATTRIBUTES = "ak-attributes", "The AK could be used outside the TPM's rules", "Use the unmodified attest-node.";
+    AK_ALGORITHM = "ak-algorithm", "The AK's algorithm is not accepted", "Use --ak ecc-p256 or --ak rsa-2048 of attest-node.";
+    AK_HIERARCHY = "ak-hierarchy", "The AK is not in the TPM's endorsement hierarchy", "Use the unmodified attest-node.";
+    CREDENTIAL_MISMATCH = "credential-mismatch", "The AK is not in the TPM that was endorsed", "Boot again; if it stays, somebody may be presenting another machine's EK.";
+    QUOTE_MAGIC = "quote-magic", "The quote was not made by a TPM", "Use the unmodified attest-node.";
+    QUOTE_TYPE = "quote-type", "The attestation is not a quote", "Use the unmodified attest-node.";
+    QUOTE_SIGNATURE = "quote-signature", "The quote's signature is wrong", "Boot again; if it stays, the TPM or something between it and the gateway is broken.";
+    QUOTE_EXTRA_DATA = "quote-extra-data", "The quote is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
+    QUOTE_SELECTION = "quote-selection", "Other PCRs were quoted than asked for", "Enable the pool's PCR bank in the firmware setup, or choose another bank in pool.toml.";
+    QUOTE_PCR_DIGEST = "quote-pcr-digest", "The PCR values are not the ones quoted", "Boot again; if it stays, use the unmodified attest-node.";
+    PCR_NOT_QUOTED = "pcr-not-quoted", "A PCR value comes without a quote", "Use the unmodified attest-node.";
+    PCR_MISSING = "pcr-missing", "A quoted PCR's value is missing", "Use the unmodified attest-node.";
+    EVENT_LOG_MISSING = "event-log-missing", "The pool requires the firmware's event log, and none was sent", "Mount securityfs in the initramfs, or say event_log = \"checked\" in [tpm] of the pool's pool.toml.";
+    EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
+    EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
+    PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
+}
+
+impl TpmEvidenceError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Wire {
+                error: WireError::HashRefused { .. },
+                ..
+            } => ALGORITHM_REFUSED,
+            Self::Wire {
+                error: WireError::Magic { .. },
+                ..
+            } => QUOTE_MAGIC,
+            Self::Wire {
+                error: WireError::NotAQuote { .. },
+                ..
+            } => QUOTE_TYPE,
+            Self::Wire { .. } => TPM_MALFORMED,
+            Self::EkTemplate { .. } => EK_TEMPLATE,
+            Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => EK_NOT_ENDORSED,
+            Self::EkCertificate(_) => EK_CERTIFICATE_INVALID,
+            Self::EkCertificateMismatch { .. } => EK_CERTIFICATE_MISMATCH,
+            Self::AkAttributes { .. } => AK_ATTRIBUTES,
+            Self::AkAlgorithm { .. } => AK_ALGORITHM,
+            Self::AkHierarchy { .. } => AK_HIERARCHY,
+            Self::CredentialMismatch => CREDENTIAL_MISMATCH,
+            Self::SignatureScheme { .. } | Self::Signature => QUOTE_SIGNATURE,
+            Self::ExtraData { .. } => QUOTE_EXTRA_DATA,
+            Self::Selection { .. } | Self::ReferenceSelection { .. } => QUOTE_SELECTION,
+            Self::PcrDigest { .. } => QUOTE_PCR_DIGEST,
+            Self::PcrNotQuoted { .. } => PCR_NOT_QUOTED,
+            Self::PcrMissing { .. } | Self::PcrLength { .. } => PCR_MISSING,
+            Self::EventLogMissing => EVENT_LOG_MISSING,
+            Self::EventLog(_) => EVENT_LOG_MALFORMED,
+            Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
+            Self::PcrMismatch { .. } => PCR_MISMATCH,
+            Self::Vtpm(error) => error.advice(),
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::PcrMismatch { accepted, .. } | Self::ReferenceSelection { accepted, .. } => Some(accepted),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody vouches for the EK, which otherwise is one.
+    #[must_use]
+    pub const fn is_not_endorsed(&self) -> bool {
+        match self {
+            Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => true,
+            Self::EkCertificate(error) | Self::Vtpm(VtpmError::Certificate(error)) => error.is_unknown_issuer() || error.is_unreadable(),
+            _ => false,
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}

@@ -1,0 +1,79 @@
+//! A TPM's part of the wire messages, and of the challenge.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::ek::{EkDigest, EkPublic};
+use super::error::TpmEvidenceError;
+use super::pcr::PcrSelection;
+use crate::values::{Blob, HexDigest};
+
+/// A TPM's keys as the node presents them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmAttester {
+    /// EK public area, TPMT_PUBLIC.
+    pub ek_public: Blob,
+    /// EK certificate as read from NV (DER, padding allowed), if the TPM has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek_certificate: Option<Blob>,
+    /// Intermediate certificates (DER) that the TPM carries. Used to build the chain only; never trusted as such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ek_intermediates: Vec<Blob>,
+    /// AK public area, TPMT_PUBLIC.
+    pub ak_public: Blob,
+}
+
+impl TpmAttester {
+    /// The digest that names the EK presented: what to look for in an allowlist. Says nothing about trust.
+    ///
+    /// # Errors
+    /// [`TpmEvidenceError::Wire`] and [`TpmEvidenceError::EkTemplate`].
+    pub fn ek_digest(&self) -> Result<EkDigest, TpmEvidenceError> {
+        EkPublic::parse(self.ek_public.as_ref()).map(|ek| ek.digest())
+    }
+}
+
+/// Activate this credential, then quote these PCRs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmTask {
+    /// TPM2B_ID_OBJECT for TPM2_ActivateCredential.
+    pub credential_blob: Blob,
+    /// TPM2B_ENCRYPTED_SECRET for TPM2_ActivateCredential.
+    pub encrypted_secret: Blob,
+    /// Bank to quote: `sha256`, `sha384` or `sha512`.
+    pub pcr_bank: String,
+    /// PCRs to quote, ascending.
+    pub pcrs: Vec<u8>,
+}
+
+/// A TPM's evidence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmEvidence {
+    /// SHA-256 of what TPM2_ActivateCredential returned: only the TPM that holds the EK and the AK can know it.
+    pub secret_sha256: HexDigest,
+    /// TPMS_ATTEST that the AK signed.
+    pub quoted: Blob,
+    /// TPMT_SIGNATURE over it.
+    pub signature: Blob,
+    /// PCR index → value, in the bank asked for: exactly the PCRs asked for.
+    pub pcrs: BTreeMap<u8, HexDigest>,
+    /// The firmware's TCG event log, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<Blob>,
+}
+
+/// What a TPM's answer is held against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmSubject {
+    /// EK and AK as presented.
+    pub attester: TpmAttester,
+    /// SHA-256 of the secret in the credential.
+    pub secret_sha256: HexDigest,
+    /// The PCRs asked for.
+    pub selection: PcrSelection,
+}

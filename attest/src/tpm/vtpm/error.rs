@@ -1,0 +1,70 @@
+//! Why Google's certificate for a vTPM is refused.
+
+use crate::advice::{Advice, advice};
+use crate::gcp::GcpError;
+use crate::tpm::ek_certificate::EkCertificateError;
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VtpmError {
+    /// The vTPM's certificate does not hold.
+    #[error("the vTPM's certificate is refused: {0}")]
+    Certificate(EkCertificateError),
+    /// It is not an EK's.
+    #[error("the vTPM's certificate has {found}; an EK's has key usage keyEncipherment or keyAgreement, and not digitalSignature")]
+    Usage {
+        /// What it has.
+        found: String,
+    },
+    /// It does not say which instance it is for.
+    #[error("the vTPM's certificate has no extension {}", super::INSTANCE_OID)]
+    ExtensionMissing,
+    /// The extension cannot be read.
+    #[error("extension {} of the vTPM's certificate cannot be read: {problem}", super::INSTANCE_OID)]
+    Extension {
+        /// What the parser says.
+        problem: String,
+    },
+    /// The instance is one of Google's own tests.
+    #[error("the vTPM's certificate is not from Google's production environment (isProduction)")]
+    NotProduction,
+    /// The certificate is about another EK than the TPM's.
+    #[error("the vTPM's certificate is about EK {certificate}, the TPM's evidence is about EK {presented}")]
+    EkMismatch {
+        /// Digest of the certificate's key, hexadecimal.
+        certificate: String,
+        /// Digest of the TPM's, hexadecimal.
+        presented: String,
+    },
+    /// What it says of the instance is not of Google's form.
+    #[error(transparent)]
+    Instance(#[from] GcpError),
+}
+
+advice! {
+    /// The codes of a [`VtpmError`], without those of Google's other evidence.
+    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not hold", "Compare the gateway's clock and its Google roots with the certificate (the gateway's log names it).";
+    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "Google has not issued the vTPM's certificate", "Add Google's EK roots and intermediates to the gateway; docs/evidence/gcp.md says where to get them.";
+    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance anew as a Shielded VM; if it stays, use the identity token.";
+    EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is about another EK", "Boot again; if it stays, somebody may be presenting another machine's certificate.";
+}
+
+impl VtpmError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Certificate(error) if error.is_unknown_issuer() => VTPM_NOT_ENDORSED,
+            Self::Certificate(_) | Self::Usage { .. } => VTPM_CERTIFICATE,
+            Self::ExtensionMissing | Self::Extension { .. } | Self::NotProduction => VTPM_NO_INSTANCE,
+            Self::EkMismatch { .. } => EK_MISMATCH,
+            Self::Instance(error) => error.advice(),
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}

@@ -1,4 +1,5 @@
-//! Tickets: what a successful attestation earns. Bound to node and pool, short-lived, good for a few fetches.
+//! Tickets: what a successful attestation earns. Bound to node and pool, short-lived, good for a few fetches. One that was never used is good for
+//! longer, and from then on short-lived: its node waits for a gateway that is away.
 
 use attest::{EndorsedBy, Inventory, NodeIdentity, UnixTime};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::revocations::RevocationError;
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
-use crate::store::{Kind, Occasion, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
 use crate::{enrolment, revocations};
 
 /// What every ticket begins with; no provisioning token can.
@@ -35,7 +36,28 @@ struct Content {
     #[serde(default)]
     by_maker: bool,
     expires: u64,
+    /// How long it was good when it was issued, seconds; not there where `late` is not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    lifetime: u64,
+    /// How long after it has expired it is good if it was not used before, seconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    late: u64,
     uses: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
+}
+
+impl Content {
+    /// The last second at which it can be used, if its first use is as late as `late` seconds after it has expired.
+    const fn last(&self, late: u64) -> u64 {
+        if late == 0 {
+            return self.expires;
+        }
+        self.expires.saturating_add(late).saturating_add(self.lifetime)
+    }
 }
 
 /// What a ticket is issued for.
@@ -80,6 +102,8 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         by_allowlist: matches!(earned.endorsed_by, Some(EndorsedBy::Allowlist)),
         by_maker: matches!(earned.endorsed_by, Some(EndorsedBy::Root { .. })),
         expires: now.as_secs().saturating_add(settings.lifetime.as_secs()),
+        lifetime: if settings.late.is_zero() { 0 } else { settings.lifetime.as_secs() },
+        late: settings.late.as_secs(),
         uses: settings.uses,
     };
     let bytes = serde_json::to_vec(&content).map_err(|_| SealError::Random)?;
@@ -89,15 +113,21 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
     })
 }
 
-/// A ticket that this gateway issued for the pool asked for, and that is not too old. Not yet used.
+/// A ticket that this gateway issued for the pool asked for, and that is not too old, or would not be if it was not used before. Not yet used.
 #[derive(Debug)]
-pub struct Presented(Content);
+pub struct Presented {
+    content: Content,
+    now: u64,
+    /// How late its first use may be, seconds.
+    late: u64,
+}
 
 /// A ticket that was good for this fetch. Only [`Presented::redeem`] makes one.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
     pool: String,
     use_number: u32,
+    late_seconds: Option<u64>,
 }
 
 impl Redeemed {
@@ -111,6 +141,12 @@ impl Redeemed {
     #[must_use]
     pub const fn use_number(&self) -> u32 {
         self.use_number
+    }
+
+    /// How long after the ticket had expired this was, if it had: then it was not used before.
+    #[must_use]
+    pub const fn late_seconds(&self) -> Option<u64> {
+        self.late_seconds
     }
 }
 
@@ -128,6 +164,17 @@ pub enum TicketError {
         /// Now.
         now: u64,
     },
+    /// It is too old, and was used before that, or its first use is too long ago.
+    #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970), and only one that was not used is good for longer")]
+    ExpiredAfterUse {
+        /// Its last second.
+        expires: u64,
+        /// Now.
+        now: u64,
+    },
+    /// It is too old, and whether it was used is not decided yet.
+    #[error("the ticket has expired, and a use of it is under way")]
+    Undecided,
     /// It is for another pool.
     #[error("the ticket is for pool {ticket}, asked for was {asked}")]
     WrongPool {
@@ -166,15 +213,17 @@ pub enum TicketError {
     Store(#[from] StoreError),
 }
 
-/// Looks at a ticket for the config of `pool`, and uses nothing up.
+/// Looks at a ticket for the config of `pool`, and uses nothing up. What the administrator says today of late uses counts, if it is less than when the
+/// ticket was issued.
 ///
 /// # Errors
 /// [`TicketError::Invalid`], [`TicketError::Expired`] and [`TicketError::WrongPool`].
-pub fn open(seal: &Seal, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
+pub fn open(seal: &Seal, settings: &TicketSettings, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
     let sealed = text.strip_prefix(PREFIX).ok_or(TicketError::Invalid)?;
     let bytes = seal.unseal(Sealed::Ticket, sealed).map_err(|_| TicketError::Invalid)?;
     let content: Content = serde_json::from_slice(&bytes).map_err(|_| TicketError::Invalid)?;
-    if now.as_secs() > content.expires {
+    let late = content.late.min(settings.late.as_secs());
+    if now.as_secs() > content.last(late) {
         return Err(TicketError::Expired {
             expires: content.expires,
             now: now.as_secs(),
@@ -186,26 +235,30 @@ pub fn open(seal: &Seal, text: &str, pool: &str, now: UnixTime) -> Result<Presen
             asked: pool.to_owned(),
         });
     }
-    Ok(Presented(content))
+    Ok(Presented {
+        content,
+        now: now.as_secs(),
+        late,
+    })
 }
 
 impl Presented {
     /// The node it was issued to.
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
-        &self.0.identity
+        &self.content.identity
     }
 
     /// The node's name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.0.name.as_deref()
+        self.content.name.as_deref()
     }
 
     /// Id of the decision that earned it.
     #[must_use]
     pub fn decision(&self) -> &str {
-        &self.0.decision
+        &self.content.decision
     }
 
     /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it: by the store, and by the
@@ -218,18 +271,41 @@ impl Presented {
         if let Some(inventory) = inventory {
             self.is_in(inventory)?;
         }
+        let (occasion, late_seconds) = self.occasion();
+        let Self { content, now, .. } = self;
+        // The same for each of its uses, whenever it is: what may have been forgotten is told by it.
+        let remember_until = content.last(content.late);
         let Content {
             id, uses, expires, pool, ..
-        } = self.0;
+        } = content;
         let thing = Spendable {
             kind: Kind::Ticket,
             id,
             limit: uses,
-            remember_until: expires,
+            remember_until,
         };
-        match store.spend_for(thing, Occasion::Any, pending).await? {
-            Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed { pool, use_number }),
-            Spend::Exhausted | Spend::TooLate | Spend::Undecided => Err(TicketError::Spent { uses }),
+        match store.spend_for(thing, occasion, pending).await? {
+            Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed {
+                pool,
+                use_number,
+                late_seconds,
+            }),
+            Spend::Exhausted => Err(TicketError::Spent { uses }),
+            Spend::TooLate => Err(TicketError::ExpiredAfterUse { expires, now }),
+            Spend::Undecided => Err(TicketError::Undecided),
+        }
+    }
+
+    /// On which occasion it is used, and how late that is, if it has expired.
+    fn occasion(&self) -> (Occasion, Option<u64>) {
+        let Content { expires, lifetime, .. } = self.content;
+        match self.now.checked_sub(expires) {
+            None | Some(0) => (Occasion::Any, None),
+            Some(late) => {
+                let first_until = expires.saturating_add(self.late);
+                let seconds = lifetime;
+                (Occasion::Late(Late { first_until, seconds }), Some(late))
+            }
         }
     }
 
@@ -241,7 +317,7 @@ impl Presented {
             pool,
             by_maker,
             ..
-        } = &self.0;
+        } = &self.content;
         if inventory.still_admits(identity, instance.as_ref(), *by_maker) {
             return Ok(());
         }
@@ -260,7 +336,7 @@ impl Presented {
             pool,
             by_allowlist,
             ..
-        } = &self.0;
+        } = &self.content;
         let names: Vec<&str> = name.as_deref().into_iter().collect();
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
         revocations::refuse(store, &names, &identities).await?;
@@ -281,142 +357,4 @@ impl Presented {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use std::time::Duration;
-
-    use attest::EkDigest;
-
-    use super::*;
-    use crate::enrolment::EkRecord;
-    use crate::store::Embedded;
-
-    const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
-
-    struct Case {
-        _folder: tempfile::TempDir,
-        seal: Seal,
-        store: Embedded,
-        ek: EkDigest,
-    }
-
-    fn case() -> Case {
-        let folder = tempfile::tempdir().unwrap();
-        Case {
-            store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
-            seal: Seal::open(&folder.path().join("seal.key")).unwrap(),
-            ek: "ab".repeat(32).parse().unwrap(),
-            _folder: folder,
-        }
-    }
-
-    impl Case {
-        fn issue(&self, by_allowlist: bool) -> String {
-            let settings = TicketSettings {
-                lifetime: Duration::from_secs(600),
-                uses: 1,
-            };
-            let earned = Earned {
-                identity: &NodeIdentity::of_tpm(self.ek),
-                instance: None,
-                name: None,
-                pool: "worker",
-                decision: "d",
-                endorsed_by: by_allowlist.then_some(&EndorsedBy::Allowlist),
-            };
-            issue(&self.seal, &settings, &earned, NOW).unwrap().text
-        }
-
-        async fn redeem(&self, text: &str) -> Result<Redeemed, TicketError> {
-            let pending = Pending {
-                decision: "c".to_owned(),
-                at: 0,
-            };
-            open(&self.seal, text, "worker", NOW)?.redeem(&self.store, None, pending).await
-        }
-
-        async fn allow(&self, pools: &[&str]) {
-            let record = EkRecord {
-                name: None,
-                added: 0,
-                pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
-                removed: None,
-            };
-            enrolment::allow(&self.store, self.ek, record, false).await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn each_ticket_has_its_own_uses() {
-        let case = case();
-        let (one, two) = (case.issue(false), case.issue(false));
-        case.redeem(&one).await.unwrap();
-        assert!(matches!(case.redeem(&one).await, Err(TicketError::Spent { uses: 1 })));
-        assert_eq!(case.redeem(&two).await.unwrap().use_number(), 1);
-    }
-
-    #[test]
-    fn a_ticket_is_good_to_its_last_second() {
-        let case = case();
-        let text = case.issue(false);
-        let at = |seconds: u64| {
-            open(
-                &case.seal,
-                &text,
-                "worker",
-                UnixTime::since_unix_epoch(Duration::from_secs(seconds)),
-            )
-        };
-        at(1600).unwrap();
-        assert!(matches!(at(1601), Err(TicketError::Expired { expires: 1600, now: 1601 })));
-    }
-
-    #[tokio::test]
-    async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_by_is_revoked() {
-        let case = case();
-        let tpm = NodeIdentity::of_tpm(case.ek);
-        let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
-        let settings = TicketSettings {
-            lifetime: Duration::from_secs(600),
-            uses: 9,
-        };
-        // A TPM in an instance, and an instance that has none.
-        for (identity, known_by) in [
-            (&tpm, vec![tpm.as_str(), instance.as_str(), "worker-0"]),
-            (&instance, vec![instance.as_str(), "worker-0"]),
-        ] {
-            let earned = Earned {
-                identity,
-                instance: Some(&instance),
-                name: Some("worker-0"),
-                pool: "worker",
-                decision: "d",
-                endorsed_by: None,
-            };
-            let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
-            assert_eq!(open(&case.seal, &text, "worker", NOW).unwrap().name(), Some("worker-0"));
-            for who in known_by {
-                revocations::revoke(&case.store, &[who.to_owned()].into(), 1, None).await.unwrap();
-                assert!(matches!(case.redeem(&text).await, Err(TicketError::Revocation(_))), "{who}");
-                case.store.remove(Kind::Revoked, who).await.unwrap();
-            }
-            assert_eq!(case.redeem(&text).await.unwrap().use_number(), 1, "no refusal has used it up");
-        }
-    }
-
-    #[tokio::test]
-    async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
-        let case = case();
-        let (by_list, by_root) = (case.issue(true), case.issue(false));
-        let withdrawn = async |text: &str| matches!(case.redeem(text).await, Err(TicketError::Withdrawn { .. }));
-        assert!(withdrawn(&by_list).await, "the entry is gone");
-        case.allow(&["infra"]).await;
-        assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "for another pool only");
-        enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
-        assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "off the list");
-        enrolment::forget_entry(&case.store, case.ek).await.unwrap();
-        case.redeem(&by_root).await.unwrap();
-        case.allow(&[]).await;
-        case.redeem(&by_list).await.unwrap();
-    }
-}
+mod tests;

@@ -247,6 +247,37 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
     assert!(!sound && table.contains("which earned nothing before it"), "{table}");
     let (sound, table) = log.audit(&[lines[TRUSTED].clone(), later.to_string()]);
     assert!(!sound && table.contains("its ticket was too old"), "{table}");
+    // Late is good once, if it was not used before, and from then on for its lifetime.
+    let expires = log.records[TRUSTED]["ticket"]["expires"].as_u64().unwrap();
+    let late = |number: u64, seconds: u64, end: &str| {
+        let mut record = log.records[TICKET].clone();
+        record["at"] = json!(expires + seconds);
+        record["time"] = json!(attest_gateway::clock::rfc3339(expires + seconds));
+        record["id"] = json!(format!("{number:032x}"));
+        record["use_number"] = json!(number);
+        record["late_seconds"] = json!(seconds);
+        record["reason"] = json!(format!("a ticket was shown, use {number}, {seconds} s after it expired; {end}"));
+        record
+    };
+    let (first, then) = ("it was not used before", "its first use was late, too");
+    let trusted = &lines[TRUSTED];
+    let (sound, table) = log.audit(&[trusted.clone(), late(1, 3400, first).to_string(), late(2, 4000, then).to_string()]);
+    assert!(sound, "{table}");
+    let mut unsaid = late(1, 3400, first);
+    unsaid["late_seconds"] = json!(3399);
+    let mut other_reason = late(1, 3400, first);
+    other_reason["reason"] = json!("a ticket was shown, use 1");
+    for (lines, problem) in [
+        (vec![late(1, 3400, first), late(2, 4001, then)], "its ticket was too old"),
+        (vec![late(1, 86_401, first)], "its ticket was too old"),
+        (vec![log.records[TICKET].clone(), late(2, 9, then)], "its ticket was too old"),
+        (vec![unsaid], "late_seconds is Some(3399)"),
+        (vec![other_reason], "reason is"),
+    ] {
+        let lines: Vec<String> = [trusted.clone()].into_iter().chain(lines.iter().map(Value::to_string)).collect();
+        let (sound, table) = log.audit(&lines);
+        assert!(!sound && table.contains(problem), "{problem}: {table}");
+    }
     // A log that was rotated in a ticket's life begins with its use.
     let begins = [lines[TICKET].clone()];
     let (sound, table) = log.audit(&begins);

@@ -205,6 +205,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
     let identity = NodeIdentity::of_tpm(support::digest(&tpm()).parse().unwrap());
     let settings = TicketSettings {
         lifetime: Duration::from_secs(600),
+        late: Duration::ZERO,
         uses: 4,
     };
     let at = |age: u64| UnixTime::since_unix_epoch(Duration::from_secs(now() - age));
@@ -219,10 +220,17 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
     let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
     let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
     let other = Seal::open(&gateway.path("other.key")).unwrap();
-    gateway
-        .config("/config/worker", &[&issue(&seal, 500)])
-        .await
-        .is_config(&gateway.rendered(POOL, "full"));
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&issue(&seal, 500)]).await.is_config(&full);
+    // Nobody has used it, because there was no gateway meanwhile.
+    let patient = TicketSettings {
+        late: Duration::from_secs(3600),
+        ..settings
+    };
+    let late = bearer(&tickets::issue(&seal, &patient, &earned, at(700)).unwrap().text);
+    gateway.config("/config/worker", &[&late]).await.is_config(&full);
+    let line = gateway.line(|line| line.contains("SERVED full config") && line.contains(" s after it expired; it was not used before"));
+    assert!(line.contains("INFO"), "{line}");
     gateway
         .config("/config/worker", &[&issue(&seal, 605)])
         .await

@@ -120,7 +120,8 @@ async fn decide<'p>(
     let grant: Grant = match Credential::read(asked.headers, asked.uri, asked.presented)? {
         Credential::Ticket(text) => {
             record.shown = Shown::Ticket;
-            let ticket = tickets::open(&gateway.seal, &text, pool.name(), now).map_err(|error| match error {
+            let settings = &gateway.settings.ticket;
+            let ticket = tickets::open(&gateway.seal, settings, &text, pool.name(), now).map_err(|error| match error {
                 TicketError::Invalid => turned_out_wrong(gateway, peer, now, error.into()),
                 error => error.into(),
             })?;
@@ -132,6 +133,7 @@ async fn decide<'p>(
             let inventory = pool.inventory.as_ref().map(PoolInventory::machines);
             let ticket = ticket.redeem(&*gateway.store, inventory, record.pending()).await?;
             record.use_number = Some(ticket.use_number());
+            record.late_seconds = ticket.late_seconds();
             pool.grants.for_ticket(&ticket).ok_or_else(refused)?
         }
         Credential::Token(text, claimant) => {

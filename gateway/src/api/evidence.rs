@@ -319,6 +319,7 @@ impl Earned {
         record.ticket = Some(TicketTerms {
             expires: ticket.expires,
             uses: gateway.settings.ticket.uses,
+            late_seconds: gateway.settings.ticket.late.as_secs(),
         });
         let body = EvidenceResponse {
             ticket: ticket.text,

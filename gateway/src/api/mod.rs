@@ -166,6 +166,7 @@ impl Gateway {
         }
         record.use_number = None;
         record.again = false;
+        record.late_seconds = None;
     }
 
     async fn take_back(&self, record: &Record) {

@@ -345,11 +345,13 @@ impl From<TicketError> for Refusal {
     fn from(error: TicketError) -> Self {
         let code = match error {
             TicketError::Invalid => TICKET_INVALID,
-            TicketError::Expired { .. } => TICKET_EXPIRED,
+            TicketError::Expired { .. } | TicketError::ExpiredAfterUse { .. } => TICKET_EXPIRED,
             TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
             TicketError::Spent { .. } => TICKET_SPENT,
             TicketError::Withdrawn { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
+            // It may come to nothing.
+            TicketError::Undecided => return Self::unavailable(),
             TicketError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)

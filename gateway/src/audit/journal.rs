@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::blobs::{BlobError, Blobs};
 use super::counted::{self, Recording, Strangers};
 use super::log_file::LogFile;
+use super::reason::late;
 use super::record::{Decision, Line, Record, Shown, Verdict};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -317,7 +318,7 @@ fn show(record: &Record) {
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {
-                Shown::Ticket => format!("ticket of {who}{name}"),
+                Shown::Ticket => format!("ticket of {who}{name}{}", record.used().map(late).unwrap_or_default()),
                 Shown::Token if record.again => format!("token{name}, a use that was made before"),
                 Shown::Token => format!("token{name}"),
                 Shown::Kubelet => format!("client certificate of {who}"),

@@ -12,18 +12,29 @@ pub struct Use {
     pub number: u32,
     /// Whether its node had made it before.
     pub again: bool,
+    /// How long after the ticket had expired, seconds, if it had.
+    pub late_seconds: Option<u64>,
 }
 
 /// For what a config was served that was asked for without a client certificate. `audit` compares it.
 #[must_use]
 pub fn served_for(shown: Shown, used: Option<Use>) -> String {
     match (shown, used) {
-        (Shown::Ticket, Some(Use { number, .. })) => format!("a ticket was shown, use {number}"),
-        (Shown::Token, Some(Use { number, again })) => {
+        (Shown::Ticket, Some(made)) => format!("a ticket was shown, use {}{}", made.number, late(made)),
+        (Shown::Token, Some(Use { number, again, .. })) => {
             let again = if again { ", again" } else { "" };
             format!("a provisioning token was shown, use {number}{again}")
         }
         _ => "nothing was shown".to_owned(),
+    }
+}
+
+/// What is to be said of a use after its ticket had expired.
+pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
+    match (late_seconds, number) {
+        (None, _) => String::new(),
+        (Some(seconds), 1) => format!(", {seconds} s after it expired; it was not used before"),
+        (Some(seconds), _) => format!(", {seconds} s after it expired; its first use was late, too"),
     }
 }
 

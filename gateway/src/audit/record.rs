@@ -145,6 +145,9 @@ pub struct Record {
     /// Whether the node has made this use before: it is one node, and one use. Not there if it has not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
+    /// Of a ticket's use after it had expired: how long after, seconds. It was not used before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_seconds: Option<u64>,
     /// Of a line that counts: how many decisions it stands for; 0 where the counting begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
@@ -193,7 +196,11 @@ impl Record {
     /// Which use of a ticket or token it is, if it is one.
     #[must_use]
     pub fn used(&self) -> Option<Use> {
-        self.use_number.map(|number| Use { number, again: self.again })
+        self.use_number.map(|number| Use {
+            number,
+            again: self.again,
+            late_seconds: self.late_seconds,
+        })
     }
 
     /// A refusal of nobody for nothing; the rest is filled in by whoever decides.
@@ -224,6 +231,7 @@ impl Record {
             earned_by: None,
             use_number: None,
             again: false,
+            late_seconds: None,
             counted: None,
             accepted_store: None,
             user_agent: None,
@@ -254,6 +262,14 @@ pub struct TicketTerms {
     pub expires: u64,
     /// How often.
     pub uses: u32,
+    /// How long after that it is good if it was not used before, seconds. Not there where it is not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub late_seconds: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 /// What a decision was made from: enough to make it again.

@@ -102,6 +102,7 @@ impl Default for Challenge {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Ticket {
     pub lifetime_seconds: u32,
+    pub late_seconds: u32,
     pub uses: u32,
 }
 
@@ -110,6 +111,8 @@ impl Default for Ticket {
         // Ignition fetches within seconds; it may retry after a lost answer, and not for ever.
         Self {
             lifetime_seconds: 600,
+            // A gateway may be away between attestation and fetch: overnight, for a power cut.
+            late_seconds: 86_400,
             uses: 4,
         }
     }

@@ -18,6 +18,9 @@ use tracing_subscriber::EnvFilter;
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 
+/// How long a ticket that was not used can be good at most after its lifetime, in seconds. A week: a gateway that was away for longer is a site that is
+/// provisioned anew; and the store remembers for as long what was used.
+pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Least memory for bodies, in bytes: twice the largest body that there is, so that one of them never keeps all others waiting.
 const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 
@@ -70,8 +73,23 @@ pub struct TlsSettings {
 pub struct TicketSettings {
     /// How long one is good.
     pub lifetime: Duration,
+    /// How long after that one is good that was not used before.
+    pub late: Duration,
     /// How many fetches one is good for.
     pub uses: u32,
+}
+
+impl TicketSettings {
+    /// How long after it was issued one can be good at most: first used as late as it may be, and then for a lifetime.
+    #[must_use]
+    pub const fn longest(&self) -> Duration {
+        let latest = self.lifetime.saturating_add(self.late);
+        if self.late.is_zero() {
+            latest
+        } else {
+            latest.saturating_add(self.lifetime)
+        }
+    }
 }
 
 /// Limits.
@@ -190,6 +208,9 @@ impl Settings {
             aws,
             azure,
         } = file;
+        if u64::from(ticket.late_seconds) > TICKET_LATE_LIMIT_SECONDS {
+            return range("ticket.late_seconds", ticket.late_seconds.to_string(), "0 to 604800, a week");
+        }
         if ticket.uses == 0 || ticket.uses > 100 {
             return range("ticket.uses", ticket.uses.to_string(), "1 to 100");
         }
@@ -227,6 +248,7 @@ impl Settings {
             challenge_lifetime: seconds("challenge.lifetime_seconds", challenge.lifetime_seconds, 900)?,
             ticket: TicketSettings {
                 lifetime: seconds("ticket.lifetime_seconds", ticket.lifetime_seconds, 86_400)?,
+                late: Duration::from_secs(ticket.late_seconds.into()),
                 uses: ticket.uses,
             },
             limits: Limits {
@@ -268,7 +290,7 @@ impl Settings {
     #[must_use]
     pub fn seal_keep(&self) -> Duration {
         const NOTICED: Duration = Duration::from_secs(3600);
-        self.challenge_lifetime.max(self.ticket.lifetime).saturating_add(NOTICED)
+        self.challenge_lifetime.max(self.ticket.longest()).saturating_add(NOTICED)
     }
 
     /// The seal's key.
@@ -326,6 +348,7 @@ mod tests {
         assert!(unknown.contains("line 3") && unknown.contains("limit"), "{unknown}");
         assert!(error("listen = \"nowhere\"").contains("line 1"));
         assert!(error("[ticket]\nuses = 0").contains("ticket.uses is 0"));
+        assert!(error("[ticket]\nlate_seconds = 604801").contains("ticket.late_seconds is 604801"));
         assert!(error("[ticket]\nuse = 1").contains("use"));
         assert!(error("[limits]\nclient_ca = \"a\"").contains("client_ca belongs under [tls]"));
         assert!(error("uses = 1").contains("uses belongs under [ticket]"));

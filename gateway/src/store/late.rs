@@ -5,20 +5,18 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::believed::integer;
 use super::{Late, Spend, Spendable, uses};
 
-/// Why it cannot be used at this time. `None` if it was not used before, or its first use was late, too, and is not long ago.
+/// Why it cannot be used at this time. `None` if it was not used before and the time for that is not over, or its first use was late, too, and is not long ago.
 pub(super) fn refused(connection: &Connection, thing: &Spendable, late: Late, at: u64) -> Result<Option<Spend>, rusqlite::Error> {
-    if uses::uses(connection, thing.kind, &thing.id)? == 0 {
-        return Ok(None);
+    let used = uses::uses(connection, thing.kind, &thing.id)?;
+    if used == 0 {
+        return Ok((at > late.first_until).then_some(Spend::TooLate));
     }
     if since(connection, thing)?.is_some_and(|since| integer(at) <= since.saturating_add(integer(late.seconds))) {
         return Ok(None);
     }
     let settled: bool = connection
         .prepare_cached("SELECT count(*) < ?3 FROM pending_uses WHERE kind = ?1 AND id = ?2")?
-        .query_row(
-            params![thing.kind.as_str(), thing.id, uses::uses(connection, thing.kind, &thing.id)?],
-            |row| row.get(0),
-        )?;
+        .query_row(params![thing.kind.as_str(), thing.id, used], |row| row.get(0))?;
     Ok(Some(if settled { Spend::TooLate } else { Spend::Undecided }))
 }
 

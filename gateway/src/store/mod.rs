@@ -121,6 +121,8 @@ pub struct Holder {
 /// How something is used that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late {
+    /// Until when it can be used first, seconds since 1970.
+    pub first_until: u64,
     /// For how long after its first use it can be used, seconds, if that came after it had expired.
     pub seconds: u64,
 }

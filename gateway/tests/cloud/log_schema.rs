@@ -7,10 +7,14 @@ mod log_builder;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use attest::Kind;
 use attest::tpm::wire::HashAlg;
+use attest::{Kind, NodeIdentity, UnixTime};
 use attest_gateway::audit::{Decision, Record};
+use attest_gateway::seal::Seal;
+use attest_gateway::settings::TicketSettings;
+use attest_gateway::tickets::{self, Earned};
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
@@ -19,7 +23,7 @@ use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::support::kubelet::{self, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;
-use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, next_boot, tpm};
+use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 
 /// Ways to a config, and refusals of those who prove nothing.
 async fn configs() -> Vec<Value> {
@@ -50,6 +54,7 @@ async fn configs() -> Vec<Value> {
     // Its counters run backwards: an alert.
     let set_back = next_boot(&case).but(|boot| boot.quoted.clock.reset_count = 0);
     gateway.attest(set_back, None).await.ticket();
+    gateway.config("/config/worker", &[&late_ticket(&gateway)]).await;
     let token = bearer(&gateway.token(&["--name", "rack", "--uses", "1", "--again", "15m"]));
     for _ in 0..2 {
         gateway.config("/config/worker", &[&token]).await;
@@ -138,6 +143,26 @@ async fn evidence() -> Vec<Value> {
         machine.attest(&gateway, kinds).await.ticket();
     }
     gateway.records()
+}
+
+/// A ticket that has expired, and was not used.
+fn late_ticket(gateway: &Gateway) -> String {
+    let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
+    let settings = TicketSettings {
+        lifetime: Duration::from_secs(600),
+        late: Duration::from_secs(3600),
+        uses: 1,
+    };
+    let earned = Earned {
+        identity: &NodeIdentity::of_tpm(digest(&tpm()).parse().unwrap()),
+        instance: None,
+        name: None,
+        pool: POOL,
+        decision: "dddddddddddddddddddddddddddddddd",
+        endorsed_by: None,
+    };
+    let issued = UnixTime::since_unix_epoch(Duration::from_secs(now() - 700));
+    bearer(&tickets::issue(&seal, &settings, &earned, issued).unwrap().text)
 }
 
 /// The fields of an object in any of the records.

@@ -17,6 +17,7 @@ pub mod soft_tpm;
 pub mod held;
 pub mod kubelet;
 pub mod log_schema;
+pub mod served;
 pub mod stand_in;
 
 use std::fs;

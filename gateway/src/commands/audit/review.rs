@@ -9,15 +9,17 @@ use attest_gateway::audit::{
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
+use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
 use attest_gateway::store::Replacement;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// The schema's version.
 const VERSION: u32 = 1;
-/// The longest that a ticket can be good for, whatever gateway.toml says, in seconds: what was earned before the log begins may be used
-/// in it for so long.
+/// The longest that a ticket can be good for if it is used in its time, whatever gateway.toml says, in seconds.
 const TICKET_LIMIT_SECONDS: u64 = 86_400;
+/// The latest that a ticket can be used after it was earned, likewise: first as late as it may be, and then for its lifetime.
+const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
 /// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
 const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
 /// Refusals of client certificates that no CA of the cluster has signed: a stranger's chain is not kept.
@@ -55,6 +57,7 @@ struct Line {
     use_number: Option<u32>,
     #[serde(default)]
     again: bool,
+    late_seconds: Option<u64>,
     counted: Option<u64>,
     accepted_store: Option<Replacement>,
     claims: Option<Value>,
@@ -108,6 +111,8 @@ pub struct Reviewer<'b> {
     ids: BTreeSet<String>,
     earned: BTreeMap<String, Earned>,
     uses: BTreeSet<(String, u32)>,
+    /// When tickets were used first that had expired by then, by what earned them.
+    late: BTreeMap<String, u64>,
     began: Option<u64>,
     latest: u64,
 }
@@ -148,6 +153,7 @@ impl<'b> Reviewer<'b> {
             ids: BTreeSet::new(),
             earned: BTreeMap::new(),
             uses: BTreeSet::new(),
+            late: BTreeMap::new(),
             began: None,
             latest: 0,
         }
@@ -216,7 +222,7 @@ impl<'b> Reviewer<'b> {
             return;
         };
         let Some(earned) = self.earned.get(earned_by) else {
-            let before = line.at.saturating_sub(began) <= TICKET_LIMIT_SECONDS && !self.ids.contains(earned_by);
+            let before = line.at.saturating_sub(began) <= LATEST_USE_SECONDS && !self.ids.contains(earned_by);
             if self.continued && before {
                 warnings.push(format!("{earned_by}, which earned it, is not in this log, or before it"));
             } else {
@@ -236,14 +242,35 @@ impl<'b> Reviewer<'b> {
         let Some(number) = line.use_number else {
             return differences.say("use_number is missing");
         };
+        if let Some(ticket) = earned.ticket {
+            let before = self
+                .uses
+                .range((earned_by.clone(), 0)..)
+                .next()
+                .is_some_and(|(by, _)| by == earned_by);
+            let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
+            differences.same("late_seconds", &line.late_seconds, &late);
+            let in_time = match late {
+                None => true,
+                Some(late) if !before => late <= ticket.late_seconds,
+                Some(_) => {
+                    let lifetime = ticket.expires.saturating_sub(earned.at);
+                    let first = self.late.get(earned_by);
+                    first.is_some_and(|first| line.at.saturating_sub(*first) <= lifetime)
+                }
+            };
+            if !in_time {
+                differences.say("its ticket was too old");
+            }
+            if late.is_some() && !before {
+                self.late.insert(earned_by.clone(), line.at);
+            }
+        }
         if !self.uses.insert((earned_by.clone(), number)) {
             differences.say(format!("use {number} was made before"));
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
             differences.say(format!("there is no use {number} of its ticket"));
-        }
-        if earned.ticket.is_some_and(|ticket| line.at > ticket.expires) {
-            differences.say("its ticket was too old");
         }
     }
 }
@@ -481,7 +508,11 @@ impl Line {
         if self.verdict == Verdict::Trusted && self.is_new() {
             differences.same("reason", &self.reason, &trusted_by(claims));
             match self.ticket {
-                Some(ticket) if ticket.expires >= self.at && ticket.expires - self.at <= TICKET_LIMIT_SECONDS && ticket.uses > 0 => {}
+                Some(ticket)
+                    if ticket.expires >= self.at
+                        && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
+                        && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
+                        && ticket.uses > 0 => {}
                 Some(_) => differences.say("no ticket has such terms"),
                 None => differences.say("ticket is missing"),
             }
@@ -532,8 +563,12 @@ impl Line {
                 return (self.recorded(), Judged::Whole);
             }
         }
-        let again = self.again;
-        let reason = served_for(self.shown, Some(Use { number, again }));
+        let made = Use {
+            number,
+            again: self.again,
+            late_seconds: self.late_seconds,
+        };
+        let reason = served_for(self.shown, Some(made));
         differences.same("reason", &self.reason, &reason);
         (self.recorded(), Judged::Whole)
     }

@@ -1,0 +1,359 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use attest::EkDigest;
+
+use super::*;
+use crate::enrolment::EkRecord;
+use crate::store::{Embedded, Tick};
+
+const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
+const SETTINGS: TicketSettings = TicketSettings {
+    lifetime: Duration::from_secs(600),
+    late: Duration::ZERO,
+    uses: 1,
+};
+
+struct Case {
+    folder: tempfile::TempDir,
+    seal: Seal,
+    store: Embedded,
+    ek: EkDigest,
+}
+
+fn case() -> Case {
+    let folder = tempfile::tempdir().unwrap();
+    Case {
+        store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+        seal: Seal::open(&folder.path().join("seal.key")).unwrap(),
+        ek: "ab".repeat(32).parse().unwrap(),
+        folder,
+    }
+}
+
+impl Case {
+    fn issue(&self, by_allowlist: bool) -> String {
+        self.issue_as(&SETTINGS, by_allowlist)
+    }
+
+    fn issue_as(&self, settings: &TicketSettings, by_allowlist: bool) -> String {
+        let earned = Earned {
+            identity: &NodeIdentity::of_tpm(self.ek),
+            instance: None,
+            name: None,
+            pool: "worker",
+            decision: "d",
+            endorsed_by: by_allowlist.then_some(&EndorsedBy::Allowlist),
+        };
+        issue(&self.seal, settings, &earned, NOW).unwrap().text
+    }
+
+    async fn redeem(&self, text: &str) -> Result<Redeemed, TicketError> {
+        self.redeem_as(&SETTINGS, text, NOW.as_secs(), "c").await
+    }
+
+    async fn redeem_as(&self, settings: &TicketSettings, text: &str, at: u64, decision: &str) -> Result<Redeemed, TicketError> {
+        let pending = Pending {
+            decision: decision.to_owned(),
+            at,
+        };
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(at));
+        let ticket = open(&self.seal, settings, text, "worker", now)?;
+        let redeemed = ticket.redeem(&self.store, None, pending).await?;
+        if decision.starts_with('c') {
+            self.store.settle(decision);
+        }
+        Ok(redeemed)
+    }
+
+    /// How often it was used, as far as the store remembers.
+    async fn uses(&self, settings: &TicketSettings, text: &str) -> u32 {
+        let content = open(&self.seal, settings, text, "worker", NOW).unwrap().content;
+        self.store.uses(Kind::Ticket, &content.id).await.unwrap()
+    }
+
+    async fn allow(&self, pools: &[&str]) {
+        let record = EkRecord {
+            name: None,
+            added: 0,
+            pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+            removed: None,
+        };
+        enrolment::allow(&self.store, self.ek, record, false).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_ticket_has_its_own_uses() {
+    let case = case();
+    let (one, two) = (case.issue(false), case.issue(false));
+    case.redeem(&one).await.unwrap();
+    assert!(matches!(case.redeem(&one).await, Err(TicketError::Spent { uses: 1 })));
+    assert_eq!(case.redeem(&two).await.unwrap().use_number(), 1);
+}
+
+#[test]
+fn a_ticket_is_good_to_its_last_second() {
+    let case = case();
+    let text = case.issue(false);
+    let at = |seconds: u64| {
+        open(
+            &case.seal,
+            &SETTINGS,
+            &text,
+            "worker",
+            UnixTime::since_unix_epoch(Duration::from_secs(seconds)),
+        )
+    };
+    at(1600).unwrap();
+    assert!(matches!(at(1601), Err(TicketError::Expired { expires: 1600, now: 1601 })));
+}
+
+#[tokio::test]
+async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_by_is_revoked() {
+    let case = case();
+    let tpm = NodeIdentity::of_tpm(case.ek);
+    let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
+    let settings = TicketSettings { uses: 9, ..SETTINGS };
+    // A TPM in an instance, and an instance that has none.
+    for (identity, known_by) in [
+        (&tpm, vec![tpm.as_str(), instance.as_str(), "worker-0"]),
+        (&instance, vec![instance.as_str(), "worker-0"]),
+    ] {
+        let earned = Earned {
+            identity,
+            instance: Some(&instance),
+            name: Some("worker-0"),
+            pool: "worker",
+            decision: "d",
+            endorsed_by: None,
+        };
+        let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
+        assert_eq!(open(&case.seal, &settings, &text, "worker", NOW).unwrap().name(), Some("worker-0"));
+        for who in known_by {
+            revocations::revoke(&case.store, &[who.to_owned()].into(), 1, None).await.unwrap();
+            assert!(matches!(case.redeem(&text).await, Err(TicketError::Revocation(_))), "{who}");
+            case.store.remove(Kind::Revoked, who).await.unwrap();
+        }
+        assert_eq!(case.redeem(&text).await.unwrap().use_number(), 1, "no refusal has used it up");
+    }
+}
+
+#[tokio::test]
+async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
+    let case = case();
+    let (by_list, by_root) = (case.issue(true), case.issue(false));
+    let withdrawn = async |text: &str| matches!(case.redeem(text).await, Err(TicketError::Withdrawn { .. }));
+    assert!(withdrawn(&by_list).await, "the entry is gone");
+    case.allow(&["infra"]).await;
+    assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "for another pool only");
+    enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
+    assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "off the list");
+    enrolment::forget_entry(&case.store, case.ek).await.unwrap();
+    case.redeem(&by_root).await.unwrap();
+    case.allow(&[]).await;
+    case.redeem(&by_list).await.unwrap();
+}
+
+/// A ticket that is good for a while after it has expired.
+const LATE: TicketSettings = TicketSettings {
+    late: Duration::from_secs(1000),
+    uses: 2,
+    ..SETTINGS
+};
+/// Its last second if it was used, if it was not, and the last of all.
+const EXPIRES: u64 = 1600;
+const FIRST_UNTIL: u64 = EXPIRES + 1000;
+
+impl Case {
+    fn issue_late(&self, by_allowlist: bool) -> String {
+        self.issue_as(&LATE, by_allowlist)
+    }
+
+    /// What comes of a use at this time, which is recorded then.
+    async fn late(&self, text: &str, at: u64) -> Result<(u32, Option<u64>), TicketError> {
+        let decision = format!("c{at}");
+        let redeemed = self.redeem_as(&LATE, text, at, &decision).await?;
+        Ok((redeemed.use_number(), redeemed.late_seconds()))
+    }
+
+    async fn is_too_late(&self, text: &str, at: u64) -> bool {
+        match self.late(text, at).await {
+            Err(TicketError::ExpiredAfterUse { expires: EXPIRES, now } | TicketError::Expired { expires: EXPIRES, now }) => now == at,
+            _ => false,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_that_was_not_used_is_good_for_longer_and_from_then_on_for_its_lifetime() {
+    let case = case();
+    let text = case.issue_late(false);
+    assert_eq!(case.late(&text, EXPIRES + 900).await.unwrap(), (1, Some(900)));
+    assert!(case.is_too_late(&text, EXPIRES + 1501).await);
+    assert_eq!(case.late(&text, EXPIRES + 1500).await.unwrap(), (2, Some(1500)));
+    assert!(matches!(
+        case.late(&text, EXPIRES + 1500).await,
+        Err(TicketError::Spent { uses: 2 })
+    ));
+    let last = case.issue_late(false);
+    case.late(&last, FIRST_UNTIL).await.unwrap();
+    case.late(&last, FIRST_UNTIL + 600).await.unwrap();
+    assert!(case.is_too_late(&last, FIRST_UNTIL + 601).await);
+    // In its last second it is in time, as before.
+    let in_time = case.issue_late(false);
+    assert_eq!(case.late(&in_time, EXPIRES).await.unwrap(), (1, None));
+}
+
+#[tokio::test]
+async fn attack_41_a_ticket_that_was_used_is_no_better_for_being_late() {
+    let case = case();
+    let text = case.issue_late(false);
+    case.late(&text, 1000).await.unwrap();
+    for at in [EXPIRES + 1, EXPIRES + 600, FIRST_UNTIL, FIRST_UNTIL + 600, FIRST_UNTIL + 601] {
+        assert!(case.is_too_late(&text, at).await, "{at}");
+    }
+    let unused = case.issue_late(false);
+    assert!(case.is_too_late(&unused, FIRST_UNTIL + 1).await, "never used, and too late");
+    // Set back, the clock makes it what it was, and no more often.
+    case.late(&text, EXPIRES).await.unwrap();
+    assert!(matches!(case.late(&text, EXPIRES).await, Err(TicketError::Spent { .. })));
+    case.late(&unused, FIRST_UNTIL).await.unwrap();
+    case.late(&unused, 1000).await.unwrap();
+    assert!(matches!(case.late(&unused, FIRST_UNTIL).await, Err(TicketError::Spent { .. })));
+}
+
+#[tokio::test]
+async fn attack_41_what_was_used_is_not_forgotten_while_its_ticket_would_be_good_without_that() {
+    const DAY: u64 = 24 * 3600;
+    let mut case = case();
+    let settings = TicketSettings {
+        late: Duration::from_secs(7 * DAY),
+        ..LATE
+    };
+    let text = case.issue_as(&settings, false);
+    case.redeem_as(&settings, &text, 1000, "c").await.unwrap();
+    case.store
+        .forget_expired(Tick {
+            now: 1000,
+            passed: Duration::ZERO,
+        })
+        .await
+        .unwrap();
+    for day in 1..=9 {
+        // A start, and a day in which the store's time follows the clock.
+        case.store = Embedded::open(&case.folder.path().join("gateway.db")).unwrap();
+        let now = 1000 + day * DAY;
+        let tick = Tick {
+            now,
+            passed: Duration::from_secs(DAY),
+        };
+        assert_eq!(case.store.forget_expired(tick).await.unwrap(), now);
+        let refused = case.redeem_as(&settings, &text, now, "c").await;
+        assert!(
+            matches!(refused, Err(TicketError::ExpiredAfterUse { .. } | TicketError::Expired { .. })),
+            "{day}: {refused:?}"
+        );
+    }
+    // By now it is forgotten; whatever the clock says then, it is not taken for unused.
+    assert_eq!(case.uses(&settings, &text).await, 0);
+    for at in [1000, EXPIRES + DAY, EXPIRES + 7 * DAY] {
+        let refused = case.redeem_as(&settings, &text, at, "c").await;
+        assert!(
+            matches!(refused, Err(TicketError::Store(StoreError::Forgotten { .. }))),
+            "{at}: {refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn attack_28_a_late_ticket_is_worth_nothing_once_its_node_is_revoked_or_nobody_vouches_for_it() {
+    let case = case();
+    case.allow(&[]).await;
+    let text = case.issue_late(true);
+    let tpm = NodeIdentity::of_tpm(case.ek).to_string();
+    revocations::revoke(&case.store, &[tpm.clone()].into(), 1, None).await.unwrap();
+    assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Revocation(_))));
+    case.store.remove(Kind::Revoked, &tpm).await.unwrap();
+    enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
+    assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Withdrawn { .. })));
+    case.allow(&[]).await;
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(EXPIRES + 9));
+    let wrong = open(&case.seal, &LATE, &text, "infra", now);
+    assert!(matches!(wrong, Err(TicketError::WrongPool { .. })));
+    // It was not used up by any of that.
+    assert_eq!(case.late(&text, EXPIRES + 9).await.unwrap(), (1, Some(9)));
+}
+
+#[tokio::test]
+async fn attack_30_a_late_ticket_of_a_machine_that_is_not_in_the_inventory_any_longer_is_worth_nothing() {
+    let case = case();
+    let text = case.issue_late(false);
+    let inventory = Inventory::parse(&format!("tpm:{}", "cd".repeat(32))).unwrap();
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(EXPIRES + 9));
+    let pending = Pending {
+        decision: "c".to_owned(),
+        at: now.as_secs(),
+    };
+    let ticket = open(&case.seal, &LATE, &text, "worker", now).unwrap();
+    let refused = ticket.redeem(&case.store, Some(&inventory), pending).await;
+    assert!(matches!(refused, Err(TicketError::NotInInventory { .. })), "{refused:?}");
+    assert_eq!(case.late(&text, EXPIRES + 9).await.unwrap(), (1, Some(9)));
+}
+
+#[tokio::test]
+async fn attack_18_of_many_that_show_a_late_ticket_at_once_as_many_win_as_it_has_uses() {
+    let case = case();
+    let text = case.issue_late(false);
+    let all = (0..20).map(|number| {
+        let (case, text) = (&case, &text);
+        async move { case.redeem_as(&LATE, text, EXPIRES + 9, &format!("c{number}")).await }
+    });
+    let all = futures_util::future::join_all(all).await;
+    let mut won: Vec<u32> = all
+        .iter()
+        .filter_map(|redeemed| Some(redeemed.as_ref().ok()?.use_number()))
+        .collect();
+    won.sort_unstable();
+    assert_eq!(won, [1, 2]);
+}
+
+#[tokio::test]
+async fn attack_33_a_use_that_comes_to_nothing_is_none_and_one_that_may_is_waited_for() {
+    let case = case();
+    let text = case.issue_late(false);
+    // In time, and its client hung up after the ticket has expired.
+    case.redeem_as(&LATE, &text, EXPIRES, "pending").await.unwrap();
+    assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Undecided)));
+    case.store.give_back("pending").await.unwrap();
+    // Late, and given back: it was not used, so that the next one is the first.
+    case.redeem_as(&LATE, &text, EXPIRES + 9, "pending").await.unwrap();
+    case.store.give_back("pending").await.unwrap();
+    assert_eq!(case.late(&text, EXPIRES + 900).await.unwrap(), (1, Some(900)));
+    assert_eq!(case.late(&text, EXPIRES + 1500).await.unwrap(), (2, Some(1500)));
+    // Given back with the clock set back: its first use is in time then, and late ones are none.
+    let text = case.issue_late(false);
+    case.redeem_as(&LATE, &text, EXPIRES + 9, "pending").await.unwrap();
+    case.store.give_back("pending").await.unwrap();
+    case.late(&text, EXPIRES).await.unwrap();
+    assert!(case.is_too_late(&text, EXPIRES + 10).await);
+}
+
+#[tokio::test]
+async fn what_the_administrator_says_today_counts_if_it_is_less() {
+    let case = case();
+    let text = case.issue_late(false);
+    let refused = case.redeem_as(&SETTINGS, &text, EXPIRES + 1, "c").await;
+    assert!(matches!(refused, Err(TicketError::Expired { .. })), "{refused:?}");
+    let shorter = TicketSettings {
+        late: Duration::from_secs(10),
+        ..LATE
+    };
+    let refused = case.redeem_as(&shorter, &text, EXPIRES + 11, "c").await;
+    assert!(matches!(refused, Err(TicketError::ExpiredAfterUse { .. })), "{refused:?}");
+    // More is for tickets that are issued from now on.
+    let before = case.issue(false);
+    let refused = case.redeem_as(&LATE, &before, EXPIRES + 1, "c").await;
+    assert!(matches!(refused, Err(TicketError::Expired { .. })), "{refused:?}");
+}

@@ -1,0 +1,62 @@
+//! A gateway in this process, at a time that a test chooses.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use attest_gateway::audit::JournalError;
+use attest_gateway::clock::Clock;
+use attest_gateway::server::{ServeError, Server};
+use attest_gateway::settings::Settings;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::kubelet::embedded;
+use super::{Gateway, LIMIT};
+
+/// A gateway in this process whose clock stands still.
+pub struct Served {
+    pub gateway: Arc<attest_gateway::api::Gateway>,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<()>,
+}
+
+pub async fn serve(gateway: &Gateway, clock: u64) -> Served {
+    let begun = Instant::now();
+    loop {
+        let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
+        let server = match Server::bind_with(settings, Clock::Fixed(clock), Arc::new(embedded(gateway))).await {
+            Ok(server) => server,
+            // The one before lets go of its log.
+            Err(ServeError::Journal(JournalError::InUse(_))) if begun.elapsed() < LIMIT => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let inner = Arc::clone(server.gateway());
+        let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
+        return Served {
+            gateway: inner,
+            stop,
+            done,
+        };
+    }
+}
+
+impl Served {
+    /// Waits until it has forgotten what it would forget.
+    pub async fn ahead(&self, seconds: u64) {
+        let begun = Instant::now();
+        let wanted = format!("attest_gateway_clock_ahead_seconds {seconds}\n");
+        while !self.gateway.metrics.text().unwrap().contains(&wanted) {
+            assert!(begun.elapsed() < LIMIT, "{}", self.gateway.metrics.text().unwrap());
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.done.await.unwrap();
+    }
+}

@@ -152,7 +152,8 @@ impl Process {
     }
 
     /// The last lines and the log's path, for an error message.
-    pub(crate) fn tail(&self) -> String {
+    #[must_use]
+    pub fn tail(&self) -> String {
         let lines = self.lines();
         let last: Vec<&str> = lines.iter().rev().take(15).rev().map(String::as_str).collect();
         format!("; its last lines (all of them: {}):\n  {}", self.log.display(), last.join("\n  "))

@@ -8,9 +8,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::accelerator::Accelerator;
 use crate::attestation_log::Record;
+use crate::core_os;
 use crate::expected_files::{RESULT_FILE, expected_files};
 use crate::gateway::Gateway;
-use crate::images::{Images, Release};
+use crate::images::{Images, Release, WholeBoot};
 use crate::outcome::Outcome;
 use crate::process::OnLine;
 use crate::qemu::{Vm, VmBuilder};
@@ -175,6 +176,30 @@ impl Site {
             .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
             .kernel_argument("rd.shell=0 rd.emergency=poweroff");
         Ok((vm, boot.disk))
+    }
+
+    /// That system as it is installed where a first boot is as on CoreOS ([`crate::core_os`]), in `folder`: its initrd with node-initrd appended,
+    /// and its disk with a tree laid onto it.
+    pub fn installed(&self, release: Release, tree: &Path, folder: &Path) -> Result<WholeBoot> {
+        let images = Images::whole(release)?;
+        let (boot, initramfs) = (images.whole_boot(folder)?, folder.join("initramfs"));
+        core_os::initramfs(&initramfs)?;
+        core_os::disk(tree)?;
+        core_os::add_to_disk(&boot.disk, tree)?;
+        let initrd = images.changed_initrd(&initramfs, true, folder)?;
+        Ok(WholeBoot { initrd, ..boot })
+    }
+
+    /// A VM of it, with the kernel arguments that its boot loader gives.
+    pub fn installed_vm(&self, release: Release, boot: &WholeBoot) -> Result<VmBuilder> {
+        let images = Images::whole(release)?;
+        Ok(Vm::builder(&images.kernel(), &boot.initrd)
+            .accelerator(self.accelerator)
+            .memory_mib(1024)
+            .disk(&boot.disk)
+            .platform("qemu")
+            .kernel_argument(&core_os::kernel_arguments(&boot.disk)?)
+            .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
     }
 
     /// A VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.

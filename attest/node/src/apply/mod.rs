@@ -165,6 +165,3 @@ fn parse(config: &[u8], spec: &str) -> Result<Value, Failure> {
 fn order(spec: &str) -> Vec<u32> {
     spec.split('.').filter_map(|part| part.parse().ok()).collect()
 }
-
-#[cfg(test)]
-mod tests;

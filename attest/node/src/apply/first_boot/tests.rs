@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::os::unix::fs::MetadataExt as _;
+
 use tempfile::TempDir;
 
 use super::*;
@@ -143,6 +145,12 @@ fn the_config_is_private_and_taken_back_whole() {
         assert_eq!(fs::read(boot.join("ignition/config.ign")).unwrap(), b"full");
         assert_eq!(fs::read_to_string(boot.join(STAMP)).unwrap(), grub::stamp(arguments));
         assert_eq!(below(&boot.join("ignition")), ["config.ign"]);
+        let written = |path: &str| {
+            fs::metadata(boot.join(path))
+                .map(|metadata| (metadata.ctime(), metadata.ctime_nsec()))
+                .unwrap()
+        };
+        assert!(written("ignition/config.ign") <= written(STAMP), "the stamp is last");
         assert_eq!(first_boot.is_free().unwrap_err().code, "apply-arranged");
         assert!(first_boot.undo().unwrap());
         assert_eq!(below(&boot), before);

@@ -92,7 +92,7 @@ impl Bench {
         let node = self.start_node(pointer, NODE_DEADLINE_SECONDS);
         let ended = self.finish(node, Duration::from_secs(NODE_DEADLINE_SECONDS) + GRACE);
         assert_eq!(ended.code, Some(1), "{}", ended.verdict);
-        if reason == "[gateway-unreachable]" {
+        if ["[gateway-unreachable]", "[gateway-failing]", "[tls-unknown-ca]"].contains(&reason) {
             let mut expect: Value = serde_json::from_str(pointer).unwrap();
             let headers = json!([{"name": "attestation-not-attested", "value": "gateway-unreachable"}]);
             *expect.pointer_mut("/ignition/config/merge/0").unwrap() = {

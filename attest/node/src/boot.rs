@@ -1,7 +1,7 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, say what happened.
 //!
 //! Whatever goes wrong, the boot is no worse off than without this program: the pointer is only replaced by a complete one, and
-//! the time is bounded, but for that in which Ignition waits too ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes, so that a TPM
+//! the time is bounded, but for that in which Ignition waits too ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes the pointer, so that a TPM
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -311,7 +311,7 @@ fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
         patience.answered(Instant::now());
-        match Gateway::patiently(http, &source.base, share, patience).discover(&source.pool) {
+        match Gateway::patiently(http, source, share, patience).discover(&source.pool) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
             Err(error) => done.fail(source.place, error.into(), patience),
@@ -404,7 +404,7 @@ fn attest_to_all(
             left -= 1;
             patience.answered(Instant::now());
             let target = Target {
-                gateway: &Gateway::patiently(http, &source.base, share, patience),
+                gateway: &Gateway::patiently(http, source, share, patience),
                 takes,
                 pool: &source.pool,
                 token: token.as_ref(),

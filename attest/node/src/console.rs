@@ -1,5 +1,6 @@
 //! What this program says: lines on stderr, and to systemd how long it may take.
 
+use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -8,7 +9,8 @@ use std::{env, io};
 
 /// A line on stderr, which in the initramfs is the console and the journal.
 pub fn say(line: &str) {
-    eprintln!("attest-node: {line}");
+    // What cannot be said is no reason to end: eprintln! would.
+    let _ = writeln!(io::stderr(), "attest-node: {line}");
 }
 
 /// What is kept for the time after the last moment of the work: a line on the console, and a word to the gateway.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand;
 
 use crate::console;
+use crate::patience::WAY_OUT;
 
 /// How long nothing is said: on nearly every machine they are there at once.
 const SAY_EVERY: Duration = Duration::from_secs(5);
@@ -21,7 +22,7 @@ pub fn wait() {
     };
     wait_until(ready, SAY_EVERY, |waited| {
         console::say(&format!(
-            "waiting for {} s so far: the kernel has no random numbers yet, so nothing can be encrypted; a virtual machine gets them at once from a virtio-rng device, and random.trust_cpu=on on the kernel command line takes them from the processor",
+            "waiting for {} s so far: the kernel has no random numbers yet, so nothing can be encrypted; a virtual machine gets them at once from a virtio-rng device, and random.trust_cpu=on on the kernel command line takes them from the processor; {WAY_OUT}",
             waited.as_secs()
         ));
         console::extend(EXTEND, "Waiting for the kernel's random numbers");

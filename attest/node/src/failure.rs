@@ -220,7 +220,12 @@ impl From<IdentityError> for Failure {
 
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
-        let (code, next_step) = match &error {
+        let cause = match &error {
+            GatewayError::BesideConfigs(cause) => cause,
+            error => error,
+        };
+        let (code, next_step) = match cause {
+            GatewayError::BesideConfigs(_) => ("internal", "report this message".to_owned()),
             GatewayError::Unreachable { .. } => (
                 GATEWAY_UNREACHABLE,
                 "check that the gateway runs and that this node's network reaches it".to_owned(),

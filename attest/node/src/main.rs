@@ -37,7 +37,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
     /// The most seconds that what this node does by itself may take; anew whenever a gateway was waited for
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
     deadline: u64,
     /// The most seconds to wait for a gateway that cannot be reached or has errors only; attest-node.wait=SECONDS on the kernel command line
     /// comes before it [default: for ever, as Ignition does]

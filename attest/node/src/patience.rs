@@ -18,7 +18,7 @@ const REPORT_TIME: Duration = Duration::from_secs(1);
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// How a person at the console goes on without this program.
-const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-node.service on the kernel command line";
+pub const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-node.service on the kernel command line";
 
 /// The time of one run, for all gateways together.
 #[derive(Debug)]

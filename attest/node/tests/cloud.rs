@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use attest::SpkiSha256;
@@ -53,6 +54,28 @@ fn microsoft(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) ->
     });
     let metadata = metadata(&server.base);
     (server, metadata)
+}
+
+/// Gateways may be waited for longer than a session lasts.
+#[test]
+fn a_session_that_is_over_is_begun_anew_once() {
+    let asked = |sessions: usize| {
+        let begun = AtomicUsize::new(0);
+        let server = Server::start("", move |asked, _| {
+            match (asked.method.as_str(), asked.header("x-aws-ec2-metadata-token")) {
+                ("PUT", _) => ok(format!("S{}", begun.fetch_add(1, Ordering::SeqCst))),
+                (_, Some(token)) if token == format!("S{sessions}") => ok(BASE64.encode(b"document")),
+                _ => status(401),
+            }
+        });
+        let metadata = metadata(&server.base);
+        let session = aws::Session::open(&metadata, long()).unwrap();
+        let document = session.identity_document(long());
+        (document.is_ok(), server.asked().len())
+    };
+    assert_eq!(asked(0), (true, 2));
+    assert_eq!(asked(1), (true, 4));
+    assert_eq!(asked(2), (false, 4));
 }
 
 // The client.

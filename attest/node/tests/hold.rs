@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use data_encoding::BASE64;
 use serde_json::{Value, json};
 use support::gateway::{Gateway, Instead, TOKEN};
 use support::{Server, google};
@@ -66,6 +67,8 @@ fn run_with(folder: &Path, metadata: &Server, arguments: &[&str], cmdline: &str)
         .args(["--output", "user.ign", "--state", "state", "--tcti", "device:/dev/no-such-tpm"])
         .args(arguments)
         .env("NOTIFY_SOCKET", folder.join("notify"))
+        // Whom the system trusts beside the pointer: nobody, unless a test says so.
+        .env("SSL_CERT_FILE", folder.join("system.pem"))
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -173,7 +176,7 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
     assert!(run.success && run.written.is_none(), "{}", run.stderr);
     let last = run.stderr.lines().last().unwrap();
     assert!(
-        last.contains("nothing to do: no source is an attestation gateway") && last.contains("has configs all the same"),
+        last.contains("nothing to do: no source is an attestation gateway") && last.contains("its configs can be had all the same"),
         "{last}"
     );
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
@@ -181,9 +184,11 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
 
 #[test]
 fn what_ignition_fetches_by_a_proxy_is_not_waited_for_without_end() {
-    let (gateway, _) = site(Some(LONG), |_, _| Some(None));
+    let gateway = Gateway::answering(&json!(["gcp"]), &json!({}), None, |_, _| None);
     let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
     pointer["ignition"]["version"] = json!("3.1.0");
+    // Nobody has this name, and what is on the machine itself is fetched by no proxy.
+    pointer["ignition"]["config"]["merge"][0]["source"] = json!("https://gateway.invalid:1/config/worker");
     pointer["ignition"]["proxy"] = json!({"httpsProxy": "http://proxy.example:3128"});
     let run = run(&google(Some(pointer.to_string())), &["--deadline", "2"]);
     run.failed(&["[gateway-unreachable]"]);
@@ -301,6 +306,50 @@ fn who_was_refused_says_by_which_decision() {
         Some(concat!("0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef", "0")),
         "ek-not-endorsed",
     );
+}
+
+/// What stands in a gateway's place for a moment costs nobody anything: Ignition does not take it either, and asks again.
+#[test]
+fn a_certificate_that_nobody_takes_is_waited_for() {
+    let (gateway, other) = (
+        Gateway::start(&json!(["gcp"]), &json!({})),
+        Gateway::start(&json!(["gcp"]), &json!({})),
+    );
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["security"]["tls"]["certificateAuthorities"][0]["source"] = json!(other.authority);
+    let metadata = google(Some(pointer.to_string()));
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_in(folder.path(), &metadata, &["--wait", "2"]);
+    run.failed(&[
+        "[tls-unknown-ca]; next: ",
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
+    assert!(run.stderr.contains("waiting for 0 s so far: "), "{}", run.stderr);
+    assert!(run.took >= Duration::from_secs(2), "{:?}", run.took);
+    // Where the system trusts it, Ignition gets there, and what it gets is not for this node to hold up.
+    let pem = gateway.authority.strip_prefix("data:;base64,").unwrap();
+    fs::write(folder.path().join("system.pem"), BASE64.decode(pem.as_bytes()).unwrap()).unwrap();
+    let run = run_in(folder.path(), &metadata, &[]);
+    run.failed(&["[tls-unknown-ca]; next: ", "; the pointer config is unchanged"]);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
+}
+
+/// One that gives configs and cannot attest is not waited for without end: Ignition would not wait.
+#[test]
+fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
+    let (gateway, metadata) = site(Some(LONG), |path, _| {
+        (path == CHALLENGE).then(|| Some((500, String::new(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    run.failed(&["[gateway-failing]", "its configs can be had all the same"]);
+    assert!(
+        (Duration::from_secs(20)..Duration::from_secs(50)).contains(&run.took),
+        "{:?}",
+        run.took
+    );
+    let last = gateway.told.lock().unwrap().last().cloned().unwrap();
+    assert_eq!(last, ("/config/worker".to_owned(), json!({"HEAD": null})));
 }
 
 #[test]

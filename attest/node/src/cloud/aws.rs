@@ -1,5 +1,6 @@
 //! Amazon EC2: the Instance Metadata Service, version 2 only. Version 1, which answers without a session token, is never spoken.
 
+use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
 use attest::aws::identity_document::IMDS_PATH;
@@ -17,8 +18,10 @@ use super::sigv4::{self, Scope};
 use super::{CloudError, Metadata};
 
 const TOKEN: &str = "/latest/api/token";
-/// How long a session lasts: the longest that there is (six hours), and longer than the longest run (`--hold` and `--deadline`).
+/// How long a session lasts: the longest that there is (six hours), after which another is begun: a gateway may be waited for longer.
 const TOKEN_TTL: (&str, &str) = ("X-aws-ec2-metadata-token-ttl-seconds", "21600");
+/// What IMDS answers then.
+const SESSION_OVER: u16 = 401;
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
 /// Where Ignition reads its config.
 const USER_DATA: &str = "/2019-10-01/user-data";
@@ -54,7 +57,7 @@ pub(super) const fn recognise() -> Ask<'static> {
 /// A session of IMDSv2.
 pub struct Session<'a> {
     metadata: &'a Metadata,
-    token: Zeroizing<String>,
+    token: RefCell<Zeroizing<String>>,
 }
 
 /// Credentials of the instance profile's role.
@@ -80,8 +83,10 @@ impl<'a> Session<'a> {
     /// # Errors
     /// [`CloudError`]; [`CloudError::Refused`] if the instance's metadata options turn IMDS off.
     pub fn open(metadata: &'a Metadata, deadline: Deadline) -> Result<Self, CloudError> {
-        let token = metadata.ask(PUT_TOKEN, deadline)?.word("session token", TOKEN_LIMIT_BYTES)?;
-        Ok(Self { metadata, token })
+        Ok(Self {
+            metadata,
+            token: RefCell::new(begin(metadata, deadline)?),
+        })
     }
 
     /// The instance's user data; `None` if it has none.
@@ -157,14 +162,33 @@ impl<'a> Session<'a> {
     }
 
     fn get(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<Answer, CloudError> {
-        self.metadata
-            .ask(Ask::get(path, &[(TOKEN_HEADER, &self.token)], limit_bytes), deadline)
+        self.within(deadline, |token| {
+            self.metadata.ask(Ask::get(path, &[(TOKEN_HEADER, token)], limit_bytes), deadline)
+        })
+    }
+
+    /// Asks; in another session, once, if this one is over.
+    fn within<T>(&self, deadline: Deadline, ask: impl Fn(&str) -> Result<T, CloudError>) -> Result<T, CloudError> {
+        let answer = ask(&self.token.borrow());
+        match answer {
+            Err(CloudError::Refused { status: SESSION_OVER, .. }) => {
+                self.token.replace(begin(self.metadata, deadline)?);
+                ask(&self.token.borrow())
+            }
+            answer => answer,
+        }
     }
 
     fn optional(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<Option<Answer>, CloudError> {
-        self.metadata
-            .ask_for_optional(Ask::get(path, &[(TOKEN_HEADER, &self.token)], limit_bytes), deadline)
+        self.within(deadline, |token| {
+            self.metadata
+                .ask_for_optional(Ask::get(path, &[(TOKEN_HEADER, token)], limit_bytes), deadline)
+        })
     }
+}
+
+fn begin(metadata: &Metadata, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
+    metadata.ask(PUT_TOKEN, deadline)?.word("session token", TOKEN_LIMIT_BYTES)
 }
 
 /// The one request to STS that gateways accept: see [`attest::aws::sts`].

@@ -27,6 +27,9 @@ pub enum GatewayError {
         /// HTTP status.
         status: u16,
     },
+    /// It fails like this, and has configs all the same.
+    #[error("{0}; its configs can be had all the same, so that Ignition would not wait")]
+    BesideConfigs(Box<GatewayError>),
     /// It told this node to come again for as long as the pool has nodes wait.
     #[error("{url} has told this node to come again for {seconds} s ({attempts} attempts)")]
     Held {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use attest::SpkiSha256;
-use attest::protocol::{DISCOVERY_PATH, Problem};
-use reqwest::header::RETRY_AFTER;
+use attest::protocol::{CONFIG_PREFIX, DISCOVERY_PATH, Problem};
+use reqwest::header::{ACCEPT, RETRY_AFTER};
 use reqwest::{RequestBuilder, StatusCode};
 use zeroize::Zeroizing;
 
@@ -27,6 +27,11 @@ pub(super) const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 const CONFIG_LIMIT: Duration = Duration::from_secs(120);
 /// Longest `Retry-After` that is heeded, seconds: what comes back sooner than that does no harm.
 const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
+/// How much longer than the time for its own work a node asks a server whose configs can be had and whose attestation cannot: by default for ten
+/// minutes, since a gateway may be so busy.
+const PARTIAL_OUTAGE_PARTS: u32 = 10;
+/// The slowest that a body is sent, bytes a second: the gateway waits as long for one.
+const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
 /// What the `type` of a gateway's problem documents begins with.
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 
@@ -46,6 +51,17 @@ pub(super) const CONFIG: Bounds = Bounds {
     time: CONFIG_LIMIT,
 };
 
+impl Bounds {
+    /// For a request with a body of so many bytes.
+    pub(super) fn with_body(self, bytes: usize) -> Self {
+        let seconds = u64::try_from(bytes).unwrap_or(u64::MAX) / SLOWEST_BODY_BYTES_PER_SECOND;
+        Self {
+            time: self.time + Duration::from_secs(seconds),
+            ..self
+        }
+    }
+}
+
 /// An answer that was read to its end.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -59,6 +75,8 @@ pub(super) struct Answer {
 pub(super) enum Lost {
     /// Another attempt may bring one.
     Perhaps(String),
+    /// A certificate that is refused: another one may come, or the dates of this one have their time.
+    Refused(TlsProblem),
     /// None will.
     Surely(GatewayError),
 }
@@ -100,9 +118,8 @@ impl Gateway<'_> {
                     self.patience.iter().for_each(|patience| patience.answered(Instant::now()));
                     return Ok(answer);
                 }
-                Err(Lost::Surely(GatewayError::Tls(problem))) if self.patience.is_some() && may_pass(url, &problem) => {
-                    GatewayError::Tls(problem)
-                }
+                Err(Lost::Refused(problem)) if self.patience.is_some() => GatewayError::Tls(problem),
+                Err(Lost::Refused(problem)) => return Err(GatewayError::Tls(problem)),
                 Err(Lost::Surely(error)) => return Err(error),
                 Err(Lost::Perhaps(error)) => GatewayError::Unreachable {
                     url: url.to_owned(),
@@ -110,12 +127,40 @@ impl Gateway<'_> {
                     error,
                 },
             };
-            let asked_long = self.patience.is_some_and(|patience| began.elapsed() >= patience.silence());
-            if asked_long && discovers(url) && matches!(failed, GatewayError::Failing { .. }) {
-                return Err(failed);
-            }
+            let failed = match endless && self.is_to_ask_for_configs(url, &failed, began.elapsed()) {
+                true => self.beside_configs(failed)?,
+                false => failed,
+            };
             self.pause_after(failed, &mut backoff, endless)?;
         }
+    }
+
+    /// Whether it is time to find out if this fails and the configs do not. Ignition would then get what a stranger gets, and this node waits in
+    /// vain: soon where nothing is known of the server yet, late where a gateway may only be busy.
+    fn is_to_ask_for_configs(&self, url: &str, failed: &GatewayError, asked: Duration) -> bool {
+        let Some(patience) = self.patience else { return false };
+        let after = match failed {
+            GatewayError::Failing { .. } if discovers(url) => patience.silence(),
+            GatewayError::Failing { .. } | GatewayError::Unreachable { .. } => patience.silence() * PARTIAL_OUTAGE_PARTS,
+            _ => return false,
+        };
+        asked >= after
+    }
+
+    /// The failure, if the server has no configs either.
+    fn beside_configs(&self, failed: GatewayError) -> Result<GatewayError, GatewayError> {
+        match self.pool.is_some_and(|pool| self.gives_configs(pool)) {
+            true => Err(GatewayError::BesideConfigs(Box::new(failed))),
+            false => Ok(failed),
+        }
+    }
+
+    /// Whether a request for the pool's config is answered with something else than an error of the server's.
+    fn gives_configs(&self, pool: &str) -> bool {
+        let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
+        let request = self.http.client.head(&url).header(ACCEPT, "*/*");
+        self.attempt(&url, ANSWER, request)
+            .is_ok_and(|answer| !answer.status.is_server_error())
     }
 
     /// Makes the pause after an attempt that failed, and says so; gives the failure back if it was the last one.
@@ -168,7 +213,7 @@ impl Gateway<'_> {
         }
     }
 
-    pub(super) fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<Answer, Lost> {
+    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<Answer, Lost> {
         let limit = self.deadline.get().remaining().min(bounds.time);
         if let Some(identity) = &self.http.identity {
             identity.begin();
@@ -178,7 +223,12 @@ impl Gateway<'_> {
         };
         runtime.block_on(async {
             let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
-                Some(refused) => Lost::Surely(GatewayError::Tls(self.http.trust.explain(refused))),
+                Some(refused) => match self.http.trust.explain(refused) {
+                    // Ignition gets there, with what it is about to show.
+                    (problem, true) => Lost::Surely(GatewayError::Tls(problem)),
+                    // Nor does Ignition: it asks again for ever, and so may this node.
+                    (problem, false) => Lost::Refused(problem),
+                },
                 None => Lost::Perhaps(printable(&chain(&error))),
             };
             let mut response = request.timeout(limit).send().await.map_err(lost)?;
@@ -215,12 +265,6 @@ fn is_told_to_come_again(answer: &Answer) -> bool {
 /// Whether a request is that for what the server is: nothing is known of it yet.
 fn discovers(url: &str) -> bool {
     url.contains(&format!("{DISCOVERY_PATH}?"))
-}
-
-/// Whether a server's certificate that is refused may be accepted later: its dates have their time, or this node's clock; and a gateway's can be
-/// replaced. A server that may be no gateway at all is not waited for, since Ignition may trust it otherwise than this program.
-fn may_pass(url: &str, problem: &TlsProblem) -> bool {
-    matches!(problem.code(), "tls-not-yet-valid" | "tls-expired") || !discovers(url)
 }
 
 /// The problem document in an answer, if it has one.

@@ -16,7 +16,7 @@ use attest::protocol::{
 };
 use attest::{Kind, SpkiSha256};
 use reqwest::StatusCode;
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -27,6 +27,7 @@ pub use self::http::Http;
 pub(crate) use self::http::chain;
 use crate::deadline::Deadline;
 use crate::patience::Patience;
+use crate::pointer::Source;
 
 /// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable"];
@@ -45,6 +46,8 @@ pub enum Discovered {
 pub struct Gateway<'http> {
     http: &'http Http,
     base: &'http str,
+    /// The pool whose config the node wants, if it waits for that.
+    pool: Option<&'http str>,
     deadline: Cell<Deadline>,
     patience: Option<&'http Patience>,
 }
@@ -56,17 +59,19 @@ impl<'http> Gateway<'http> {
         Self {
             http,
             base,
+            pool: None,
             deadline: Cell::new(deadline),
             patience: None,
         }
     }
 
-    /// The same, waited for while it does not answer, and if it says "come again".
+    /// The gateway of a source, waited for while it does not answer, and if it says "come again".
     #[must_use]
-    pub const fn patiently(http: &'http Http, base: &'http str, deadline: Deadline, patience: &'http Patience) -> Self {
+    pub const fn patiently(http: &'http Http, source: &'http Source, deadline: Deadline, patience: &'http Patience) -> Self {
         Self {
             http,
-            base,
+            base: source.base.as_str(),
+            pool: Some(source.pool.as_str()),
             deadline: Cell::new(deadline),
             patience: Some(patience),
         }
@@ -97,16 +102,9 @@ impl<'http> Gateway<'http> {
     pub fn discover(&self, pool: &str) -> Result<Discovered, GatewayError> {
         // A pool's name needs no escaping; a gateway of an earlier release does not look at it.
         let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}"));
-        let answer = loop {
-            match self.exchange(&url, ANSWER, &[], || self.http.client.get(&url)) {
-                // Errors for this path only: nothing that a node would have to wait for, since its config is there.
-                Err(error @ GatewayError::Failing { .. }) if self.waits_without_end() => {
-                    if self.gives_configs(pool) {
-                        return Ok(Discovered::Other(format!("{error}, and has configs all the same")));
-                    }
-                }
-                answer => break answer?,
-            }
+        let answer = match self.exchange(&url, ANSWER, &[], || self.http.client.get(&url)) {
+            Err(error @ GatewayError::BesideConfigs(_)) => return Ok(Discovered::Other(error.to_string())),
+            answer => answer?,
         };
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
@@ -192,19 +190,6 @@ impl<'http> Gateway<'http> {
         self.exchange(&url, ANSWER, &[], request).map(drop)
     }
 
-    /// Whether a request for the pool's config is answered with something else than an error of the server's.
-    fn gives_configs(&self, pool: &str) -> bool {
-        let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
-        let request = self.http.client.head(&url).header(ACCEPT, "*/*");
-        self.attempt(&url, ANSWER, request)
-            .is_ok_and(|answer| !answer.status.is_server_error())
-    }
-
-    /// Whether the failure that was the last one was not, for an administrator's limit or the pool's.
-    fn waits_without_end(&self) -> bool {
-        self.patience.is_some_and(|patience| patience.holds() && !patience.gave_up())
-    }
-
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
@@ -215,8 +200,13 @@ impl<'http> Gateway<'http> {
         spent: &[&str],
         request: &Q,
     ) -> Result<(A, Option<SpkiSha256>), GatewayError> {
-        let answer = self.exchange(url, ANSWER, spent, || self.http.client.post(url).json(request))?;
         let garbage = |what: String| GatewayError::Answer { url: url.to_owned(), what };
+        let body = serde_json::to_vec(request).map_err(|error| GatewayError::Client(error.to_string()))?;
+        let bounds = ANSWER.with_body(body.len());
+        let answer = self.exchange(url, bounds, spent, || {
+            let post = self.http.client.post(url).header(CONTENT_TYPE, "application/json");
+            post.body(body.clone())
+        })?;
         if answer.status == StatusCode::OK {
             // The message of serde_json may hold parts of the body, and the body may hold a ticket.
             let response = serde_json::from_slice(&answer.body).map_err(|error| {

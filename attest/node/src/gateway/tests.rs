@@ -54,12 +54,14 @@ fn server(ca: &Ca, names: &[&str], validity: (i32, i32), answers: Vec<Option<Str
     (params.not_before, params.not_after) = (date_time_ymd(validity.0, 1, 1), date_time_ymd(validity.1, 1, 1));
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &ca.issuer).unwrap().der().clone();
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![certificate.clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
         .unwrap();
+    // As proxies and Go's servers do: whoever offers h2 gets it.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());

@@ -100,7 +100,15 @@ impl TlsProblem {
 pub struct Trust {
     verifier: Arc<WebPkiServerVerifier>,
     subjects: String,
-    refused: Arc<Mutex<Option<CertificateDer<'static>>>>,
+    refused: Arc<Mutex<Option<Refused>>>,
+}
+
+/// A certificate that was refused.
+#[derive(Debug)]
+struct Refused {
+    certificate: CertificateDer<'static>,
+    /// Whether those trust it whom this system trusts: Ignition does, beside the CAs of the pointer.
+    by_the_system: bool,
 }
 
 impl Trust {
@@ -142,15 +150,24 @@ impl Trust {
             Some(identity) => builder.with_client_cert_resolver(Arc::<Identity>::clone(identity)),
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // What the gateway speaks, and all that this client does: it panics where a server takes h2.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.resumption = Resumption::disabled();
         Ok(config)
     }
 
-    /// Says what was wrong with the certificate that was refused last.
-    pub(super) fn explain(&self, error: &CertificateError) -> TlsProblem {
+    /// Says what was wrong with the certificate that was refused last, and whether Ignition would take it all the same.
+    pub(super) fn explain(&self, error: &CertificateError) -> (TlsProblem, bool) {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let certificate = refused.as_ref().map(Described::of).unwrap_or_default();
+        let by_the_system = refused.as_ref().is_some_and(|refused| refused.by_the_system);
+        (
+            self.problem(error, refused.as_ref().map(|refused| &refused.certificate)),
+            by_the_system,
+        )
+    }
+
+    fn problem(&self, error: &CertificateError, refused: Option<&CertificateDer<'_>>) -> TlsProblem {
+        let certificate = refused.map(Described::of).unwrap_or_default();
         let Described {
             subject,
             issuer,
@@ -214,7 +231,17 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 #[derive(Debug)]
 struct Remembering {
     verifier: Arc<WebPkiServerVerifier>,
-    refused: Arc<Mutex<Option<CertificateDer<'static>>>>,
+    refused: Arc<Mutex<Option<Refused>>>,
+}
+
+/// Those whom this system trusts, as Ignition finds them: by the variables and in the files that Go's and OpenSSL's programs look at. `None` if
+/// there are none, as in most initramfs.
+fn system() -> Option<Arc<WebPkiServerVerifier>> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .ok()
 }
 
 impl ServerCertVerifier for Remembering {
@@ -229,7 +256,13 @@ impl ServerCertVerifier for Remembering {
         self.verifier
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
             .inspect_err(|_| {
-                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(end_entity.clone().into_owned());
+                let accepts = |system: Arc<WebPkiServerVerifier>| {
+                    system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+                };
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
+                    certificate: end_entity.clone().into_owned(),
+                    by_the_system: system().is_some_and(|system| accepts(system).is_ok()),
+                });
             })
     }
 

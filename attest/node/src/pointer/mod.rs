@@ -6,6 +6,7 @@
 pub mod authorities;
 pub(crate) mod data_url;
 pub mod platform;
+mod proxy;
 pub mod source;
 pub mod write;
 
@@ -160,12 +161,8 @@ impl Pointer {
     /// program does not use.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
-        let proxy = self.config.pointer("/ignition/proxy").and_then(Value::as_object);
-        if proxy.is_some_and(|proxy| {
-            ["httpProxy", "httpsProxy"]
-                .iter()
-                .any(|name| proxy.get(*name).is_some_and(|url| !url.is_null()))
-        }) {
+        let proxy = self.config.pointer("/ignition/proxy").map(proxy::Proxy::read).unwrap_or_default();
+        if self.sources().iter().any(|source| proxy.is_for(&source.base)) {
             return Some(Duration::ZERO);
         }
         let total = self.config.pointer("/ignition/timeouts/httpTotal").and_then(Value::as_u64);
@@ -365,7 +362,8 @@ mod tests {
     }
 
     fn check_wait(members: &str, expect: Option<u64>) {
-        let pointer = Pointer::parse(format!(r#"{{"ignition":{{"version":"3.4.0"{members}}}}}"#).as_bytes()).unwrap();
+        let sources = r#""config":{"merge":[{"source":"https://api-int.example:22623/config/worker"}]}"#;
+        let pointer = Pointer::parse(format!(r#"{{"ignition":{{"version":"3.4.0",{sources}{members}}}}}"#).as_bytes()).unwrap();
         assert_eq!(pointer.wait(), expect.map(Duration::from_secs), "{members}");
     }
 
@@ -380,7 +378,11 @@ mod tests {
             r#","proxy":{"httpsProxy":"https://proxy.example"},"timeouts":{"httpTotal":90}"#,
             Some(0),
         );
-        check_wait(r#","proxy":{"httpProxy":"http://proxy.example"}"#, Some(0));
+        check_wait(r#","proxy":{"httpProxy":"http://proxy.example"}"#, None);
+        check_wait(
+            r#","proxy":{"httpsProxy":"http://proxy.example","noProxy":["api-int.example"]}"#,
+            None,
+        );
     }
 
     fn check_ticket(before: &Value, place: Place, after: &Value) {

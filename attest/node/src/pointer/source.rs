@@ -40,7 +40,9 @@ pub(crate) fn gateway_of(source: &str) -> Option<(String, String)> {
     if url.scheme() != "https" || !url.username().is_empty() || url.password().is_some() {
         return None;
     }
-    let (rest, pool) = url.path().rsplit_once('/')?;
+    // One at the end does not matter to the gateway, nor to a Machine Config Server.
+    let path = url.path();
+    let (rest, pool) = path.strip_suffix('/').unwrap_or(path).rsplit_once('/')?;
     let prefix = rest.strip_suffix("/config")?.to_owned();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if pool.is_empty() || pool.len() > POOL_LIMIT_BYTES || !pool.bytes().all(plain) {
@@ -111,6 +113,11 @@ mod tests {
         );
         check_gateway("http://api-int.example:22624/config/worker", None);
         check_gateway("https://user:secret@api-int.example/config/worker", None);
+        check_gateway(
+            "https://api-int.example/config/worker/",
+            Some(("https://api-int.example", "worker")),
+        );
+        check_gateway("https://api-int.example/config/worker//", None);
         check_gateway("https://api-int.example/config/", None);
         check_gateway("https://api-int.example/config", None);
         check_gateway("https://api-int.example/other/worker", None);

@@ -168,10 +168,18 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
         ..Basis::default()
     });
     refusal.reason = "x".repeat(1024 * 1024);
+    let mut lines = Vec::new();
     for number in 0..40 {
         refusal.id = format!("{number:032x}");
-        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+        let recorded = running.journal.record(&refusal, Vec::new(), ()).await.unwrap();
+        lines.extend(recorded.line().map(str::to_owned));
     }
+    // Who is counted is told no record.
+    let records = gateway.records();
+    let written = records.iter().filter(|record| record["decision"] == "challenge");
+    let written: Vec<&str> = written.map(|record| record["id"].as_str().unwrap()).collect();
+    assert_eq!(lines, written);
+    assert!(!lines.is_empty() && lines.len() < 40, "{lines:?}");
     let bytes = || fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len();
     assert!(bytes() < 10_000_000, "{} bytes", bytes());
     for _ in 0..5 {

@@ -245,7 +245,7 @@ const EARNED: [(&str, &str, &str); 15] = [
     ("gateway/src/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),
     ("gateway/src/kubelet/member.rs", "pub struct Member {\n", "    verified:"),
     ("gateway/src/policy/mod.rs", "pub struct Grant {\n", "    pool:"),
-    ("gateway/src/audit/journal.rs", "pub struct Recorded<T>(", "T);"),
+    ("gateway/src/audit/journal.rs", "pub struct Recorded<T> {\n", "    outcome:"),
 ];
 
 #[test]
@@ -271,7 +271,7 @@ fn what_must_be_earned_is_made_in_one_place() {
         ("gateway/src", "Ok(Verified {", "gateway/src/kubelet/verify.rs"),
         ("gateway/src", "Ok(Member {", "gateway/src/kubelet/member.rs"),
         ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
-        ("gateway/src", "Ok(Recorded(", "gateway/src/audit/journal.rs"),
+        ("gateway/src", "Ok(Recorded {", "gateway/src/audit/journal.rs"),
     ];
     for (folder, made, maker) in makers {
         let found: Vec<PathBuf> = rust_files(folder).into_iter().filter(|path| code(path).contains(made)).collect();

@@ -5,7 +5,7 @@
 mod support;
 
 use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
 
 /// What discovery says about a pool.
 async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
@@ -61,6 +61,70 @@ async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
         given_up(&gateway, HELD_TOO_LONG, Some(&bearer(&token))).await.is_empty(),
         "it has got what it wanted"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
+    let gateway = Gateway::start();
+    // Refused for a challenge, for evidence, and for what is not looked at.
+    let (stranger, known) = (tpm(), tpm());
+    gateway.endorse(&known, &[]);
+    let challenge = gateway.challenge(&known, None);
+    let mut unread = gateway.answer(next_boot(&known), &challenge);
+    unread.challenge.insert(0, 'A');
+    let forged = gateway.answer(next_boot(&known), &challenge);
+    let refusals = [
+        gateway.post("/v1/attest/challenge", &challenge_request(&stranger, POOL)).await,
+        gateway.post("/v1/attest/evidence", &forged).await,
+        gateway.post("/v1/attest/evidence", &unread).await,
+    ];
+    for (index, (refusal, code)) in refusals
+        .iter()
+        .zip(["ek-not-endorsed", "quote-signature", "challenge-invalid"])
+        .enumerate()
+    {
+        refusal.refused(403, code);
+        let id = refusal.problem().decision.unwrap();
+        assert_eq!(
+            (&gateway.records()[index]["id"], &gateway.records()[index]["code"]),
+            (&id.as_str().into(), &code.into())
+        );
+        assert!(given_up(&gateway, &format!("{code} {id}"), None).await.is_empty(), "it is no alert");
+        assert_eq!(
+            gateway.records().pop().unwrap()["not_attested"],
+            serde_json::json!({ "code": code, "decision": id })
+        );
+        let end = format!("nothing shown; this node says it was refused: {code} (decision {id})");
+        gateway.line(|line| line.contains("SERVED pre-approved") && line.ends_with(&end));
+    }
+    // What is no refusal of an attestation has none; nor what is not recorded.
+    let malformed = gateway.post("/v1/attest/challenge", &serde_json::json!({})).await;
+    assert_eq!(
+        (malformed.code().as_str(), malformed.problem().decision),
+        ("malformed-request", None)
+    );
+    let unknown = gateway.post("/v1/attest/challenge", &challenge_request(&known, "nowhere")).await;
+    assert_eq!((unknown.code().as_str(), unknown.problem().decision), ("pool-unknown", None));
+    // What a node says is its word. `audit` compares it, and finds fault with nobody.
+    let (first, other) = (gateway.records()[0]["id"].clone(), gateway.records().pop().unwrap()["id"].clone());
+    for (code, id) in [("quote-signature", &first), ("ek-not-endorsed", &other)] {
+        given_up(&gateway, &format!("{code} {}", id.as_str().unwrap()), None).await;
+    }
+    given_up(&gateway, &format!("ek-not-endorsed {}", "0".repeat(32)), None).await;
+    let table = gateway.command(&["audit"]);
+    assert!(table.contains("0 different"), "{table}");
+    let notes: Vec<&str> = table.lines().filter(|line| line.contains("the node says")).collect();
+    assert_eq!(notes.len(), 2, "{table}");
+    assert!(
+        notes[0].contains("which is ek-not-endorsed") && notes[1].contains("which is no refused attestation"),
+        "{table}"
+    );
+    // A refused fetch says it, too.
+    gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
+    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    given_up(&gateway, "ek-not-endorsed", None).await;
+    gateway.line(|line| line.contains("REFUSED config") && line.ends_with("; this node says it was refused: ek-not-endorsed"));
+    assert!(table.contains("0 different"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,7 @@ pub(super) async fn post(
         digests: Some(Digests::of_request(&request)),
         ..Basis::default()
     });
-    super::answer(gateway.record(&record, Vec::new(), refusal).await)
+    super::answer(gateway.record(&record, Vec::new(), Err(refusal)).await)
 }
 
 async fn issue(

@@ -17,7 +17,7 @@ use super::kubelet::{self, Kept};
 use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::admission::Wrong;
-use crate::audit::{Decision, Record, Shown, Verdict, served_for};
+use crate::audit::{Decision, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use crate::ignition::SpecVersion;
 use crate::kubelet::Presented;
 use crate::policy::{ConfigSet, Earns, Grant};
@@ -58,7 +58,8 @@ pub(super) async fn get(
     };
     let decided = decide(&gateway, &pool, &asked, &mut record, &mut kept).await;
     let decided = decided.and_then(|config| awaited.give().map(|()| config));
-    record.alerts.extend(less_than_due(&headers, &record));
+    record.not_attested = not_attested(&headers);
+    record.alerts.extend(less_than_due(&record));
     let outcome = match decided {
         Ok(config) => {
             record.verdict = Verdict::Served;
@@ -85,9 +86,15 @@ pub(super) async fn get(
     }
 }
 
-/// What is to be said of a node that gets less than it could have earned. It is what the node says: anybody can.
-fn less_than_due(headers: &HeaderMap, record: &Record) -> Option<String> {
-    let code = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
+/// Why the node says that it has not attested. Anybody can say it.
+fn not_attested(headers: &HeaderMap) -> Option<NotAttested> {
+    let said = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
+    NotAttested::read(said, |code| WAITED.contains(&code) || problem::is_code(code))
+}
+
+/// What is to be said of a node that gets less than it could have earned, and was not refused.
+fn less_than_due(record: &Record) -> Option<String> {
+    let code = record.not_attested.as_ref()?.code.as_str();
     let why = match code {
         HELD_TOO_LONG => "it wanted to attest, and this gateway has told it to come again for longer than the pool has nodes wait",
         GATEWAY_UNREACHABLE => "it wanted to attest, and has not reached this gateway for as long as its administrator has it wait",

@@ -50,7 +50,7 @@ pub(super) async fn post(
             record.shown = Shown::Unreadable;
             record.user_agent = super::user_agent(&headers);
             super::refuse(&mut record, &refusal);
-            return super::answer(gateway.record(&record, Vec::new(), refusal).await);
+            return super::answer(gateway.record(&record, Vec::new(), Err(refusal)).await);
         }
     };
     let pool = match gateway.pool(&opened.peek().pool) {
@@ -78,7 +78,7 @@ pub(super) async fn post(
             }
             super::refuse(&mut record, &refusal);
             record.basis = Some(by_digest(&request.evidence));
-            return super::answer(gateway.record(&record, Vec::new(), refusal).await);
+            return super::answer(gateway.record(&record, Vec::new(), Err(refusal)).await);
         }
     };
     let mut made = Made {
@@ -96,7 +96,7 @@ pub(super) async fn post(
     let decided = decide(&gateway, &asked, &mut record, &mut made).await;
     let decided = decided.and_then(|earned| awaited.give().map(|()| earned));
     let outcome = match decided.and_then(|earned| earned.ticket(&gateway, &mut record, now)) {
-        Ok(response) => response,
+        Ok(response) => Ok(response),
         Err(refusal) => {
             // Also the instance: it belongs to nobody again, if it did not before.
             gateway.give_back(&mut record).await;
@@ -106,7 +106,7 @@ pub(super) async fn post(
             }
             super::refuse(&mut record, &refusal);
             record.known = is_known(&gateway, &record).await;
-            refusal.into_response()
+            Err(refusal)
         }
     };
     let Made {

@@ -287,10 +287,15 @@ fn refuse(record: &mut Record, refusal: &Refusal) {
     record.grants = None;
 }
 
-/// The answer to a recorded decision; 503 if it could not be recorded.
-fn answer<T: IntoResponse>(recorded: Result<Recorded<T>, JournalError>) -> Response {
-    match recorded {
-        Ok(recorded) => recorded.into_inner().into_response(),
-        Err(error) => Refusal::because(&error).into_response(),
+/// The answer to a recorded decision about an attestation, of which a refusal says which record it is; 503 if it could not be recorded.
+fn answer(recorded: Result<Recorded<Result<Response, Refusal>>, JournalError>) -> Response {
+    let recorded = match recorded {
+        Ok(recorded) => recorded,
+        Err(error) => return Refusal::because(&error).into_response(),
+    };
+    let line = recorded.line().map(str::to_owned);
+    match recorded.into_inner() {
+        Ok(response) => response,
+        Err(refusal) => refusal.recorded_as(line),
     }
 }

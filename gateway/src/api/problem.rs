@@ -73,6 +73,12 @@ const REASON_LIMIT_CHARACTERS: usize = 4096;
 /// evidence.
 const BY_REQUEST: [&str; 2] = ["challenge-expired", "malformed-request"];
 
+/// Whether a refusal can have this code.
+#[must_use]
+pub fn is_code(code: &str) -> bool {
+    CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
+}
+
 /// What a refusal with this code comes from; also for records of before they said it.
 #[must_use]
 pub fn decided_by(code: &str) -> DecidedBy {
@@ -400,6 +406,13 @@ impl From<TokenError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        self.recorded_as(None)
+    }
+}
+
+impl Refusal {
+    /// The answer, which says by which record of the attestation log it was refused, if there is one.
+    pub(super) fn recorded_as(self, decision: Option<String>) -> Response {
         let next_step = self.next_step().to_owned();
         let Self { status, advice, told, .. } = self;
         let problem = Problem {
@@ -409,7 +422,7 @@ impl IntoResponse for Refusal {
             code: advice.code.to_owned(),
             detail: Some(told),
             next_step,
-            decision: None,
+            decision,
         };
         let Ok(body) = serde_json::to_vec(&problem) else {
             return empty_503();

@@ -11,7 +11,7 @@ use super::blobs::{BlobError, Blobs};
 use super::counted::{self, Recording, Strangers};
 use super::log_file::LogFile;
 use super::reason::late;
-use super::record::{Decision, Line, Record, Shown, Verdict};
+use super::record::{Decision, Line, NotAttested, Record, Shown, Verdict};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
@@ -47,12 +47,21 @@ pub enum JournalError {
 
 /// Proof that a decision is on disk. Only [`Journal::record`] makes one.
 #[derive(Debug)]
-pub struct Recorded<T>(T);
+pub struct Recorded<T> {
+    outcome: T,
+    line: Option<String>,
+}
 
 impl<T> Recorded<T> {
     /// What was decided.
     pub fn into_inner(self) -> T {
-        self.0
+        self.outcome
+    }
+
+    /// The decision's id, if it has a line of its own: it was not counted with others.
+    #[must_use]
+    pub fn line(&self) -> Option<&str> {
+        self.line.as_deref()
     }
 }
 
@@ -162,10 +171,11 @@ impl Journal {
             .iter()
             .map(|(_, content)| content.len())
             .fold(line.len(), usize::saturating_add);
-        match self.strangers.admit(record, bytes) {
+        let line = match self.strangers.admit(record, bytes) {
             Recording::OneByOne => {
                 self.append(line, blobs).await?;
                 show(record);
+                Some(record.id.clone())
             }
             Recording::Counted { of, announced } => {
                 if !announced {
@@ -175,10 +185,11 @@ impl Journal {
                     self.strangers.announced(of);
                 }
                 self.metrics.decision_counted();
+                None
             }
-        }
+        };
         self.metrics.decided(record);
-        Ok(Recorded(outcome))
+        Ok(Recorded { outcome, line })
     }
 
     /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.
@@ -313,6 +324,7 @@ fn show(record: &Record) {
     let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
     let (pool, reason) = (printable(pool), printable(reason));
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
+    let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
     match (verdict, decision) {
         (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
@@ -324,11 +336,11 @@ fn show(record: &Record) {
                 Shown::Kubelet => format!("client certificate of {who}"),
                 _ => "nothing shown".to_owned(),
             };
-            tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}");
+            tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}{said}");
         }
         (Verdict::Refused, Decision::Config) => {
             let code = code.as_deref().unwrap_or_default();
-            tracing::warn!(target: "attestation", "REFUSED config, pool={pool} peer={peer} code={code}: {reason}");
+            tracing::warn!(target: "attestation", "REFUSED config, pool={pool} peer={peer} code={code}: {reason}{said}");
         }
         (Verdict::Refused, _) => {
             let code = code.as_deref().unwrap_or_default();

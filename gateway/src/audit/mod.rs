@@ -20,5 +20,7 @@ pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};
-pub use record::{Basis, CloudBasis, DecidedBy, Decision, Record, RecordedAnswer, Shown, TicketTerms, Verdict, decision_id};
+pub use record::{
+    Basis, CloudBasis, DecidedBy, Decision, NotAttested, Record, RecordedAnswer, Shown, TicketTerms, Verdict, WAITED, decision_id,
+};
 pub use replay::{ReplayError, replay, replay_kubelet};

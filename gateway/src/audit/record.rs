@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest::azure::AzureCloud;
-use attest::protocol::{ChallengeRequest, Evidence, HexDigest};
+use attest::protocol::{ChallengeRequest, Evidence, GATEWAY_UNREACHABLE, HELD_TOO_LONG, HexDigest, TICKET_UNDELIVERABLE};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ use crate::store::{Pending, Replacement, StoreMark};
 
 /// The schema's version.
 const VERSION: u32 = 1;
+/// Bytes of a decision's id, which is hexadecimal.
+const ID_BYTES: usize = 16;
 
 /// What was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +156,9 @@ pub struct Record {
     /// Of a line that says so: which store was accepted in place of which.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_store: Option<Replacement>,
+    /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_attested: Option<NotAttested>,
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
@@ -178,7 +183,7 @@ pub struct Record {
 /// A new decision's id: 128 random bits. `None` if the system's random generator fails.
 #[must_use]
 pub fn decision_id() -> Option<String> {
-    let mut id = [0; 16];
+    let mut id = [0; ID_BYTES];
     aws_lc_rs::rand::fill(&mut id).ok()?;
     Some(data_encoding::HEXLOWER.encode(&id))
 }
@@ -234,6 +239,7 @@ impl Record {
             late_seconds: None,
             counted: None,
             accepted_store: None,
+            not_attested: None,
             user_agent: None,
             pointer_authorities: None,
             alerts: Vec::new(),
@@ -253,6 +259,44 @@ pub(super) struct Line<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<StoreMark>,
 }
+
+/// What a node says of why it has not attested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NotAttested {
+    /// A stable code.
+    pub code: String,
+    /// The id of the decision by which it was refused, if it says one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+}
+
+impl NotAttested {
+    /// Reads what the node says: one of `codes`, and perhaps an id after a blank. What is no code says nothing; what is no id is none.
+    #[must_use]
+    pub fn read(text: &str, codes: impl Fn(&str) -> bool) -> Option<Self> {
+        let (code, decision) = text.split_once(' ').unwrap_or((text, ""));
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let is_id = decision.len() == 2 * ID_BYTES && decision.bytes().all(digit);
+        codes(code).then(|| Self {
+            code: code.to_owned(),
+            decision: is_id.then(|| decision.to_owned()),
+        })
+    }
+
+    /// What is to be said of a node that was refused; of the others there are alerts.
+    pub(super) fn said(&self) -> Option<String> {
+        let Self { code, decision } = self;
+        if WAITED.contains(&code.as_str()) {
+            return None;
+        }
+        let decision = decision.as_ref().map(|id| format!(" (decision {id})")).unwrap_or_default();
+        Some(format!("; this node says it was refused: {code}{decision}"))
+    }
+}
+
+/// Codes that no refusal has: the node has waited in vain, or could not be given a ticket.
+pub const WAITED: [&str; 3] = [HELD_TOO_LONG, GATEWAY_UNREACHABLE, TICKET_UNDELIVERABLE];
 
 /// How often and how long a ticket can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -391,4 +435,44 @@ pub struct RecordedAnswer {
     pub content_type: Option<String>,
     /// The body.
     pub body: attest::protocol::Blob,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_says_is_a_code_that_there_is_and_perhaps_an_id() {
+        let id = "0123456789abcdef".repeat(2);
+        let read = |text: &str| {
+            let said = NotAttested::read(text, |code| code == "quote-signature");
+            said.map(|said| (said.code, said.decision))
+        };
+        let says = |decision: Option<&str>| Some(("quote-signature".to_owned(), decision.map(str::to_owned)));
+        assert_eq!(read("quote-signature"), says(None));
+        assert_eq!(read(&format!("quote-signature {id}")), says(Some(&id)));
+        for no_id in [
+            String::new(),
+            id.to_uppercase(),
+            format!(" {id}"),
+            format!("{id} "),
+            format!("{id}0"),
+            format!("{id} {id}"),
+            "g".repeat(32),
+            "\u{e4}".repeat(16),
+        ] {
+            assert_eq!(read(&format!("quote-signature {no_id}")), says(None), "{no_id:?}");
+        }
+        for no_code in [
+            "",
+            " ",
+            "SECRET",
+            "quote-signatur",
+            &format!("{id} quote-signature"),
+            &format!(" quote-signature {id}"),
+        ] {
+            assert_eq!(read(no_code), None, "{no_code:?}");
+        }
+    }
 }

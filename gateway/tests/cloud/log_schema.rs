@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest::protocol::NOT_ATTESTED_HEADER;
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, UnixTime};
 use attest_gateway::audit::{Decision, Record};
@@ -64,6 +65,7 @@ async fn configs() -> Vec<Value> {
         .client
         .get(by_pointer)
         .header("user-agent", "Ignition/2.26.0")
+        .header(NOT_ATTESTED_HEADER, format!("ek-not-endorsed {}", "0".repeat(32)))
         .send()
         .await
         .unwrap();

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::{Kind, NodeIdentity, Reject};
 use attest_gateway::api::{Refusal, decided_by};
 use attest_gateway::audit::{
-    Basis, Blobs, DecidedBy, Decision, ReplayError, Shown, TicketTerms, Use, Verdict, replay, replay_kubelet, served_for, trusted_by,
+    Basis, Blobs, DecidedBy, Decision, NotAttested, ReplayError, Shown, TicketTerms, Use, Verdict, replay, replay_kubelet, served_for,
+    trusted_by,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
@@ -60,6 +61,7 @@ struct Line {
     late_seconds: Option<u64>,
     counted: Option<u64>,
     accepted_store: Option<Replacement>,
+    not_attested: Option<NotAttested>,
     claims: Option<Value>,
     basis: Option<Basis>,
 }
@@ -113,6 +115,8 @@ pub struct Reviewer<'b> {
     uses: BTreeSet<(String, u32)>,
     /// When tickets were used first that had expired by then, by what earned them.
     late: BTreeMap<String, u64>,
+    /// Attestations that were refused, and by which code.
+    refused: BTreeMap<String, String>,
     began: Option<u64>,
     latest: u64,
 }
@@ -154,6 +158,7 @@ impl<'b> Reviewer<'b> {
             earned: BTreeMap::new(),
             uses: BTreeSet::new(),
             late: BTreeMap::new(),
+            refused: BTreeMap::new(),
             began: None,
             latest: 0,
         }
@@ -195,6 +200,10 @@ impl<'b> Reviewer<'b> {
         if line.decision == Decision::Config && line.shown == Shown::Ticket {
             self.check_ticket(&line, began, &mut differences, &mut warnings);
         }
+        warnings.extend(line.not_attested.as_ref().and_then(|said| self.contradicts(said)));
+        if matches!(line.decision, Decision::Challenge | Decision::Evidence) && line.verdict == Verdict::Refused {
+            self.refused.insert(line.id.clone(), line.recorded());
+        }
         if line.decision == Decision::Evidence && line.verdict == Verdict::Trusted {
             self.earned.insert(line.id.clone(), line.earns());
         }
@@ -209,6 +218,16 @@ impl<'b> Reviewer<'b> {
             differences: differences.0,
             warnings,
         })
+    }
+
+    /// What a node says of how it was refused is its word, and decides nothing: what this log has is compared, and what it does not have may
+    /// have been rotated away.
+    fn contradicts(&self, said: &NotAttested) -> Option<String> {
+        let NotAttested { code, decision } = said;
+        let id = decision.as_ref().filter(|id| self.ids.contains(*id))?;
+        let found = self.refused.get(id).map_or("no refused attestation", String::as_str);
+        (found != code)
+            .then(|| format!("the node says, and nothing stands on it, that it was refused by {id} with {code}, which is {found}"))
     }
 
     /// A use of a ticket: by whom it was earned, for what, for how long, and how often.

@@ -6,6 +6,8 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
+//! A first boot may begin again, and gateways know this node all the same ([`claimant`]).
+//!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
 //! Ignition apply it at the next boot ([`apply`]); by the program that
 //! the initramfs has kept for the booted system ([`keep`]).
@@ -13,6 +15,7 @@
 pub mod apply;
 pub mod attestation;
 pub mod boot;
+pub mod claimant;
 pub mod cloud;
 pub mod config;
 pub mod console;

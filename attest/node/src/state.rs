@@ -4,17 +4,26 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use attest::protocol::CLAIMANT_BYTES;
-use aws_lc_rs::rand;
 use zeroize::Zeroizing;
 
+use crate::claimant::storage::Storage;
+use crate::claimant::{Claimants, Secret};
+use crate::deadline::Deadline;
 use crate::failure::Failure;
 
 /// Where that is: in memory, and lost when the machine is switched off.
 pub const FOLDER: &str = "/run/attest-node";
-/// The claimant's file.
+/// The secret's file.
 const CLAIMANT: &str = "claimant";
+/// The file that says where else the secret is.
+const PLACE: &str = "kept";
+/// The folder for another program's input.
+const INPUT: &str = "input";
+/// Longest text read from there, in bytes: a path's limit.
+const PLACE_LIMIT_BYTES: u64 = 4096;
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -30,7 +39,7 @@ impl State {
     /// A place in it for the input of another program.
     #[must_use]
     pub fn input(&self) -> PathBuf {
-        self.0.join("input")
+        self.0.join(INPUT)
     }
 
     /// Makes the folder, for its owner only, if it is not there.
@@ -44,31 +53,63 @@ impl State {
         }
     }
 
-    /// 32 random bytes, the same until the next boot: a gateway that has seen this node claim an instance of a cloud knows by them that it
-    /// is this node again, and not another process that has asked the metadata server. If they cannot be kept, they are good for this run.
-    ///
-    /// # Errors
-    /// There is no randomness.
-    pub fn claimant(&self) -> Result<Zeroizing<Vec<u8>>, Failure> {
-        if let Some(kept) = self.kept() {
-            return Ok(kept);
-        }
-        let mut fresh = Zeroizing::new(vec![0; CLAIMANT_BYTES]);
-        rand::fill(&mut fresh).map_err(|_| Failure::new("internal", "the system has no randomness", "report this message"))?;
-        let _ = self.prepare().and_then(|()| self.keep(&fresh));
-        Ok(fresh)
-    }
-
-    fn kept(&self) -> Option<Zeroizing<Vec<u8>>> {
+    /// The secret of this boot.
+    #[must_use]
+    pub fn secret(&self) -> Option<Secret> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(CLAIMANT_BYTES + 1));
         let limit = u64::try_from(CLAIMANT_BYTES).ok()?.saturating_add(1);
         let file = File::open(self.0.join(CLAIMANT)).ok()?;
         file.take(limit).read_to_end(&mut bytes).ok()?;
-        (bytes.len() == CLAIMANT_BYTES).then_some(bytes)
+        Some(Secret::of(bytes.as_slice().try_into().ok()?))
     }
 
-    fn keep(&self, claimant: &[u8]) -> io::Result<()> {
-        let path = self.0.join(CLAIMANT);
+    /// Keeps the secret of this boot. If it cannot be kept, it is good for this run.
+    pub fn set_secret(&self, secret: &Secret) {
+        let _ = self.replace(CLAIMANT, secret.bytes());
+    }
+
+    /// Where the secret is kept beyond this boot.
+    #[must_use]
+    pub fn place(&self) -> Option<Storage> {
+        let mut text = String::new();
+        let file = File::open(self.0.join(PLACE)).ok()?;
+        file.take(PLACE_LIMIT_BYTES).read_to_string(&mut text).ok()?;
+        text.parse().ok()
+    }
+
+    /// Notes where the secret is kept beyond this boot, for who is to remove it.
+    pub fn set_place(&self, place: &str) {
+        let _ = self.replace(PLACE, place.as_bytes());
+    }
+
+    /// 32 random bytes, the same until the next boot: a gateway that has seen this node claim an instance of a cloud knows by them that it
+    /// is this node again, and not another process that has asked the metadata server.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub fn claimant(&self) -> Result<Zeroizing<Vec<u8>>, Failure> {
+        let secret = Claimants::new(self.clone(), Storage::Nowhere).secret(Deadline::after(Duration::ZERO))?;
+        Ok(Zeroizing::new(secret.bytes().to_vec()))
+    }
+
+    /// Removes all that this program has put there, and the folder.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn empty(&self) -> io::Result<()> {
+        let gone = |removed: io::Result<()>| match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        gone(fs::remove_file(self.0.join(CLAIMANT)))?;
+        gone(fs::remove_file(self.0.join(PLACE)))?;
+        gone(fs::remove_dir_all(self.input()))?;
+        gone(fs::remove_dir(&self.0))
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.prepare()?;
+        let path = self.0.join(name);
         // One that was written in part.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -79,7 +120,7 @@ impl State {
             .create_new(true)
             .mode(0o600)
             .open(path)?
-            .write_all(claimant)
+            .write_all(content)
     }
 }
 
@@ -91,38 +132,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claimant_stays_the_same_until_the_folder_is_gone() {
+    fn a_secret_stays_until_the_folder_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("state");
         let state = State::new(&folder);
-        let first = state.claimant().unwrap();
-        assert_eq!(first.len(), CLAIMANT_BYTES);
-        assert_eq!(state.claimant().unwrap(), first);
+        assert!(state.secret().is_none());
+        state.set_secret(&Secret::of([7; 32]));
+        assert!(state.secret() == Some(Secret::of([7; 32])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join(CLAIMANT))), (0o700, 0o600));
-        fs::remove_dir_all(&folder).unwrap();
-        assert_ne!(state.claimant().unwrap(), first);
+        state.set_place("boot");
+        assert_eq!(state.place(), Some(Storage::Label("boot".to_owned())));
+        fs::create_dir(state.input()).unwrap();
+        state.empty().unwrap();
+        assert!(!folder.exists() && state.secret().is_none() && state.place().is_none());
+        state.empty().unwrap();
     }
 
-    fn check_replaced(kept: &[u8]) {
+    #[test]
+    fn a_secret_that_is_none_is_not_taken_for_one() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(CLAIMANT), kept).unwrap();
         let state = State::new(folder.path());
-        let claimant = state.claimant().unwrap();
-        assert_eq!(claimant.len(), CLAIMANT_BYTES);
-        assert_eq!(state.claimant().unwrap(), claimant);
+        for length in [0, 31, 33] {
+            fs::write(folder.path().join(CLAIMANT), vec![7; length]).unwrap();
+            assert!(state.secret().is_none());
+            state.set_secret(&Secret::of([8; 32]));
+            assert!(state.secret() == Some(Secret::of([8; 32])));
+        }
     }
 
     #[test]
-    fn a_claimant_that_is_none_is_replaced() {
-        check_replaced(b"");
-        check_replaced(&[7; 31]);
-        check_replaced(&[7; 33]);
-    }
-
-    #[test]
-    fn without_a_folder_a_claimant_is_good_for_one_run() {
-        let state = State::new(Path::new("/proc/nonexistent/state"));
-        assert_eq!(state.claimant().unwrap().len(), CLAIMANT_BYTES);
+    fn somebody_elses_file_is_not_removed_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("other"), "x").unwrap();
+        State::new(folder.path()).empty().unwrap_err();
+        assert!(folder.path().join("other").exists());
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use crate::claimant::storage::{self, Storage};
 use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
 use crate::deadline::Deadline;
@@ -39,6 +40,10 @@ pub struct Platform {
     pub wait: Option<Duration>,
     /// What it says of that, if it is no number of seconds.
     pub wait_not_understood: Option<String>,
+    /// Where the kernel command line has it keep what a reboot of the first boot is to find.
+    pub storage: Option<Storage>,
+    /// What it says of that, if it is none of the three.
+    pub storage_not_understood: Option<String>,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
     /// What the firmware says.
@@ -70,14 +75,24 @@ impl Platform {
     }
 
     fn new(ignition: Ignition, dmi: Dmi) -> Self {
-        let wait = wait(&ignition.told().cmdline);
+        let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
+        let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
         Self {
+            storage,
+            storage_not_understood,
             wait: wait.as_deref().and_then(seconds),
             wait_not_understood: wait.filter(|word| seconds(word).is_none()).map(|word| printable(&word)),
             id: ignition.told().platform(),
             ignition,
             dmi,
         }
+    }
+
+    /// Where a kernel command line has this node keep what a reboot of the first boot is to find; and what it says of that, if it is none of
+    /// the three.
+    #[must_use]
+    pub fn storage_in(cmdline: &Path) -> (Option<Storage>, Option<String>) {
+        storage(&small_file(cmdline))
     }
 
     /// The cloud that this node is in, whatever Ignition takes its config from. A metadata server is only searched for if neither
@@ -195,9 +210,18 @@ fn small_file(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How long to wait, in the words of the kernel command line.
-fn wait(cmdline: &str) -> Option<String> {
-    let values = words(cmdline).filter_map(|word| word.strip_prefix(WAIT_ARGUMENT)?.strip_prefix('=').map(str::to_owned));
+fn storage(cmdline: &str) -> (Option<Storage>, Option<String>) {
+    let Some(word) = argument(cmdline, storage::ARGUMENT) else {
+        return (None, None);
+    };
+    let storage = word.parse().ok();
+    let not_understood = storage.is_none().then(|| printable(&word));
+    (storage, not_understood)
+}
+
+/// The last value of one of this program's own arguments on a kernel command line.
+fn argument(cmdline: &str, name: &str) -> Option<String> {
+    let values = words(cmdline).filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
     values.last()
 }
 
@@ -241,6 +265,20 @@ mod tests {
         check("attest-node.wait=2min", None, Some("2min"));
         check("attest-node.wait=-1", None, Some("-1"));
         check("attest-node.wait=", None, Some(""));
+    }
+
+    #[test]
+    fn an_administrator_at_the_console_can_say_where_to_keep_what_a_reboot_is_to_find() {
+        let check = |cmdline: &str, expect: Option<&str>, not_understood: Option<&str>| {
+            let expect = expect.map(|text| text.parse().unwrap());
+            assert_eq!(storage(cmdline), (expect, not_understood.map(str::to_owned)), "{cmdline}");
+        };
+        check("quiet attest-node.claimant-on=ESP x", Some("ESP"), None);
+        check("attest-node.claimant-on=boot attest-node.claimant-on=none", Some("none"), None);
+        check("attest-node.claimant-on=/mnt", Some("/mnt"), None);
+        check("attest-node.claimant-oner=x attest-node.claimant-on", None, None);
+        check("attest-node.claimant-on=a/b", None, Some("a/b"));
+        check("attest-node.claimant-on=", None, Some(""));
     }
 
     #[test]

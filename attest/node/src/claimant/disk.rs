@@ -1,0 +1,121 @@
+//! Filesystems by label: found by udev, mounted for a moment by the programs that each initramfs of systemd's has.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::delivery::has_own_mounts;
+use crate::failure::printable;
+
+/// Where udev links filesystems by their label.
+const BY_LABEL: &str = "/dev/disk/by-label";
+/// How long udev is waited for, as `udevadm settle` takes it.
+const SETTLE_LIMIT: &str = "--timeout=10";
+/// How long another may have the filesystem mounted the other way (for reading only, or not): the kernel refuses to have both.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+/// How often to try.
+const POLL: Duration = Duration::from_millis(250);
+/// Mounted with this mask, so that a filesystem without modes (the EFI system partition's) shows its files to nobody else.
+const MOUNT: &str = "umask 077; exec mount \"$@\"";
+
+/// What the initramfs of a live system has and that of an installed one has not: Fedora CoreOS and RHEL CoreOS (`is-live-image.sh`), and
+/// Flatcar (`ignition-generator`).
+const LIVE: [&str; 2] = ["/etc/coreos-live-initramfs", "/usr.squashfs"];
+
+/// What there is of disks, and what is done with them.
+pub trait Disks {
+    /// Whether this system runs from memory, by itself or by PXE: the disks are another system's, and no kernel arguments can be changed.
+    fn are_anothers(&self) -> bool;
+    /// Whether there is a filesystem with this label.
+    fn are_there(&self, label: &str) -> bool;
+    /// Gives udev the time to find those that are about to appear.
+    fn settle(&self);
+    /// Whether what is mounted here is mounted for this program only.
+    fn are_its_own(&self) -> bool;
+    /// Does something in the filesystem with this label, mounted at a place for no longer than that takes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn with<T>(&self, label: &str, at: &Path, read_only: bool, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T>;
+}
+
+/// By `udevadm`, `mount` and `umount`.
+#[derive(Debug, Clone, Copy)]
+pub struct Programs;
+
+impl Disks for Programs {
+    fn are_anothers(&self) -> bool {
+        LIVE.iter().any(|file| Path::new(file).exists())
+    }
+
+    fn are_there(&self, label: &str) -> bool {
+        device(label).exists()
+    }
+
+    fn settle(&self) {
+        let mut settle = Command::new("udevadm");
+        // Where it is not, there is nothing to wait for.
+        let _ = quiet(settle.args(["settle", SETTLE_LIMIT])).status();
+    }
+
+    fn are_its_own(&self) -> bool {
+        has_own_mounts()
+    }
+
+    fn with<T>(&self, label: &str, at: &Path, read_only: bool, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        match DirBuilder::new().mode(0o700).create(at) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let done = mount(&device(label), at, read_only).and_then(|()| {
+            let done = work(at);
+            unmount(at);
+            done
+        });
+        // Stays if something is mounted there still, and so nothing else is removed.
+        let _ = fs::remove_dir(at);
+        done
+    }
+}
+
+fn device(label: &str) -> PathBuf {
+    Path::new(BY_LABEL).join(label)
+}
+
+fn mount(device: &Path, at: &Path, read_only: bool) -> io::Result<()> {
+    let until = Instant::now() + BUSY_LIMIT;
+    let mode = if read_only { "ro" } else { "rw" };
+    loop {
+        let output = Command::new("sh")
+            .args(["-c", MOUNT, "mount", "-o", &format!("{mode},nosuid,nodev,noexec")])
+            .args([device, at])
+            .stdin(Stdio::null())
+            .output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let is_busy = said.contains("busy") || said.contains("already mounted");
+        if !is_busy || Instant::now() >= until {
+            return Err(io::Error::other(printable(&said)));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn unmount(at: &Path) {
+    // What was written is on the disk. If something holds the mount, it is gone with this program's mounts.
+    let unmounted = quiet(Command::new("umount").arg(at)).status();
+    if !unmounted.is_ok_and(|status| status.success()) {
+        // Not --lazy: busybox knows the short form only.
+        let _ = quiet(Command::new("umount").arg("-l").arg(at)).status();
+    }
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
+}

@@ -1,0 +1,202 @@
+//! How gateways know this node again: by a secret that it makes up at its first boot, and shows to nobody.
+//!
+//! What a gateway sees is made of it, for that gateway and for one purpose. A gateway that is shown an instance's evidence and its claimant
+//! could otherwise show both to another one; and what stands beside a token in Ignition's request is not what an instance is claimed by.
+
+pub mod disk;
+pub mod folder;
+pub mod storage;
+
+use std::fmt;
+
+use attest::protocol::CLAIMANT_BYTES;
+use aws_lc_rs::{hmac, rand};
+use zeroize::Zeroizing;
+
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::state::State;
+
+use self::storage::{ARGUMENT, Storage};
+
+/// What separates these from whatever else might be made of a secret.
+const DOMAIN: &[u8] = b"attest-node claimant v1\0";
+
+/// The secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<[u8; CLAIMANT_BYTES]>);
+
+/// What is claimed by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// An instance of a cloud, beside its evidence.
+    Instance,
+    /// A use of a provisioning token.
+    Token,
+}
+
+impl Purpose {
+    const fn word(self) -> &'static [u8] {
+        match self {
+            Self::Instance => b"instance\0",
+            Self::Token => b"token\0",
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Of bytes that were kept.
+    #[must_use]
+    pub fn of(bytes: [u8; CLAIMANT_BYTES]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    fn random() -> Result<Self, Failure> {
+        let mut secret = Self::of([0; CLAIMANT_BYTES]);
+        rand::fill(secret.0.as_mut()).map_err(|_| Failure::new("internal", "the system has no randomness", "report this message"))?;
+        Ok(secret)
+    }
+
+    /// As it is kept.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    /// What the gateway at this base is shown for that purpose: 32 bytes (HMAC-SHA256), always the same.
+    #[must_use]
+    pub fn claimant(&self, purpose: Purpose, base: &str) -> Zeroizing<Vec<u8>> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
+        let tag = hmac::sign(&key, &[DOMAIN, purpose.word(), base.as_bytes()].concat());
+        Zeroizing::new(tag.as_ref().to_vec())
+    }
+}
+
+/// The secret, looked for and kept when the first one asks for it: who has nothing to claim touches no disk.
+pub struct Claimants {
+    state: State,
+    storage: Storage,
+    secret: Option<Secret>,
+    note: Option<String>,
+}
+
+impl Claimants {
+    /// Nothing is done yet.
+    #[must_use]
+    pub fn new(state: State, storage: Storage) -> Self {
+        Self {
+            state,
+            storage,
+            secret: None,
+            note: None,
+        }
+    }
+
+    /// The one of this boot; else the one of this first boot, before it was begun again; else a new one.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub fn secret(&mut self, deadline: Deadline) -> Result<Secret, Failure> {
+        if let Some(secret) = self.secret.clone().or_else(|| self.state.secret()) {
+            return Ok(self.secret.insert(secret).clone());
+        }
+        let fresh = Secret::random()?;
+        let secret = match self.storage.recall(&fresh, deadline) {
+            Ok(Some(kept)) => {
+                self.state.set_place(&kept.place);
+                kept.secret
+            }
+            Ok(None) => fresh,
+            Err(problem) => {
+                self.note = Some(format!(
+                    "what gateways know this node by cannot be kept for a reboot of this first boot: {problem}; if this machine boots again \
+                     before Ignition is done, an instance of a cloud without a TPM is refused as instance-claimed, and a token is used once \
+                     more; {ARGUMENT}=LABEL on the kernel command line names a filesystem to keep it on, {ARGUMENT}=none none"
+                ));
+                fresh
+            }
+        };
+        self.state.set_secret(&secret);
+        Ok(self.secret.insert(secret).clone())
+    }
+
+    /// What the person at the console is to know of it, once.
+    pub fn note(&mut self) -> Option<String> {
+        self.note.take()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_gateway_and_each_purpose_has_its_own() {
+        let secret = Secret::of([7; 32]);
+        let (a, b) = ("https://a.example:22623", "https://b.example:22623");
+        let all = [
+            (Purpose::Instance, a),
+            (Purpose::Instance, b),
+            (Purpose::Token, a),
+            (Purpose::Token, b),
+        ];
+        let shown = all.map(|(purpose, base)| secret.claimant(purpose, base));
+        for (index, one) in shown.iter().enumerate() {
+            assert_eq!(one.len(), CLAIMANT_BYTES);
+            assert!(!shown[..index].contains(one) && one.as_slice() != secret.bytes());
+        }
+        assert_eq!(secret.claimant(Purpose::Instance, a), shown[0]);
+        assert_ne!(Secret::of([8; 32]).claimant(Purpose::Instance, a), shown[0]);
+    }
+
+    /// One program's run; its memory and its disk.
+    fn run(state: &Path, storage: Storage) -> (Secret, Option<String>) {
+        let mut claimants = Claimants::new(State::new(state), storage);
+        let mut get = || claimants.secret(Deadline::after(Duration::from_secs(30))).unwrap();
+        let secret = get();
+        assert_eq!(get(), secret);
+        (secret, claimants.note())
+    }
+
+    #[test]
+    fn a_reboot_of_the_first_boot_finds_it_by_the_disk_only() {
+        let (disk, memory, again) = (
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir().unwrap(),
+        );
+        let storage = || Storage::Folder(disk.path().to_owned());
+        let (first, note) = run(memory.path(), storage());
+        assert_eq!(note, None);
+        assert!(run(memory.path(), Storage::Nowhere).0 == first);
+        assert!(run(again.path(), storage()).0 == first);
+        let other = tempfile::tempdir().unwrap();
+        let (unknown, note) = run(other.path(), Storage::Nowhere);
+        assert!(unknown != first && note.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_on_a_disk_is_good_for_this_boot_and_said() {
+        let memory = tempfile::tempdir().unwrap();
+        let (first, note) = run(memory.path(), Storage::Folder("/proc/nonexistent".into()));
+        let note = note.unwrap();
+        assert!(
+            note.contains("/proc/nonexistent: ") && note.contains("instance-claimed") && note.contains("attest-node.claimant-on=LABEL"),
+            "{note}"
+        );
+        let (second, note) = run(memory.path(), Storage::Folder("/proc/nonexistent".into()));
+        assert!(first == second && note.is_none());
+        // Nor in memory: then it is good for this run.
+        assert!(run(Path::new("/proc/nonexistent/state"), Storage::Nowhere).0 != first);
+    }
+}

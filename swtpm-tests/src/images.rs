@@ -203,6 +203,7 @@ fn build_node_initrd() -> Result<PathBuf> {
             node.clone(),
             script.clone(),
             sources.join("dracut/80attest-node/attest-node.service"),
+            sources.join("dracut/80attest-node/attest-node-forget.service"),
             sources.join("dracut/80attest-node/attest-node-keep.service"),
         ])?,
         versions(&libraries(node)?)?,

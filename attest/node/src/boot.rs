@@ -19,6 +19,8 @@ use zeroize::Zeroizing;
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Attested, Target};
+use crate::claimant::storage::{self, Storage};
+use crate::claimant::{Claimants, Purpose};
 use crate::cloud::{Base, nitro_tpm};
 use crate::console::{self, say};
 use crate::deadline::Deadline;
@@ -77,6 +79,8 @@ pub struct Settings {
     pub state: PathBuf,
     /// The folder for what the booted system is to have.
     pub kept: PathBuf,
+    /// Where to keep what a reboot of this first boot is to find, unless the kernel command line says another place.
+    pub storage: Storage,
 }
 
 /// How the work ended.
@@ -91,7 +95,11 @@ enum Work {
 struct Done {
     /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
     pointer: Option<Zeroizing<Vec<u8>>>,
+    /// Why there is nothing to attest by, where that is no failure.
+    nothing: Option<String>,
     attested: Vec<String>,
+    /// Whether a source is told who shows its token.
+    claimed: bool,
     /// The sources whose gateways are to know why nothing is shown, with what says it.
     untold: Vec<(Place, String)>,
     failed: Vec<Failure>,
@@ -108,6 +116,12 @@ pub fn run(settings: Settings) -> ExitCode {
     if let Some(word) = &platform.wait_not_understood {
         say(&format!(
             "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
+        ));
+    }
+    if let Some(word) = &platform.storage_not_understood {
+        say(&format!(
+            "{}={word} on the kernel command line is not understood: a filesystem's label, a folder's path, or none is expected",
+            storage::ARGUMENT
         ));
     }
     let unanswered = platform.wait.or(settings.wait);
@@ -161,7 +175,9 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
     };
     let Done {
         pointer,
+        nothing,
         attested,
+        untold,
         mut failed,
         notes,
         gateways,
@@ -169,6 +185,13 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
     } = done;
     notes.iter().for_each(|note| say(&format!("note: {note}")));
     let written = pointer.map(|pointer| delivery.deliver(&pointer));
+    if let Some(reason) = nothing {
+        // Without that header the token is good all the same.
+        failed.extend(written.and_then(Result::err));
+        failed.iter().for_each(|failure| say(&format!("note: {failure}")));
+        say(&format!("nothing to do: {reason}"));
+        return ExitCode::SUCCESS;
+    }
     match &written {
         Some(Ok(())) => attested
             .iter()
@@ -177,6 +200,9 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
         None => {}
     }
     let outcome = match written {
+        Some(Ok(())) if attested.is_empty() && untold.is_empty() => {
+            "the pointer config is unchanged, but for a header that says who shows its token"
+        }
         Some(Ok(())) if attested.is_empty() => "the pointer config is unchanged, but for a header that says why",
         Some(Ok(())) => "the other sources have their tickets",
         _ => "the pointer config is unchanged",
@@ -219,24 +245,29 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         ));
     }
     let trust = Trust::new(&pointer.authorities()?)?;
+    let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     let mut surroundings = Surroundings {
+        claimants: Claimants::new(State::new(&settings.state), storage),
         tpm: device::ready(&settings.tcti),
         instance: None,
     };
+    let mut done = Done::default();
     if let Err(absent) = &surroundings.tpm {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {
+            if !sources.iter().all(|source| pointer.token(source.place).is_some()) {
+                return Err(absent.clone().into());
+            }
             // Whoever gave it a token knows that it is no failure.
-            return match sources.iter().all(|source| pointer.token(source.place).is_some()) {
-                true => Ok(Work::Nothing(format!(
-                    "{absent}; the pointer config has a provisioning token, which Ignition shows"
-                ))),
-                false => Err(absent.clone().into()),
-            };
+            let reason = format!("{absent}; the pointer config has a provisioning token, which Ignition shows");
+            // What Ignition fetches by a proxy this program cannot ask.
+            if deliverable.is_err() || pointer.wait() == Some(Duration::ZERO) {
+                return Ok(Work::Nothing(reason));
+            }
+            done.nothing = Some(reason);
         }
     }
     let http = Http::new(trust)?;
-    let mut done = Done::default();
     let gateways = discover(&http, &sources, patience, &mut done);
     if gateways.is_empty() {
         done.write(&mut pointer);
@@ -259,17 +290,21 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         return Ok(Work::Done(done.into()));
     }
     // Who takes nothing from clouds need not know whether this is one.
-    if surroundings.instance.is_none()
+    if done.nothing.is_none()
+        && surroundings.instance.is_none()
         && cloud::KINDS
             .iter()
             .any(|kind| gateways.iter().any(|(_, takes)| takes.contains(kind)))
     {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
-    // What is known of the other gateways is not lost with it.
-    if let Err(failure) = attest_to_all(settings, &http, &gateways, &surroundings, patience, &mut pointer, &mut done) {
-        done.failed.push(failure);
+    if done.nothing.is_none() {
+        let result = attest_to_all(settings, &http, &gateways, &mut surroundings, patience, &mut pointer, &mut done);
+        // What is known of the other gateways is not lost with it.
+        done.failed.extend(result.err());
     }
+    claim_tokens(&gateways, &mut surroundings.claimants, patience.work(), &mut pointer, &mut done);
+    done.notes.extend(surroundings.claimants.note());
     done.write(&mut pointer);
     done.gateways = Some(Gateways::new(http, to_tell));
     Ok(Work::Done(done.into()))
@@ -291,7 +326,7 @@ impl Done {
     /// Makes the pointer that is to be written, if there is anything to say in it.
     fn write(&mut self, pointer: &mut Pointer) {
         self.untold.iter().for_each(|(place, code)| pointer.set_not_attested(*place, code));
-        if !self.attested.is_empty() || !self.untold.is_empty() {
+        if self.claimed || !self.attested.is_empty() || !self.untold.is_empty() {
             self.pointer = Some(pointer.to_bytes());
         }
     }
@@ -299,6 +334,8 @@ impl Done {
 
 /// What there may be to attest with.
 struct Surroundings {
+    /// What gateways know this node by.
+    claimants: Claimants,
     /// Whether there is a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
@@ -318,6 +355,30 @@ fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &
         }
     }
     gateways
+}
+
+/// Has Ignition tell the gateways whose token it will show who shows it: an initramfs that begins again fetches again, and a use is a node.
+/// No other server learns of it.
+fn claim_tokens(
+    gateways: &[(&Source, BTreeSet<Kind>)],
+    claimants: &mut Claimants,
+    deadline: Deadline,
+    pointer: &mut Pointer,
+    done: &mut Done,
+) {
+    for (source, _) in gateways {
+        // Where there is a ticket now, it has taken the token's place.
+        if pointer.token(source.place).is_none() {
+            continue;
+        }
+        match claimants.secret(deadline) {
+            Ok(secret) => {
+                pointer.set_claimant(source.place, &secret.claimant(Purpose::Token, &source.base));
+                done.claimed = true;
+            }
+            Err(failure) => done.notes.push(failure.to_string()),
+        }
+    }
 }
 
 /// A TPM with the EK that it attests by.
@@ -357,12 +418,17 @@ fn attest_to_all(
     settings: &Settings,
     http: &Http,
     gateways: &[(&Source, BTreeSet<Kind>)],
-    surroundings: &Surroundings,
+    surroundings: &mut Surroundings,
     patience: &Patience,
     pointer: &mut Pointer,
     done: &mut Done,
 ) -> Result<(), Failure> {
     let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.iter().copied()).collect();
+    let Surroundings {
+        claimants,
+        tpm: has_tpm,
+        instance,
+    } = surroundings;
     let mut opened = None;
     let mut means = Means {
         name: settings.name.clone(),
@@ -370,7 +436,7 @@ fn attest_to_all(
     };
     // On a cloud, one of two may be out of order: the pool says whether the other is enough.
     let mut missing = Vec::new();
-    if takes.contains(&Kind::Tpm) && surroundings.tpm.is_ok() {
+    if takes.contains(&Kind::Tpm) && has_tpm.is_ok() {
         let tpm = open(settings).and_then(|tpm| opened.insert(tpm).means(settings));
         match tpm {
             Ok((tpm, note)) => {
@@ -380,8 +446,8 @@ fn attest_to_all(
             Err(error) => missing.push(Failure::from(error)),
         }
     }
-    if let Some(instance) = &surroundings.instance {
-        match cloud_means(settings, instance, &takes, surroundings.tpm.is_ok(), patience.work()) {
+    if let Some(instance) = instance {
+        match cloud_means(settings, instance, &takes, has_tpm.is_ok(), claimants, patience.work()) {
             Ok(cloud) => means.cloud = cloud,
             Err(failure) => missing.push(failure),
         }
@@ -478,6 +544,7 @@ fn cloud_means<'a>(
     instance: &'a Instance,
     takes: &BTreeSet<Kind>,
     has_tpm: bool,
+    claimants: &mut Claimants,
     deadline: Deadline,
 ) -> Result<Option<CloudMeans<'a>>, Failure> {
     let state = State::new(&settings.state);
@@ -486,5 +553,5 @@ fn cloud_means<'a>(
         program,
         folder: state.input(),
     });
-    CloudMeans::find(instance, takes, nitro_tpm, &state, deadline)
+    CloudMeans::find(instance, takes, nitro_tpm, claimants, deadline)
 }

@@ -6,7 +6,7 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
-//! A first boot may begin again, and gateways know this node all the same ([`claimant`]).
+//! A first boot may begin again, and gateways know this node all the same ([`claimant`]), until Ignition is done ([`forget`]).
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
 //! Ignition apply it at the next boot ([`apply`]); by the program that
@@ -24,6 +24,7 @@ pub mod delivery;
 pub mod ek_table;
 pub mod entropy;
 pub mod failure;
+pub mod forget;
 pub mod gateway;
 pub mod ignition;
 pub mod keep;

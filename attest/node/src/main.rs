@@ -1,4 +1,4 @@
-//! `attest-node`: arguments, then [`attest_node::boot::run`] or [`attest_node::config::run`].
+//! `attest-node`: arguments, then [`attest_node::boot::run`], or what a subcommand names.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use attest::protocol::HOLD_LIMIT_SECONDS;
 use attest_node::boot::{self, Settings};
+use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config::{self, Purpose};
 use attest_node::ek_table::ek_table;
+use attest_node::forget;
 use attest_node::keep;
 use attest_node::state;
 use attest_node::tpm::{AkKind, EkChoice, device};
@@ -65,10 +67,15 @@ struct Arguments {
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: Base,
+    /// Where to keep what a reboot of this first boot is to find, so that gateways know this node again: a filesystem's label, the path of
+    /// a folder, or none; attest-node.claimant-on= on the kernel command line comes before it [default: the filesystem labelled boot, EFI-SYSTEM
+    /// or EFI, the first that is there]
+    #[arg(long, value_name = "LABEL")]
+    claimant_on: Option<Storage>,
     /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
     #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
     nitro_tpm_attest: PathBuf,
-    /// The folder for what is kept until the next boot: how gateways know this instance again
+    /// The folder for what is kept until the next boot: how gateways know this node again
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
     /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
@@ -88,6 +95,25 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         program: Option<PathBuf>,
     },
+    /// Remove what gateways know this node by, from disk and memory, once Ignition is done
+    Forget(ForgetArguments),
+}
+
+/// Removes what gateways know this node by, from disk and memory, so that no workload of the booted system finds it.
+///
+/// Its unit runs it when Ignition has written everything. It looks wherever the secret may be kept, overwrites it and removes it. Exits
+/// with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong usage.
+#[derive(clap::Args)]
+struct ForgetArguments {
+    /// Where it may be kept, if not in the usual places: as attest-node's --claimant-on
+    #[arg(long, value_name = "LABEL")]
+    claimant_on: Option<Storage>,
+    /// The folder for what is kept until the next boot
+    #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
+    state: PathBuf,
+    /// The kernel command line
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    cmdline: PathBuf,
 }
 
 /// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names; writes it to a file, or has
@@ -179,6 +205,7 @@ fn main() -> ExitCode {
         cmdline,
         dmi,
         metadata,
+        claimant_on,
         nitro_tpm_attest,
         state,
         kept,
@@ -200,6 +227,15 @@ fn main() -> ExitCode {
             program,
             root: "/".into(),
         }),
+        Some(Command::Forget(ForgetArguments {
+            claimant_on,
+            state,
+            cmdline,
+        })) => forget::run(&forget::Settings {
+            storage: claimant_on.unwrap_or_default(),
+            state,
+            cmdline,
+        }),
         None => boot::run(Settings {
             pointer,
             output,
@@ -217,6 +253,7 @@ fn main() -> ExitCode {
             nitro_tpm_attest,
             state,
             kept,
+            storage: claimant_on.unwrap_or_default(),
         }),
     }
 }

@@ -4,15 +4,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use attest::protocol::CLAIMANT_BYTES;
 use zeroize::Zeroizing;
 
+use crate::claimant::Secret;
 use crate::claimant::storage::Storage;
-use crate::claimant::{Claimants, Secret};
-use crate::deadline::Deadline;
-use crate::failure::Failure;
 
 /// Where that is: in memory, and lost when the machine is switched off.
 pub const FOLDER: &str = "/run/attest-node";
@@ -80,16 +77,6 @@ impl State {
     /// Notes where the secret is kept beyond this boot, for who is to remove it.
     pub fn set_place(&self, place: &str) {
         let _ = self.replace(PLACE, place.as_bytes());
-    }
-
-    /// 32 random bytes, the same until the next boot: a gateway that has seen this node claim an instance of a cloud knows by them that it
-    /// is this node again, and not another process that has asked the metadata server.
-    ///
-    /// # Errors
-    /// There is no randomness.
-    pub fn claimant(&self) -> Result<Zeroizing<Vec<u8>>, Failure> {
-        let secret = Claimants::new(self.clone(), Storage::Nowhere).secret(Deadline::after(Duration::ZERO))?;
-        Ok(Zeroizing::new(secret.bytes().to_vec()))
     }
 
     /// Removes all that this program has put there, and the folder.

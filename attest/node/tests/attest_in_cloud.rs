@@ -13,8 +13,10 @@ use attest::aws;
 use attest::azure::ImdsNonce;
 use attest::gcp::{Audience, request_path};
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use data_encoding::{BASE64, HEXLOWER};
+use attest::protocol::{Blob, CLAIMANT_HEADER};
+use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
 use serde_json::{Value, json};
+
 use support::gateway::{Gateway, NONCE, TOKEN};
 use support::{Asked, GOOGLE, Reply, Server, google, google_token, googles, imds, ok, status};
 
@@ -43,7 +45,16 @@ fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, ar
             "--output",
             "user.ign",
         ])
-        .args(["--state", "state"])
+        .args(if arguments.contains(&"--state") {
+            [].as_slice()
+        } else {
+            &["--state", "state"]
+        })
+        .args(if arguments.contains(&"--claimant-on") {
+            [].as_slice()
+        } else {
+            &["--claimant-on", "none"]
+        })
         .args(if arguments.contains(&"--tcti") {
             [].as_slice()
         } else {
@@ -78,17 +89,40 @@ impl Run {
 
     /// A last line that holds all of this, and no pointer.
     fn failed(&self, said: &[&str]) {
-        let line = self.stderr.lines().last().unwrap_or_default();
-        assert!(
-            !self.success && line.ends_with("; the pointer config is unchanged"),
-            "{}",
-            self.stderr
+        self.ends_unattested(said, "; the pointer config is unchanged");
+        assert_eq!(self.written, None);
+    }
+
+    /// A last line that holds all of this, and a pointer that says who shows its token, and nothing else.
+    fn failed_with_token(&self, pointer: &str, said: &[&str]) {
+        self.ends_unattested(
+            said,
+            "; the pointer config is unchanged, but for a header that says who shows its token",
         );
+        let mut written: Value = serde_json::from_str(self.written.as_ref().unwrap()).unwrap();
+        let source = written.pointer_mut("/ignition/config/merge/0").unwrap().as_object_mut().unwrap();
+        claimant_in(&source.remove("httpHeaders").unwrap());
+        assert_eq!(written, serde_json::from_str::<Value>(pointer).unwrap());
+    }
+
+    fn ends_unattested(&self, said: &[&str], end: &str) {
+        let line = self.stderr.lines().last().unwrap_or_default();
+        assert!(!self.success && line.ends_with(end), "{}", self.stderr);
         for part in said {
             assert!(line.contains(part), "{part:?} is missing in {line}");
         }
-        assert_eq!(self.written, None);
     }
+}
+
+/// What a source's only header says who shows its token: 32 bytes in 43 letters.
+fn claimant_in(headers: &Value) -> String {
+    let [header] = headers.as_array().unwrap().as_slice() else {
+        panic!("{headers}")
+    };
+    assert_eq!(header["name"], CLAIMANT_HEADER);
+    let value = header["value"].as_str().unwrap();
+    assert_eq!((value.len(), BASE64URL_NOPAD.decode(value.as_bytes()).unwrap().len()), (43, 32));
+    value.to_owned()
 }
 
 const GCP_DMI: &[(&str, &str)] = &[("sys_vendor", "Google\n"), ("product_name", "Google Compute Engine\n")];
@@ -154,7 +188,7 @@ fn check_task_refused(task: &Value, said: &str) {
     let gateway = Gateway::start(&json!(["tpm", "gcp", "azure"]), task);
     let metadata = google(Some(gateway.pointer()));
     let folder = tempfile::tempdir().unwrap();
-    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).failed(&[said, "[gateway-task]; next: "]);
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).failed_with_token(&gateway.pointer(), &[said, "[gateway-task]; next: "]);
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != "/v1/attest/evidence"));
     assert!(metadata.asked().iter().all(|asked| !asked.path.contains("/identity?")));
 }
@@ -189,7 +223,7 @@ fn a_metadata_server_that_fails_is_said_and_the_pointer_stays() {
     let check = |answer: fn() -> Reply, said: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let server = broken(answer);
-        run(folder.path(), Some("gcp"), &[], &server.base, &["--deadline", "3"]).failed(said);
+        run(folder.path(), Some("gcp"), &[], &server.base, &["--deadline", "9"]).failed_with_token(&gateway.pointer(), said);
     };
     check(|| status(404), &["refuses with status 404", "[metadata-refused]; next: "]);
     check(|| ok("<html>"), &["no identity token", "[metadata-answer]; next: "]);
@@ -207,7 +241,8 @@ fn an_instance_without_a_service_account_has_nothing_to_show() {
         _ => status(404),
     });
     let folder = tempfile::tempdir().unwrap();
-    run(folder.path(), Some("gcp"), &[], &metadata.base, &[]).failed(&["which is gcp", "[nothing-to-show]; next: "]);
+    run(folder.path(), Some("gcp"), &[], &metadata.base, &[])
+        .failed_with_token(&gateway.pointer(), &["which is gcp", "[nothing-to-show]; next: "]);
 }
 
 #[test]
@@ -319,19 +354,165 @@ fn an_instance_of_amazon_attests_by_its_nitro_tpm() {
     assert!(!folder.path().join("state/input").exists());
 }
 
+/// What an instance claims itself by, in a boot whose memory is `state` and whose disk is `disk`.
+fn claims(folder: &Path, gateway: &Gateway, state: &str, disk: &str) -> Blob {
+    gateway.told.lock().unwrap().clear();
+    let metadata = amazon(gateway.pointer());
+    let arguments = ["--state", state, "--claimant-on", disk];
+    run(folder, Some("aws"), &[], &metadata.base, &arguments).attested("by aws-identity-document");
+    gateway.evidence().evidence.claimant.unwrap()
+}
+
+fn takes_documents() -> Gateway {
+    Gateway::start(&json!(["aws-identity-document"]), &json!({"aws_identity_document": {}}))
+}
+
 #[test]
-fn an_instance_is_the_same_claimant_until_it_boots_again() {
+fn an_instance_is_the_same_claimant_until_its_first_boot_is_done() {
+    let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (gateway, keep) = (takes_documents(), disk.path().to_str().unwrap());
+    let first = claims(folder.path(), &gateway, "state", keep);
+    assert_eq!(claims(folder.path(), &gateway, "state", "none"), first);
+    // It boots again from the initramfs, and its memory is empty.
+    assert_eq!(claims(folder.path(), &gateway, "state-2", keep), first);
+    let kept = fs::read(disk.path().join("attest-node/claimant")).unwrap();
+    assert!(kept.len() == 32 && kept != first.as_ref(), "no gateway has seen what is kept");
+    // Ignition is done.
+    let forget = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder.path())
+        .args(["forget", "--cmdline", "cmdline", "--state", "state-2", "--claimant-on", keep])
+        .output()
+        .unwrap();
+    assert!(forget.status.success() && forget.stderr.is_empty(), "{forget:?}");
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+    assert!(!folder.path().join("state-2").exists());
+    assert_ne!(claims(folder.path(), &gateway, "state-2", keep), first);
+}
+
+#[test]
+fn attack_27_a_gateway_cannot_show_another_one_what_it_was_shown() {
     let folder = tempfile::tempdir().unwrap();
-    let claimant = || {
-        let gateway = Gateway::start(&json!(["aws-identity-document"]), &json!({"aws_identity_document": {}}));
-        let metadata = amazon(gateway.pointer());
-        run(folder.path(), Some("aws"), &[], &metadata.base, &[]).attested("by aws-identity-document");
-        gateway.evidence().evidence.claimant.unwrap()
+    let [one, other] = [takes_documents(), takes_documents()].map(|gateway| claims(folder.path(), &gateway, "state", "none"));
+    assert_ne!(one, other);
+}
+
+#[test]
+fn what_cannot_be_kept_is_said_and_the_instance_attests_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = takes_documents();
+    let metadata = amazon(gateway.pointer());
+    let ended = run(folder.path(), Some("aws"), &[], &metadata.base, &["--claimant-on", "/nonexistent"]);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    let [note, attested] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(
+        note.contains("note: ") && note.contains("/nonexistent: ") && note.contains("instance-claimed"),
+        "{note}"
+    );
+    assert!(ended.success && attested.contains("attested as aws:"), "{attested}");
+    fs::remove_file(folder.path().join("user.ign")).unwrap();
+    // A gateway that takes nothing of a cloud's is told nothing, and no disk is touched for it.
+    let disk = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&json!(["tpm"]), &json!({}));
+    let metadata = amazon(gateway.pointer().replace(&format!("?token={TOKEN}"), ""));
+    let keep = disk.path().to_str().unwrap();
+    run(folder.path(), Some("aws"), &[], &metadata.base, &["--claimant-on", keep]).failed(&["[nothing-to-show]"]);
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+}
+
+/// A machine without a TPM, in no cloud, with a token for each source of its pointer.
+fn with_tokens(folder: &Path, pointer: &str, disk: &str) -> Run {
+    fs::write(folder.join("pointer.ign"), pointer).unwrap();
+    let arguments = ["--pointer", "pointer.ign", "--claimant-on", disk, "--state", "fresh"];
+    let _ = fs::remove_dir_all(folder.join("fresh"));
+    run(folder, Some("metal"), QEMU_DMI, "http://127.0.0.1:1", &arguments)
+}
+
+#[test]
+fn a_gateway_is_told_who_uses_a_token_and_nobody_else_is() {
+    let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (gateway, other) = (takes_documents(), takes_documents());
+    let no_gateway = Gateway::answering(&json!([]), &json!({}), None, |path, _| {
+        path.starts_with("/v1").then(|| Some((404, String::new(), String::new())))
+    });
+    let source = |gateway: &Gateway| {
+        let pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+        pointer.pointer("/ignition/config/merge/0").unwrap().clone()
     };
-    let first = claimant();
-    assert_eq!(claimant(), first);
-    fs::remove_dir_all(folder.path().join("state")).unwrap();
-    assert_ne!(claimant(), first);
+    let sources = [source(&gateway), source(&no_gateway), source(&other)];
+    let authorities = [&gateway, &no_gateway, &other].map(|gateway| json!({"source": gateway.authority}));
+    let pointer = |version: &str| json!({"ignition": {"version": version, "config": {"merge": sources}, "security": {"tls": {"certificateAuthorities": authorities}}}});
+    let told = |version: &str, keep: &str| {
+        let ended = with_tokens(folder.path(), &pointer(version).to_string(), keep);
+        assert!(
+            ended.success && ended.stderr.contains("attest-node: nothing to do: this node has no TPM 2.0"),
+            "{}",
+            ended.stderr
+        );
+        let mut written: Value = serde_json::from_str(&ended.written.unwrap()).unwrap();
+        let mut claimants = Vec::new();
+        for place in [0, 2] {
+            let source = written["ignition"]["config"]["merge"][place].as_object_mut().unwrap();
+            claimants.push(claimant_in(&source.remove("httpHeaders").unwrap()));
+        }
+        // 3.0.0 has no headers.
+        assert_eq!(written, pointer(if version == "3.0.0" { "3.1.0" } else { version }));
+        claimants
+    };
+    let keep = disk.path().to_str().unwrap();
+    let first = told("3.0.0", keep);
+    assert_ne!(first[0], first[1], "each gateway has its own");
+    assert_eq!(told("3.4.0", keep), first, "a reboot of this first boot");
+    assert_ne!(told("3.4.0", "none"), first);
+    // Whoever has a token and nothing to attest by was asked for nothing.
+    let asked = |gateway: &Gateway| {
+        gateway
+            .told
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&gateway), vec!["/v1/attest?pool=worker"; 3]);
+}
+
+/// Whoever was given a token is meant to have no TPM: nothing about it is a failure, and what cannot be asked is not waited for.
+#[test]
+fn a_token_is_good_without_anybody_knowing_who_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = takes_documents();
+    let behind_a_proxy = gateway
+        .pointer()
+        .replacen("\"version\"", "\"proxy\":{\"httpsProxy\":\"http://proxy.example\"},\"version\"", 1);
+    let ended = with_tokens(folder.path(), &behind_a_proxy.replace("127.0.0.1", "gateway.example"), "none");
+    assert!(ended.success && ended.stderr.lines().count() == 1, "{}", ended.stderr);
+    assert_eq!(ended.written, None);
+    // One that nobody answers for, and an administrator who has said how long that is waited for.
+    let gone = gateway.pointer().replace(&format!(":{}/", gateway.port), ":1/");
+    fs::write(folder.path().join("pointer.ign"), gone).unwrap();
+    let arguments = ["--pointer", "pointer.ign", "--wait", "0", "--deadline", "3"];
+    let ended = run(folder.path(), Some("metal"), QEMU_DMI, "http://127.0.0.1:1", &arguments);
+    assert!(ended.success, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("note: ") && ended.stderr.contains("[gateway-unreachable]"),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.lines().last().unwrap().contains("nothing to do: "), "{}", ended.stderr);
+    assert!(!ended.written.unwrap_or_default().contains(CLAIMANT_HEADER));
+}
+
+#[test]
+fn a_token_that_stays_the_only_credential_is_claimed_too() {
+    let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keep = disk.path().to_str().unwrap();
+    let (gateway, metadata) = (Gateway::start(&json!(["gcp"]), &gcp_task()), google(None));
+    // Attested: the ticket is all that Ignition shows.
+    fs::write(folder.path().join("pointer.ign"), gateway.pointer()).unwrap();
+    let arguments = ["--pointer", "pointer.ign", "--claimant-on", keep];
+    let ended = run(folder.path(), Some("qemu"), GCP_DMI, &metadata.base, &arguments);
+    ended.attested("by gcp");
+    assert!(!ended.written.unwrap().contains(CLAIMANT_HEADER));
 }
 
 #[test]

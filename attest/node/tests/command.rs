@@ -68,13 +68,21 @@ fn there_may_be_nothing_to_do() {
         &SOURCE.replace("/config/worker", "/config/worker?token=SECRET"),
         &authority(),
     );
-    check(
-        &with_token,
-        "",
-        &[],
-        0,
-        &["nothing to do", "no TPM 2.0", "has a provisioning token"],
-    );
+    // Where nothing can be written, its gateway is not asked for anything.
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointer.ign"), with_token).unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder.path())
+        .args(["--pointer", "pointer.ign", "--output", "/proc/nonexistent/user.ign"])
+        .args(["--cmdline", "cmdline", "--tcti", "device:/dev/no-such-tpm"])
+        .args(NOWHERE)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success() && said.lines().count() == 1, "{said}");
+    for part in ["nothing to do", "no TPM 2.0", "has a provisioning token"] {
+        assert!(said.contains(part), "{part:?} is missing in {said}");
+    }
     check(
         &pointer("3.2.0", r#"{"source":"https://a/base.ign"}"#, ""),
         "",

@@ -33,7 +33,7 @@ codes! {
     CHALLENGE_INVALID = FORBIDDEN, Request, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
     CHALLENGE_SPENT = FORBIDDEN, Store, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, Store, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
-    INSTANCE_CLAIMED = FORBIDDEN, Store, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
+    INSTANCE_CLAIMED = FORBIDDEN, Store, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew, or its first boot began again and its console had said that it could not be kept who it is: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
     NODE_REVOKED = FORBIDDEN, Store, "node-revoked", "The node is revoked", "If the machine is to be trusted again: run `attest-gateway node restore` with the name or identity that the gateway's log says.";
     KUBELET_CERTIFICATE_INVALID = FORBIDDEN, Evidence, "kubelet-certificate-invalid", "The client certificate does not hold", "Compare tls.client_ca with the cluster's config map kube-apiserver-client-ca; if the certificate is that CA's, let the kubelet get another one.";
     KUBELET_CERTIFICATE_EXPIRED = FORBIDDEN, Evidence, "kubelet-certificate-expired", "The client certificate is not valid at this time", "Compare the gateway's clock with the certificate's dates; if it is too old, let the kubelet get another one.";
@@ -331,7 +331,7 @@ impl From<InstanceError> for Refusal {
             InstanceError::Claimed { instance, .. } => {
                 // Who came first is for the administrator to know.
                 Self::guarded(INSTANCE_CLAIMED, format!("{instance} belongs to another claimant"), &error).with_command(format!(
-                    "If this node was provisioned anew: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
+                    "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
                 ))
             }
             InstanceError::Store(error) => Self::because(error),

@@ -25,6 +25,8 @@ installkernel() {
     hostonly='' instmods virtio_net gve ena ixgbevf xen-netfront hv_netvsc mana mlx4_en mlx5_core
     # Azure's custom data is on a CD.
     hostonly='' instmods hv_storvsc ata_piix sr_mod udf
+    # The filesystems on which a secret is kept for a reboot of the first boot: boot partitions, and EFI system partitions.
+    hostonly='' instmods ext4 vfat nls_cp437 nls_iso8859-1 nls_ascii nls_utf8
 }
 
 install_unit() {
@@ -36,7 +38,7 @@ install_unit() {
 
 install() {
     inst_binary "$(command -v attest-node)" /usr/bin/attest-node
-    inst_multiple modprobe systemctl mount umount sh sleep
+    inst_multiple modprobe systemctl mount umount udevadm sh sleep
     # AWS's program that asks a NitroTPM for its attestation document, if this machine has it.
     inst_multiple -o nitro-tpm-attest
 
@@ -45,5 +47,6 @@ install() {
 
     # On first boots, and at each boot.
     install_unit attest-node.service ignition-complete.target
+    install_unit attest-node-forget.service ignition-complete.target
     install_unit attest-node-keep.service initrd.target
 }

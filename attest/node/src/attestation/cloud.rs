@@ -10,17 +10,17 @@ use attest::azure::ImdsNonce;
 use attest::gcp::Audience;
 use attest::nonce::qualifying_data;
 use attest::protocol::{
-    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentAttester, IdentityDocumentEvidence,
-    NitroTpmEvidence, Nothing, StsEvidence, Task, Text,
+    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing,
+    StsEvidence, Task, Text,
 };
 use attest::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
 
+use crate::claimant::{Claimants, Purpose, Secret};
 use crate::cloud::{Cloud, CloudError, Metadata, aws, azure, gcp, nitro_tpm};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::pointer::platform::Instance;
-use crate::state::State;
 
 use super::{refuse, sha256};
 
@@ -54,8 +54,7 @@ impl Binding<'_> {
 pub struct CloudMeans<'a> {
     source: Source<'a>,
     /// Tells this node from whatever else hears what the cloud says of the instance.
-    claimant: Zeroizing<Vec<u8>>,
-    claimant_sha256: HexDigest,
+    secret: Secret,
 }
 
 enum Source<'a> {
@@ -104,26 +103,27 @@ impl<'a> CloudMeans<'a> {
         instance: &'a Instance,
         takes: &BTreeSet<Kind>,
         nitro_tpm: Option<NitroTpm>,
-        state: &State,
+        claimants: &mut Claimants,
         deadline: Deadline,
     ) -> Result<Option<Self>, Failure> {
         let Some(source) = Source::find(instance, takes, nitro_tpm, deadline.at_most(FIND_LIMIT))? else {
             return Ok(None);
         };
-        let claimant = state.claimant()?;
-        Ok(Some(Self {
-            source,
-            claimant_sha256: sha256(&claimant)?,
-            claimant,
-        }))
+        // Whatever else the gateway may ask for: which kinds it does is known only when it has been told who claims them.
+        let secret = claimants.secret(deadline)?;
+        Ok(Some(Self { source, secret }))
     }
 
-    /// Adds what there is to an offer.
-    pub(super) fn offer(&self, takes: &BTreeSet<Kind>, offer: &mut Attester) {
+    /// Adds what there is to an offer for the gateway at this base.
+    pub(super) fn offer(&self, takes: &BTreeSet<Kind>, base: &str, offer: &mut Attester) {
         self.source.offer(takes, offer);
         if offer.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
-            offer.claimant_sha256 = Some(self.claimant_sha256.clone());
+            offer.claimant_sha256 = sha256(&self.claimant(base)).ok();
         }
+    }
+
+    fn claimant(&self, base: &str) -> Zeroizing<Vec<u8>> {
+        self.secret.claimant(Purpose::Instance, base)
     }
 
     /// Answers the cloud's members of a task, which were offered. Says who the instance is, if it can be seen.
@@ -131,12 +131,13 @@ impl<'a> CloudMeans<'a> {
         &self,
         task: &Task,
         binding: &Binding<'_>,
+        base: &str,
         evidence: &mut Evidence,
         deadline: Deadline,
     ) -> Result<Option<String>, Failure> {
         // Told to nobody who has not asked for the instance.
         if task.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
-            evidence.claimant = Some(self.claimant.to_vec().into());
+            evidence.claimant = Some(self.claimant(base).to_vec().into());
         }
         self.source.answer(task, binding, evidence, deadline)
     }

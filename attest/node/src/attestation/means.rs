@@ -58,15 +58,15 @@ pub struct Means<'a> {
 }
 
 impl Means<'_> {
-    /// What to offer to a gateway that takes these kinds; a token only beside something that says who the node is.
+    /// What to offer to the gateway at this base, which takes these kinds; a token only beside something that says who the node is.
     #[must_use]
-    pub fn offer(&self, takes: &BTreeSet<Kind>, token: Option<&Zeroizing<String>>) -> Attester {
+    pub fn offer(&self, takes: &BTreeSet<Kind>, base: &str, token: Option<&Zeroizing<String>>) -> Attester {
         let mut offer = Attester::default();
         if takes.contains(&Kind::Tpm) {
             offer.tpm = self.tpm.as_ref().map(|tpm| tpm.presented.clone());
         }
         if let Some(cloud) = &self.cloud {
-            cloud.offer(takes, &mut offer);
+            cloud.offer(takes, base, &mut offer);
         }
         if takes.contains(&Kind::Token) && !offer.kinds().is_empty() {
             offer.token = token.map(|_| Nothing {});

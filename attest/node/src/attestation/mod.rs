@@ -21,7 +21,6 @@ use attest::tpm::wire::HashAlg;
 use aws_lc_rs::digest;
 use zeroize::Zeroizing;
 
-use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::gateway::{Gateway, GatewayError};
 
@@ -96,7 +95,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
     let request = ChallengeRequest {
         pool: pool.to_owned(),
         name: means.name.clone(),
-        attester: means.offer(takes, token),
+        attester: means.offer(takes, gateway.base(), token),
     };
     let offered = request.attester.kinds();
     if offered.is_empty() {
@@ -117,7 +116,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
             pool,
             server_key: &server_key,
         };
-        let (evidence, identities) = answer(&challenge, &binding, means, token, gateway.deadline())?;
+        let (evidence, identities) = answer(&challenge, &binding, means, target)?;
         let (kinds, expires) = (evidence.kinds(), challenge.expires);
         match gateway.evidence(&EvidenceRequest {
             challenge: challenge.challenge,
@@ -153,13 +152,13 @@ fn answer(
     challenge: &ChallengeResponse,
     binding: &Binding<'_>,
     means: &mut Means<'_>,
-    token: Option<&Zeroizing<String>>,
-    deadline: Deadline,
+    target: Target<'_>,
 ) -> Result<(Evidence, Vec<String>), Failure> {
+    let (gateway, token) = (target.gateway, target.token);
     let task = &challenge.task;
     let (mut evidence, mut identities) = (Evidence::default(), Vec::new());
     if let Some(cloud) = &means.cloud {
-        identities.extend(cloud.answer(task, binding, &mut evidence, deadline)?);
+        identities.extend(cloud.answer(task, binding, gateway.base(), &mut evidence, gateway.deadline())?);
     }
     if let (Some(task), Some(tpm)) = (&task.tpm, &mut means.tpm) {
         evidence.tpm = Some(quote(tpm, task, binding)?);

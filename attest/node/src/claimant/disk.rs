@@ -15,7 +15,7 @@ use crate::failure::printable;
 const BY_LABEL: &str = "/dev/disk/by-label";
 /// How long udev is waited for, as `udevadm settle` takes it.
 const SETTLE_LIMIT: &str = "--timeout=10";
-/// How long another may have the filesystem mounted the other way (for reading only, or not): the kernel refuses to have both.
+/// How long another may have the filesystem mounted for reading only, before it is given up to write to it: the kernel refuses to have both.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// How often to try.
 const POLL: Duration = Duration::from_millis(250);
@@ -100,7 +100,8 @@ fn mount(device: &Path, at: &Path, read_only: bool) -> io::Result<()> {
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let is_busy = said.contains("busy") || said.contains("already mounted");
-        if !is_busy || Instant::now() >= until {
+        // Who only wants to look does not wait for who writes.
+        if read_only || !is_busy || Instant::now() >= until {
             return Err(io::Error::other(printable(&said)));
         }
         thread::sleep(POLL);

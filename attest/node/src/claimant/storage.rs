@@ -4,7 +4,7 @@
 //! and before it has written anything, and begins anew. What is in memory is gone by then. On disk there is a filesystem that carries the
 //! first boot from one to the next, and that is the place: where Fedora CoreOS and RHEL CoreOS have `ignition.firstboot`, Flatcar has
 //! `flatcar/first_boot`, and elsewhere the EFI system partition. It is mounted for a moment, where nobody else sees it, and before Ignition's
-//! last stage hands over to the real root, what lies there is overwritten and removed.
+//! last stage hands over to the real root, what lies there is overwritten and removed ([`crate::forget`]).
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

@@ -53,6 +53,12 @@ pub struct Gateway<'http> {
 }
 
 impl<'http> Gateway<'http> {
+    /// What stands before `/config/<pool>`.
+    #[must_use]
+    pub const fn base(&self) -> &'http str {
+        self.base
+    }
+
     /// The gateway at `base`, which is what stands before `/config/<pool>`.
     #[must_use]
     pub const fn new(http: &'http Http, base: &'http str, deadline: Deadline) -> Self {

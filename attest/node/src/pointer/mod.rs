@@ -12,7 +12,8 @@ pub mod write;
 
 use std::time::Duration;
 
-use attest::protocol::NOT_ATTESTED_HEADER;
+use attest::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER};
+use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
@@ -201,6 +202,9 @@ impl Pointer {
         if let Some(source) = resource.get("source").and_then(Value::as_str).and_then(without_token) {
             resource.insert("source".to_owned(), json!(source));
         }
+        if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
+            headers.retain(|header| !is_named(header, CLAIMANT_HEADER));
+        }
         set_header(resource, "Authorization", &format!("Bearer {ticket}"));
     }
 
@@ -211,8 +215,24 @@ impl Pointer {
         }
     }
 
+    /// Has Ignition tell a source who uses its token, so that a use is this node and not each of its fetches.
+    pub fn set_claimant(&mut self, place: Place, claimant: &[u8]) {
+        if let Some(resource) = self.resource(place) {
+            set_header(resource, CLAIMANT_HEADER, &BASE64URL_NOPAD.encode(claimant));
+        }
+    }
+
     /// A source, in a config whose version has headers; without what an earlier run has said there.
     fn resource_with_headers(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
+        let resource = self.resource(place)?;
+        if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
+            headers.retain(|header| !is_named(header, NOT_ATTESTED_HEADER));
+        }
+        Some(resource)
+    }
+
+    /// A source, in a config whose version has headers.
+    fn resource(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
         let ignition = self.config.get_mut("ignition").and_then(Value::as_object_mut)?;
         // 3.0.0 has no httpHeaders and Ignition drops them without a word. 3.1.0 only adds to it.
         if let Some(version) = ignition.get_mut("version")
@@ -227,11 +247,7 @@ impl Pointer {
                 .and_then(|config| config.get_mut("merge"))
                 .and_then(|merge| merge.get_mut(index)),
         };
-        let resource = resource.and_then(Value::as_object_mut)?;
-        if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
-            headers.retain(|header| !is_named(header, NOT_ATTESTED_HEADER));
-        }
-        Some(resource)
+        resource.and_then(Value::as_object_mut)
     }
 
     /// What it says of gateways and of whom to trust, as JSON, and nothing else: no credential, and nothing that could be one.

@@ -1,0 +1,240 @@
+//! `attest-node forget`: removes what gateways know this node by, from the disk and from memory, before a workload can look for it.
+//!
+//! It runs when Ignition has written everything, and so cannot begin again, and before the real root takes over. It looks wherever the
+//! secret may lie, whatever this boot knows of it: an earlier part of this first boot may have put it there.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::claimant::disk::{Disks, Programs};
+use crate::claimant::folder;
+use crate::claimant::storage::{MOUNT_POINT, Storage};
+use crate::console::say;
+use crate::pointer::platform::Platform;
+use crate::state::{self, State};
+
+/// What to do, as the command line says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where the secret may have been kept.
+    pub storage: Storage,
+    /// The folder for what is kept until the next boot.
+    pub state: PathBuf,
+    /// The kernel command line.
+    pub cmdline: PathBuf,
+}
+
+/// Runs, says on stderr what was left over, and returns 1 only if the secret is still there.
+#[must_use]
+pub fn run(settings: &Settings) -> ExitCode {
+    let storage = Platform::storage_in(&settings.cmdline)
+        .0
+        .unwrap_or_else(|| settings.storage.clone());
+    let said = forget(&storage, &State::new(&settings.state), Path::new(MOUNT_POINT), &Programs);
+    said.lines.iter().for_each(|line| say(line));
+    if said.left { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What there is to say, and whether a secret is left.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    lines: Vec<String>,
+    left: bool,
+}
+
+fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Disks) -> Said {
+    let mut said = Said::default();
+    // Where this boot knows it to be: there, what cannot be looked at is left.
+    let kept = state.place();
+    let known: BTreeSet<String> = kept.iter().flat_map(Storage::labels).collect();
+    // As when it was kept: a live system leaves the disks alone.
+    let usual = !(*storage == Storage::Usual && disks.are_anothers());
+    let looked_at = storage.labels().into_iter().filter(|_| usual);
+    let labels: BTreeSet<String> = looked_at.chain(known.iter().cloned()).collect();
+    for label in labels.iter().filter(|label| disks.are_there(label)) {
+        match on_disk(label, mount_point, disks) {
+            Ok(()) => {}
+            Err(Trouble::Unseen(_)) if !known.contains(label) => {}
+            Err(Trouble::Unseen(error) | Trouble::Left(error)) => {
+                said.left(&format!("the filesystem labelled {label}: {error}"), &by_hand(label));
+            }
+        }
+    }
+    let unmounted = known.iter().filter(|label| !disks.are_there(label));
+    unmounted.for_each(|label| said.left(&format!("no filesystem has the label {label} any more"), &by_hand(label)));
+    for folder in [Some(storage), kept.as_ref()].into_iter().flatten() {
+        if let Storage::Folder(root) = folder
+            && let Err(error) = folder::erase(root)
+        {
+            said.left(&error.to_string(), &format!("rm -r {}", root.join(folder::FOLDER).display()));
+        }
+    }
+    if let Err(error) = state.empty() {
+        said.left(&format!("{}: {error}", state::FOLDER), &format!("rm -r {}", state::FOLDER));
+    }
+    said
+}
+
+/// Why a secret may still be there.
+enum Trouble {
+    /// The filesystem cannot be mounted.
+    Unseen(String),
+    /// It was seen, and could not be removed.
+    Left(String),
+}
+
+/// Mounted for reading first: most have nothing there, and are not written to.
+fn on_disk(label: &str, mount_point: &Path, disks: &impl Disks) -> Result<(), Trouble> {
+    let look = |root: &Path| Ok(folder::is_there(root));
+    // Who has it mounted for writing keeps it from being mounted for reading only.
+    let is_there = disks
+        .with(label, mount_point, true, look)
+        .or_else(|_| disks.with(label, mount_point, false, look))
+        .map_err(|error| Trouble::Unseen(error.to_string()))?;
+    if is_there {
+        disks
+            .with(label, mount_point, false, folder::erase)
+            .map_err(|error| Trouble::Left(error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn by_hand(label: &str) -> String {
+    format!("mount LABEL={label} /mnt && rm -r /mnt/{}; umount /mnt", folder::FOLDER)
+}
+
+impl Said {
+    fn left(&mut self, what: &str, command: &str) {
+        self.left = true;
+        self.lines.push(format!(
+            "THE SECRET BY WHICH GATEWAYS KNOW THIS NODE IS LEFT OVER: {what}; remove it on the booted system, before a workload reads it: {command}"
+        ));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::claimant::Secret;
+    use crate::claimant::storage::tests::Folders;
+
+    /// A machine: its disk, and its memory.
+    struct Machine {
+        disk: tempfile::TempDir,
+        memory: tempfile::TempDir,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            Self {
+                disk: tempfile::tempdir().unwrap(),
+                memory: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        fn keeps(self) -> Self {
+            folder::write(self.disk.path(), &Secret::of([7; 32])).unwrap();
+            self
+        }
+
+        fn state(&self) -> State {
+            State::new(&self.memory.path().join("state"))
+        }
+
+        fn forget(&self, storage: &Storage, disks: &Folders) -> Said {
+            forget(storage, &self.state(), Path::new("/nonexistent"), disks)
+        }
+
+        #[track_caller]
+        fn is_clean(&self) {
+            assert_eq!(fs::read_dir(self.disk.path()).unwrap().count(), 0);
+            assert_eq!(fs::read_dir(self.memory.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn it_is_removed_wherever_it_may_be() {
+        for label in crate::claimant::storage::LABELS {
+            let machine = Machine::new().keeps();
+            machine.state().set_secret(&Secret::of([7; 32]));
+            let disks = Folders::with(&[(label, machine.disk.path())]);
+            assert_eq!(machine.forget(&Storage::Usual, &disks), Said::default());
+            machine.is_clean();
+            assert_eq!(*disks.mounted.borrow(), [(label.to_owned(), true), (label.to_owned(), false)]);
+        }
+        // Where this boot has put it, though nobody says so any more.
+        let machine = Machine::new().keeps();
+        machine.state().set_place("other");
+        assert_eq!(
+            machine.forget(&Storage::Usual, &Folders::with(&[("other", machine.disk.path())])),
+            Said::default()
+        );
+        machine.is_clean();
+        let machine = Machine::new().keeps();
+        machine.state().set_place(machine.disk.path().to_str().unwrap());
+        assert_eq!(machine.forget(&Storage::Nowhere, &Folders::default()), Said::default());
+        machine.is_clean();
+        let machine = Machine::new().keeps();
+        assert_eq!(
+            machine.forget(&Storage::Folder(machine.disk.path().to_owned()), &Folders::default()),
+            Said::default()
+        );
+        machine.is_clean();
+    }
+
+    #[test]
+    fn who_has_kept_nothing_is_not_written_to() {
+        let machine = Machine::new();
+        let disks = Folders::with(&[("boot", machine.disk.path())]);
+        assert_eq!(machine.forget(&Storage::Usual, &disks), Said::default());
+        assert_eq!(*disks.mounted.borrow(), [("boot".to_owned(), true)]);
+        assert_eq!(machine.forget(&Storage::Usual, &Folders::default()), Said::default());
+        machine.is_clean();
+        let live = Folders {
+            live: true,
+            ..Folders::with(&[("boot", machine.disk.path())])
+        };
+        assert_eq!(machine.forget(&Storage::Usual, &live), Said::default());
+        assert!(live.mounted.borrow().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_is_said_with_what_to_do() {
+        let loud = |said: &Said, parts: &[&str]| {
+            let [line] = said.lines.as_slice() else { panic!("{said:?}") };
+            assert!(said.left && line.contains("IS LEFT OVER"), "{line}");
+            parts
+                .iter()
+                .for_each(|part| assert!(line.contains(part), "{part:?} is missing in {line}"));
+        };
+        let machine = Machine::new().keeps();
+        fs::write(machine.disk.path().join("attest-node/other"), "x").unwrap();
+        let said = machine.forget(&Storage::Usual, &Folders::with(&[("boot", machine.disk.path())]));
+        loud(
+            &said,
+            &[
+                "labelled boot: ",
+                "attest-node: ",
+                "mount LABEL=boot /mnt && rm -r /mnt/attest-node",
+            ],
+        );
+        // A disk that cannot be looked at is a trouble if it is there, and none if nothing says so.
+        let machine = Machine::new().keeps();
+        let broken = || Folders {
+            broken: true,
+            ..Folders::with(&[("boot", machine.disk.path())])
+        };
+        assert_eq!(machine.forget(&Storage::Usual, &broken()), Said::default());
+        machine.state().set_place("boot");
+        loud(&machine.forget(&Storage::Usual, &broken()), &["wrong fs type", "LABEL=boot"]);
+        machine.state().set_place("boot");
+        loud(
+            &machine.forget(&Storage::Usual, &Folders::default()),
+            &["no filesystem has the label boot any more"],
+        );
+    }
+}

@@ -19,6 +19,8 @@ use swtpm_tests::{GUEST_VIEW_OF_HOST, Images, Release};
 const UNIT: &str = "attest-node.service";
 /// The one that keeps the program for the booted system.
 const KEEP: &str = "attest-node-keep.service";
+/// The one that removes what gateways know the node by.
+const FORGET: &str = "attest-node-forget.service";
 /// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
 const PLATFORM: &str = "metal";
 /// Emulated on two busy cores it takes a minute or two.
@@ -30,12 +32,13 @@ fn our_unit(name: &str) -> String {
 }
 
 /// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
-fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, [unit, keep]: [&str; 2]) -> Vec<String> {
+fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 3]) -> Vec<String> {
     let tree = tempfile::tempdir().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
-    fs::write(units.join(UNIT), unit).unwrap();
-    fs::write(units.join(KEEP), keep).unwrap();
+    for (name, text) in [UNIT, KEEP, FORGET].into_iter().zip(ours) {
+        fs::write(units.join(name), text).unwrap();
+    }
     // The links that Ignition's generator makes on a first boot and on others, and that our dracut module makes.
     let ignition = if first {
         "ignition-complete.target"
@@ -46,6 +49,7 @@ fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: b
         ("initrd.target.requires", ignition),
         ("initrd.target.wants", KEEP),
         ("ignition-complete.target.wants", UNIT),
+        ("ignition-complete.target.wants", FORGET),
     ] {
         fs::create_dir_all(units.join(link)).unwrap();
         symlink(format!("../{to}"), units.join(link).join(to)).unwrap();
@@ -67,7 +71,7 @@ fn no_distribution_has_an_ordering_cycle() {
         distributions::micro_os(),
         distributions::flatcar(),
     ];
-    let (unit, keep) = (our_unit(UNIT), our_unit(KEEP));
+    let [unit, keep, forget] = [UNIT, KEEP, FORGET].map(our_unit);
     for release in [Release::Bookworm, Release::Trixie] {
         let folder = tempfile::tempdir().unwrap();
         let images = Images::whole(release).unwrap();
@@ -76,7 +80,7 @@ fn no_distribution_has_an_ordering_cycle() {
         fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
         for distribution in &all {
             for first in [true, false] {
-                let found = cycles(&images, &systemd, distribution, first, [&unit, &keep]);
+                let found = cycles(&images, &systemd, distribution, first, [&unit, &keep, &forget]);
                 assert!(found.is_empty(), "{} {release:?}, first: {first}: {found:#?}", distribution.name);
             }
         }
@@ -84,7 +88,7 @@ fn no_distribution_has_an_ordering_cycle() {
         let wrong = unit.replace("\nAfter=ignition-fetch-offline", "\nAfter=basic.target ignition-fetch-offline");
         assert_ne!(wrong, unit);
         for distribution in &all {
-            let found = cycles(&images, &systemd, distribution, true, [&wrong, &keep]);
+            let found = cycles(&images, &systemd, distribution, true, [&wrong, &keep, &forget]);
             let deleted = found.iter().any(|line| line.contains("deleted to break ordering cycle"));
             assert_eq!(
                 deleted,
@@ -97,8 +101,17 @@ fn no_distribution_has_an_ordering_cycle() {
         let wrong = keep.replace("\nBefore=initrd.target", "\nBefore=sysinit.target\nAfter=basic.target");
         assert_ne!(wrong, keep);
         for first in [true, false] {
-            let found = cycles(&images, &systemd, &distributions::debian(), first, [&unit, &wrong]);
+            let found = cycles(&images, &systemd, &distributions::debian(), first, [&unit, &wrong, &forget]);
             assert!(!found.is_empty(), "{release:?}, first: {first}");
+        }
+        let wrong = forget.replace(
+            "\nAfter=ignition-files.service",
+            "\nAfter=ignition-files.service ignition-complete.target",
+        );
+        assert_ne!(wrong, forget);
+        for distribution in &all {
+            let found = cycles(&images, &systemd, distribution, true, [&unit, &keep, &wrong]);
+            assert!(!found.is_empty(), "{} {release:?}", distribution.name);
         }
     }
 }

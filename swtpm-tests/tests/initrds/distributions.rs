@@ -24,11 +24,18 @@ struct Unit {
     order: &'static str,
     /// Lines of `[Service]`.
     service: String,
+    /// Whether it has systemd's default dependencies, and nothing to say of `ignition-complete.target`.
+    defaults: bool,
 }
 
 fn unit(name: &'static str, order: &'static str, command: &str) -> Unit {
     let service = format!("ExecStart=/bin/sh -c '{command}'");
-    Unit { name, order, service }
+    Unit {
+        name,
+        order,
+        service,
+        defaults: false,
+    }
 }
 
 /// One of Ignition's stages that Ignition runs.
@@ -36,7 +43,12 @@ fn stage(name: &'static str, stage: &str, order: &'static str) -> Unit {
     let service = format!(
         "EnvironmentFile=/run/ignition.env\nExecStart=/usr/bin/ignition --root=/sysroot --platform=${{PLATFORM_ID}} --stage={stage}"
     );
-    Unit { name, order, service }
+    Unit {
+        name,
+        order,
+        service,
+        defaults: false,
+    }
 }
 
 impl Unit {
@@ -46,10 +58,19 @@ impl Unit {
         self
     }
 
+    /// With systemd's default dependencies, and nothing to say of `ignition-complete.target`, unless its order says otherwise.
+    fn by_default(mut self) -> Self {
+        self.defaults = true;
+        self
+    }
+
     fn text(&self) -> String {
+        let early = match self.defaults {
+            true => "",
+            false => "DefaultDependencies=false\nBefore=ignition-complete.target\n",
+        };
         format!(
-            "[Unit]\nConditionPathExists=/etc/initrd-release\nDefaultDependencies=false\nBefore=ignition-complete.target\n{}\n\
-             [Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n",
+            "[Unit]\nConditionPathExists=/etc/initrd-release\n{early}{}\n[Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n",
             self.order, self.service
         )
     }
@@ -87,6 +108,17 @@ fn upstream() -> Vec<Unit> {
             "ignition-disks.service",
             "After=ignition-fetch.service systemd-udevd.service\nRequires=systemd-udevd.service\n\
              Before=ignition-mount.service initrd-root-device.target sysroot.mount",
+            "true",
+        ),
+        unit(
+            "ignition-mount.service",
+            "After=ignition-disks.service network.target initrd-root-fs.target\nRequires=initrd-root-fs.target\n\
+             Before=ignition-files.service initrd-switch-root.target",
+            "true",
+        ),
+        unit(
+            "ignition-files.service",
+            "After=ignition-mount.service\nBefore=initrd-parse-etc.service",
             "true",
         ),
     ]
@@ -127,6 +159,38 @@ pub fn fedora_coreos() -> Distribution {
             "true",
         )
         .apart(),
+        // All of them require the device of the boot partition, too.
+        unit(
+            "coreos-unique-boot.service",
+            "After=systemd-udevd.service\nBefore=ignition-diskful.target coreos-gpt-setup.service coreos-boot-edit.service",
+            "true",
+        ),
+        unit(
+            "coreos-gpt-setup.service",
+            "After=coreos-copy-firstboot-network.service coreos-unique-boot.service\n\
+             Before=systemd-fsck-root.service ignition-diskful.target ignition-ostree-uuid-boot.service ignition-kargs.service",
+            "true",
+        )
+        .by_default(),
+        unit(
+            "ignition-ostree-uuid-boot.service",
+            "After=coreos-gpt-setup.service\nBefore=ignition-kargs.service",
+            "true",
+        )
+        .by_default(),
+        unit(
+            "coreos-boot-edit.service",
+            "After=ignition-files.service\nBefore=initrd.target initrd-parse-etc.service",
+            "true",
+        )
+        .by_default()
+        .apart(),
+        unit(
+            "coreos-post-ignition-checks.service",
+            "After=ignition-files.service\nBefore=ignition-complete.target",
+            "true",
+        )
+        .by_default(),
         unit(
             "coreos-kargs-reboot.service",
             "ConditionPathExists=/run/coreos-kargs-reboot\nAfter=ignition-kargs.service\nBefore=ignition-disks.service",
@@ -158,11 +222,19 @@ pub fn fedora_coreos_on_iscsi() -> Distribution {
 pub fn rhel_coreos() -> Distribution {
     let mut distribution = fedora_coreos();
     distribution.name = "RHEL CoreOS";
-    distribution.units.push(unit(
-        "rhcos-fips.service",
-        "After=ignition-fetch.service ignition-kargs.service\nBefore=coreos-kargs-reboot.service ignition-disks.service",
-        "true",
-    ));
+    distribution.units.extend([
+        unit(
+            "rhcos-fips.service",
+            "After=ignition-fetch.service ignition-kargs.service\nBefore=coreos-kargs-reboot.service ignition-disks.service",
+            "true",
+        ),
+        unit(
+            "rhcos-fips-finish.service",
+            "After=ignition-files.service\nBefore=initrd.target",
+            "true",
+        )
+        .apart(),
+    ]);
     distribution
 }
 
@@ -181,6 +253,12 @@ pub fn micro_os() -> Distribution {
              Before=ignition-fetch.service dracut-initqueue.service nm-initrd.service NetworkManager-initrd.service",
             "true",
         ),
+        unit(
+            "combustion.service",
+            "DefaultDependencies=false\nAfter=ignition-complete.target combustion-prepare.service\nBefore=initrd-parse-etc.service",
+            "true",
+        )
+        .by_default(),
     ]);
     Distribution {
         name: "openSUSE MicroOS",
@@ -238,6 +316,43 @@ pub fn flatcar() -> Distribution {
              Before=local-fs-pre.target ignition-mount.service initrd-root-device.target sysroot.mount",
             "true",
         ),
+        unit(
+            "disk-uuid.service",
+            "Wants=local-fs-pre.target\nAfter=systemd-udevd.service\n\
+             Before=local-fs-pre.target systemd-fsck-root.service ignition-setup.service ignition-disks.service",
+            "true",
+        ),
+        unit(
+            "ignition-mount.service",
+            "After=ignition-disks.service initrd-root-fs.target\nRequires=initrd-root-fs.target\nBefore=initrd-switch-root.target",
+            "true",
+        ),
+        unit(
+            "ignition-files.service",
+            "After=ignition-mount.service ignition-setup.service ignition-disks.service initrd-root-fs.target\n\
+             Requires=ignition-setup.service ignition-disks.service initrd-root-fs.target\nBefore=initrd-parse-etc.service",
+            "true",
+        ),
+        unit(
+            "initrd-setup-root-after-ignition.service",
+            "DefaultDependencies=no\nAfter=initrd-root-fs.target ignition-files.service\nBefore=initrd-parse-etc.service",
+            "true",
+        )
+        .by_default(),
+        unit(
+            "sysroot-boot.service",
+            "DefaultDependencies=no\nRequiresMountsFor=/sysroot\nBefore=initrd-switch-root.target",
+            "true",
+        )
+        .by_default(),
+        unit(
+            "ignition-quench.service",
+            "DefaultDependencies=no\nBefore=initrd.target\n\
+             Requires=ignition-disks.service ignition-files.service sysroot-boot.service\n\
+             After=ignition-disks.service ignition-files.service sysroot-boot.service",
+            "true",
+        )
+        .by_default(),
     ];
     Distribution {
         name: "Flatcar",

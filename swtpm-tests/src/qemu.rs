@@ -40,7 +40,8 @@ pub struct VmBuilder {
     pointer: Option<String>,
     kubelet: Option<String>,
     tpm_socket: Option<PathBuf>,
-    disk: Option<PathBuf>,
+    disks: Vec<PathBuf>,
+    reboots: bool,
     disc: Option<PathBuf>,
     metadata: Option<(SocketAddr, PathBuf)>,
     smbios: Vec<String>,
@@ -62,7 +63,8 @@ impl Vm {
             pointer: None,
             kubelet: None,
             tpm_socket: None,
-            disk: None,
+            disks: Vec::new(),
+            reboots: false,
             disc: None,
             metadata: None,
             smbios: Vec::new(),
@@ -118,10 +120,17 @@ impl VmBuilder {
         self
     }
 
-    /// A disk, raw, writable.
+    /// A disk, raw, writable; one more each time.
     #[must_use]
     pub fn disk(mut self, image: &Path) -> Self {
-        self.disk = Some(image.to_path_buf());
+        self.disks.push(image.to_path_buf());
+        self
+    }
+
+    /// Its reboot is one, and not its end.
+    #[must_use]
+    pub fn reboots(mut self) -> Self {
+        self.reboots = true;
         self
     }
 
@@ -194,15 +203,10 @@ impl VmBuilder {
     pub fn arguments(&self, folder: &Path) -> Result<Vec<String>> {
         let mut arguments: Vec<String> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-        add(&[
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-serial",
-            "stdio",
-        ]);
+        add(&["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"]);
+        if !self.reboots {
+            add(&["-no-reboot"]);
+        }
         add(&[
             "-machine",
             "q35",
@@ -257,7 +261,7 @@ impl VmBuilder {
             add(&["-chardev", &format!("socket,id=tpm-socket,path={}", text(socket)?)]);
             add(&["-tpmdev", "emulator,id=tpm0,chardev=tpm-socket", "-device", "tpm-crb,tpmdev=tpm0"]);
         }
-        if let Some(disk) = &self.disk {
+        for disk in &self.disks {
             add(&["-drive", &format!("file={},format=raw,if=virtio,cache=unsafe", text(disk)?)]);
         }
         if let Some(disc) = &self.disc {

@@ -178,6 +178,14 @@ impl Site {
         Ok((vm, boot.disk))
     }
 
+    /// The same, with a tree's `usr` laid over the initrd.
+    pub fn changed_vm(&self, release: Release, tree: &Path, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
+        let whole = self.whole_vm(release, folder)?;
+        // In the place of the initrd that this one boots.
+        Images::whole(release)?.changed_initrd(tree, true, folder)?;
+        Ok(whole)
+    }
+
     /// That system as it is installed where a first boot is as on CoreOS ([`crate::core_os`]), in `folder`: its initrd with node-initrd appended,
     /// and its disk with a tree laid onto it.
     pub fn installed(&self, release: Release, tree: &Path, folder: &Path) -> Result<WholeBoot> {

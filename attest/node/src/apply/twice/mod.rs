@@ -17,6 +17,9 @@ use serde_json::Value;
 use super::system::System;
 use crate::failure::printable;
 
+/// What Ignition leaves of a run.
+const REPORT: &str = "/etc/.ignition-result.json";
+
 /// A point of the config that cannot be done again, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -53,6 +56,7 @@ pub fn refusals(config: &Value, system: &System, abilities: Abilities) -> Vec<Re
     nodes::check(config, system, &mut found);
     passwd::check(config, system, abilities.ignition, &mut found);
     units::check(config, system, abilities.heeds_presets, &mut found);
+    report(system, &mut found);
     found.0
 }
 
@@ -116,6 +120,18 @@ fn kernel_arguments(config: &Value, found: &mut Found) {
             let why = "this initramfs is not known to be able to change kernel arguments";
             found.refuse(&format!("kernelArguments.{name}"), "", why);
         }
+    }
+}
+
+/// `createResultFile` of the stage files puts the report of the run before into its own.
+fn report(system: &System, found: &mut Found) {
+    let before = system.text(REPORT);
+    if before.is_some_and(|text| serde_json::from_str::<Value>(&text).is_err()) {
+        found.refuse(
+            REPORT,
+            "",
+            "it is no JSON, and Ignition reads it at the end: it would stop. Remove it",
+        );
     }
 }
 

@@ -411,6 +411,16 @@ fn other_configs_and_kernel_arguments_are_for_those_who_can() {
 }
 
 #[test]
+fn the_report_of_the_run_before_has_to_be_one() {
+    let root = system();
+    let found = || refusals(&json!({}), &System::new(root.path()), ABLE);
+    for (report, expect) in [("{\"provisioningBootID\": \"1\"}\n", 0), ("{", 1), ("", 1)] {
+        write(root.path(), "etc/.ignition-result.json", report);
+        assert_eq!(found().len(), expect, "{report}");
+    }
+}
+
+#[test]
 fn what_needs_a_network_is_known() {
     for (config, expect) in [
         (json!({"storage": {"files": [{"contents": {"source": "https://a/b"}}]}}), true),

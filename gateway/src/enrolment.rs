@@ -60,6 +60,12 @@ pub enum EnrolmentError {
         /// The name it asks for.
         asked: String,
     },
+    /// The name, or the machine's other one, is being claimed by a decision that is not recorded yet, and may come to nothing.
+    #[error("the name {name} is being claimed by a machine that attests at this moment: try again")]
+    Undecided {
+        /// The name.
+        name: String,
+    },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -177,6 +183,7 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
     if let Some(owner) = &owner
         && owner.value != identity.as_str()
     {
+        decided(store, Kind::Name, owner, name).await?;
         return Err(EnrolmentError::NameTaken {
             name: name.to_owned(),
             owner: owner.value.clone(),
@@ -194,6 +201,7 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
             if owner.is_none() && pending.is_none() {
                 store.remove(Kind::Name, name).await?;
             }
+            decided(store, Kind::NameOf, &known, name).await?;
             Err(EnrolmentError::OtherName {
                 given: known.value,
                 asked: name.to_owned(),
@@ -201,6 +209,14 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
         }
         _ => Ok(()),
     }
+}
+
+/// That an entry in the way of a name stays: it may be that of a decision that comes to nothing.
+async fn decided(store: &dyn Store, kind: Kind, entry: &Entry, name: &str) -> Result<(), EnrolmentError> {
+    if store.stands(kind, entry.clone()).await? {
+        return Ok(());
+    }
+    Err(EnrolmentError::Undecided { name: name.to_owned() })
 }
 
 /// Writes an entry if there is none, for the decision that is `pending` or for good; gives the one there is otherwise.
@@ -365,6 +381,33 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         (folder, store)
+    }
+
+    #[tokio::test]
+    async fn attack_33_a_name_that_another_may_not_get_is_waited_for_and_not_refused() {
+        let pending = |decision: &str| Pending {
+            decision: decision.to_owned(),
+            at: 1,
+        };
+        for comes_to_nothing in [true, false] {
+            let (_folder, store) = store();
+            let claim = async |name, byte, decision| claim_name(&store, name, &node(byte), Some(&pending(decision))).await;
+            claim("a", 1, "d1").await.unwrap();
+            // Another machine asks for its name, and it for another name.
+            for (name, byte) in [("a", 2), ("b", 1)] {
+                let undecided = claim(name, byte, "d2").await;
+                assert!(matches!(undecided, Err(EnrolmentError::Undecided { .. })), "{undecided:?}");
+                store.give_back("d2").await.unwrap();
+            }
+            if comes_to_nothing {
+                store.give_back("d1").await.unwrap();
+                claim("a", 2, "d3").await.unwrap();
+            } else {
+                store.settle("d1");
+                assert!(matches!(claim("a", 2, "d3").await, Err(EnrolmentError::NameTaken { .. })));
+                assert!(matches!(claim("b", 1, "d3").await, Err(EnrolmentError::OtherName { .. })));
+            }
+        }
     }
 
     #[tokio::test]

@@ -43,6 +43,12 @@ pub enum InstanceError {
         /// Who comes now.
         claimant: String,
     },
+    /// It is being claimed by a decision that is not recorded yet, and may come to nothing.
+    #[error("{instance} is being claimed by another, which is not decided yet")]
+    Undecided {
+        /// The instance.
+        instance: String,
+    },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -54,7 +60,7 @@ impl InstanceError {
     pub fn alert(&self) -> Option<String> {
         match self {
             Self::Claimed { instance, .. } => Some(format!("{instance} is claimed a second time: {self}")),
-            Self::Store(_) => None,
+            Self::Undecided { .. } | Self::Store(_) => None,
         }
     }
 }
@@ -109,6 +115,11 @@ impl Holder {
             Self::Anybody => None,
         }
     }
+
+    /// As people are told.
+    fn named(&self) -> String {
+        self.text().unwrap_or("the instance without a TPM").to_owned()
+    }
 }
 
 impl Claim<'_> {
@@ -140,12 +151,8 @@ impl Claim<'_> {
                 return Ok(());
             };
             let first = read(found.clone())?;
-            if first.holder != instance.as_str() {
-                return Err(InstanceError::Claimed {
-                    instance: tpm.to_owned(),
-                    first,
-                    claimant: instance.to_string(),
-                });
+            if !is_one_instance(&first.holder, instance.as_str()) {
+                return Err(others(store, found, first, instance.to_string()).await);
             }
             if self.share(store, found).await? {
                 return Ok(());
@@ -175,13 +182,7 @@ impl Claim<'_> {
                 }
                 // What was there came to nothing meanwhile.
                 Standing::Own => {}
-                Standing::Others => {
-                    return Err(InstanceError::Claimed {
-                        instance: instance.to_string(),
-                        first,
-                        claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
-                    });
-                }
+                Standing::Others => return Err(others(store, found, first, holder.named()).await),
             }
         }
     }
@@ -221,14 +222,14 @@ impl Claim<'_> {
         let Some(other) = by_nitro_tpm(instance.as_str()).filter(|_| self.claims.aws_nitro_tpm().is_none()) else {
             return Ok(());
         };
-        match store.get(Kind::Instance, &other).await?.map(read).transpose()? {
-            Some(first) if holder.text() != Some(&first.holder) => Err(InstanceError::Claimed {
-                instance: other,
-                first,
-                claimant: holder.text().unwrap_or("the instance without a TPM").to_owned(),
-            }),
-            _ => Ok(()),
+        let Some(found) = store.get(Kind::Instance, &other).await? else {
+            return Ok(());
+        };
+        let first = read(found.clone())?;
+        if holder.text() == Some(&first.holder) {
+            return Ok(());
         }
+        Err(others(store, found, first, holder.named()).await)
     }
 
     fn entry(&self, instance: &str, holder: &str) -> Result<Entry, StoreError> {
@@ -242,6 +243,22 @@ impl Claim<'_> {
             value: serde_json::to_string(&record).map_err(|source| unreadable(instance, source))?,
         })
     }
+}
+
+/// Why what another has claimed is not taken: it is his, or it is not decided yet whether it is.
+async fn others(store: &dyn Store, found: Entry, first: InstanceRecord, claimant: String) -> InstanceError {
+    let instance = found.id.clone();
+    match store.stands(Kind::Instance, found).await {
+        Ok(true) => InstanceError::Claimed { instance, first, claimant },
+        Ok(false) => InstanceError::Undecided { instance },
+        Err(error) => error.into(),
+    }
+}
+
+/// Whether two identities are of one instance: AWS's documents say an account, and its NitroTPM alone says none.
+fn is_one_instance(one: &str, other: &str) -> bool {
+    let is_by_nitro_tpm = |one: &str, other: &str| by_nitro_tpm(one).is_some_and(|one| one == other);
+    one == other || is_by_nitro_tpm(one, other) || is_by_nitro_tpm(other, one)
 }
 
 /// Who has an instance that somebody shows.
@@ -281,6 +298,16 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
     // That a TPM is in one machine only is the same fact from the other side.
     let instances = entries.into_iter().filter(|entry| !entry.id.starts_with(TPM));
     instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
+}
+
+/// The TPMs that have attested beside an instance, and the instance that each is beside, to whomever that belongs.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError> {
+    let entries = store.list(Kind::Instance).await?;
+    let tpms = entries.into_iter().filter(|entry| entry.id.starts_with(TPM));
+    tpms.map(|entry| Ok((entry.id.clone(), read(entry)?.holder))).collect()
 }
 
 /// Whether the instance that claims are about belongs to somebody, whatever becomes of the decisions that are not recorded: what a cloud says

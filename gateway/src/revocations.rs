@@ -80,7 +80,7 @@ pub struct Machine {
 /// # Errors
 /// [`StoreError`].
 pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError> {
-    let instances = instances::list(store).await?;
+    let (instances, tpms) = (instances::list(store).await?, instances::tpms(store).await?);
     let mut all = BTreeSet::new();
     let mut seen = false;
     let mut next = vec![who.to_owned()];
@@ -92,12 +92,23 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
             next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
         }
         next.extend(by_nitro_tpm(&who));
+        // Beside an instance that belongs to its NitroTPM, too: the TPM has attested as this machine's.
+        for (tpm, instance) in &tpms {
+            if *instance == who {
+                next.push(tpm.clone());
+            } else if *tpm == who {
+                next.push(instance.clone());
+            }
+        }
         for (instance, record) in &instances {
             // Whoever made up a secret is no machine.
             if *instance == who && record.holder.starts_with("tpm:") {
                 next.push(record.holder.clone());
             }
             if record.holder == who && who.starts_with("tpm:") {
+                next.push(instance.clone());
+            }
+            if by_nitro_tpm(instance).is_some_and(|instance| instance == who) {
                 next.push(instance.clone());
             }
             seen |= *instance == who;
@@ -282,6 +293,20 @@ mod tests {
             assert!(refused(&store, &[], &[identity]).await, "{identity}");
         }
         assert!(refused(&store, &["worker-7"], &[]).await && !refused(&store, &["worker-8"], &["gcp:p/1"]).await);
+        // An instance that belongs to its NitroTPM, and the TPM beside it, whose word it is not.
+        let beside = NodeIdentity::of_tpm("cd".repeat(32).parse().unwrap());
+        for (id, holder) in [("aws-nitrotpm:i-7", "nitro-tpm"), (beside.as_str(), "aws-nitrotpm:i-7")] {
+            let value = serde_json::json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
+            let id = id.to_owned();
+            store.put(Kind::Instance, Entry { id, value }).await.unwrap();
+        }
+        for who in ["aws-nitrotpm:i-7", beside.as_str()] {
+            let machine = machine(&store, who).await.unwrap();
+            assert!(
+                machine.all.iter().map(String::as_str).eq(["aws-nitrotpm:i-7", beside.as_str()]),
+                "{machine:?}"
+            );
+        }
         // The name is another's now; the machine is what it was.
         assert_eq!(restore(&store, "worker-7", true).await.unwrap().len(), 1);
         assert!(refused(&store, &[], &[tpm.as_str()]).await);

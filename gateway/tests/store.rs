@@ -128,6 +128,16 @@ async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
     gateway.ticket().await;
 }
 
+#[test]
+fn attack_42_no_store_is_accepted_while_a_gateway_serves_whose_log_was_moved() {
+    let gateway = Gateway::start();
+    fs::rename(gateway.path("state/attestation.jsonl"), gateway.path("state/attestation.1")).unwrap();
+    let accept = gateway.try_command(&["store", "accept"]);
+    let said = String::from_utf8(accept.stderr).unwrap();
+    assert!(!accept.status.success() && said.contains("another gateway is writing"), "{said}");
+    assert!(!gateway.path("state/attestation.jsonl").exists(), "nothing was begun");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_nothing() {
     let gateway = Gateway::start();

@@ -303,6 +303,7 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
                 "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
             )),
+            EnrolmentError::Undecided { .. } => Self::unavailable(),
             EnrolmentError::Store(error) => Self::because(error),
         }
     }
@@ -334,6 +335,8 @@ impl From<InstanceError> for Refusal {
                     "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
                 ))
             }
+            // It may come to nothing: who is refused now would be refused for good.
+            InstanceError::Undecided { .. } => Self::unavailable(),
             InstanceError::Store(error) => Self::because(error),
         }
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::journal::JournalError;
-use super::log_file::LogFile;
+use super::log_file::{LogFile, WriterLock};
 use super::record::{Decision, Line, Record, decision_id};
 use crate::store::{Replacement, StoreMark};
 
@@ -15,6 +15,7 @@ const STORE_ACCEPT: &str = "store accept";
 pub struct CommandLog {
     path: PathBuf,
     file: LogFile,
+    _lock: WriterLock,
 }
 
 impl CommandLog {
@@ -23,10 +24,12 @@ impl CommandLog {
     /// # Errors
     /// [`JournalError::InUse`] while a gateway serves, and [`JournalError::Io`].
     pub fn open(path: &Path) -> Result<Self, JournalError> {
+        let lock = WriterLock::take(path)?;
         let (file, _) = LogFile::open(path)?;
         Ok(Self {
             path: path.to_owned(),
             file,
+            _lock: lock,
         })
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
 use super::counted::{self, Recording, Strangers};
-use super::log_file::LogFile;
+use super::log_file::{LogFile, WriterLock};
 use super::reason::late;
 use super::record::{Decision, Line, NotAttested, Record, Shown, Verdict};
 use crate::metrics::Metrics;
@@ -96,6 +96,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Io`].
     pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
+        let lock = WriterLock::take(path)?;
         let (log, cut) = LogFile::open(path)?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let moved = Arc::<AtomicBool>::default();
@@ -103,6 +104,7 @@ impl Journal {
             log,
             blobs,
             moved: Arc::clone(&moved),
+            _lock: lock,
         };
         thread::Builder::new()
             .name("attestation-log".to_owned())
@@ -231,6 +233,7 @@ struct Writer {
     log: LogFile,
     blobs: Blobs,
     moved: Arc<AtomicBool>,
+    _lock: WriterLock,
 }
 
 impl Writer {
@@ -500,6 +503,7 @@ mod tests {
             log: LogFile::on_device(Path::new("/dev/null")),
             blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
             moved: Arc::default(),
+            _lock: WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap(),
         };
         let (done, _written) = oneshot::channel();
         let append = Append {

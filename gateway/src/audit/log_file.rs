@@ -15,6 +15,37 @@ const PROBE_BYTES: usize = 64 * 1024;
 /// How long what was found is believed: whoever asks for it costs no more than one write in that time.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
+/// That one process writes the log, through whatever files: held in a file beside it that nobody moves. The file's own lock goes with the file.
+#[derive(Debug)]
+pub(super) struct WriterLock {
+    _file: File,
+}
+
+impl WriterLock {
+    /// Takes it. It goes with the process, however that ends.
+    pub(super) fn take(log: &Path) -> std::result::Result<Self, JournalError> {
+        let path = log.with_extension("lock");
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = opened.map_err(|source| JournalError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        lock(&file, &path, log)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn lock(file: &File, path: &Path, log: &Path) -> std::result::Result<(), JournalError> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(JournalError::InUse(log.to_owned())),
+        Err(TryLockError::Error(source)) => Err(JournalError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
 /// The file, locked: two writers would cut off each other's lines. The lock goes with the file, however the process ends.
 #[derive(Debug)]
 pub(super) struct LogFile {
@@ -42,11 +73,7 @@ impl LogFile {
             .mode(0o600)
             .open(path)
             .map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(path.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(io(error)),
-        }
+        lock(&file, path, path)?;
         let length = file.metadata().map_err(io)?.len();
         let whole = end_of_last_line(&mut file, length).map_err(io)?;
         if whole < length {

@@ -498,6 +498,10 @@ impl Store for Embedded {
         self.transact(move |connection| held::stays(connection, kind, &id)).await
     }
 
+    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError> {
+        self.transact(move |connection| held::stands(connection, kind, &entry)).await
+    }
+
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| whole(connection, || remove(connection, kind, &id)))

@@ -61,6 +61,16 @@ pub(super) fn stays(connection: &Connection, kind: Kind, id: &str) -> Result<boo
         .query_row(params![kind.as_str(), id], |row| row.get(0))
 }
 
+/// Whether an entry is there, unchanged, and was not written by a decision that is not recorded.
+pub(super) fn stands(connection: &Connection, kind: Kind, entry: &Entry) -> Result<bool, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2 AND value = ?3
+             AND NOT EXISTS (SELECT 1 FROM pending_entries WHERE kind = ?1 AND id = ?2 AND value = ?3)",
+        )?
+        .query_row(params![kind.as_str(), entry.id, entry.value], |row| row.get(0))
+}
+
 /// An entry that a decision stands on.
 struct Held {
     kind: String,

@@ -364,6 +364,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Whether there is an entry with that id, whatever becomes of the decisions that are neither settled nor given back.
     async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
 
+    /// Whether an entry is there, unchanged, and nothing becomes of it by decisions that are neither settled nor given back.
+    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError>;
+
     /// Removes an entry; says whether there was one. With a token its uses go.
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
 

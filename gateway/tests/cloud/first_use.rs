@@ -161,8 +161,10 @@ async fn attack_27_a_document_is_not_kept_while_it_is_open_whether_its_instance_
         at: now(),
     };
     assert_eq!(store.claim(Entries::Instance, claim, pending).await.unwrap(), None);
-    let record = site::refused(&gateway, &Machine::new().attest(&gateway, &kinds).await, "instance-claimed");
-    assert!(record["basis"].get("digests").is_some() && record["basis"].get("evidence").is_none());
+    // It may be the node's after all: it comes again, and nothing is kept.
+    let before = gateway.records().len();
+    assert_eq!(Machine::new().attest(&gateway, &kinds).await.status, 503);
+    assert_eq!(gateway.records().len(), before);
     store.settle(&decision);
     drop(store);
     let record = site::refused(&gateway, &Machine::new().attest(&gateway, &kinds).await, "instance-claimed");

@@ -115,6 +115,9 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it(
     let thief = booted(&booted(&booted(&node)));
     let record = site::refused(&gateway, &other(thief).attest(&gateway, &both).await, "instance-claimed");
     assert!(record["alerts"][0].as_str().unwrap().contains(&identity));
+    // Revoked is the TPM with the instance that it was beside, to whomever that belongs.
+    let revoked = gateway.command(&["node", "revoke", "aws-nitrotpm:i-0123456789abcdef0"]);
+    assert!(revoked.contains(&identity), "{revoked}");
     // A TPM that is in no machine yet does, and is beside no other from then on, until the administrator says otherwise.
     let second = with_tpm(&gateway);
     let second_identity = format!("tpm:{}", digest(second.tpm.as_ref().unwrap()));
@@ -126,6 +129,28 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it(
     gateway.command(&["node", "release", "aws-nitrotpm:i-00000000000000009"]);
     let answer = third(booted(&booted(&booted(&second)))).attest(&gateway, &both).await;
     site::trusted(&gateway, &answer, &second_identity, &both);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tpm_that_came_beside_a_nitrotpm_comes_without_it_and_the_other_way_round() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let accepts = r#"[["tpm", "aws-nitro-tpm"], ["tpm", "aws-identity-document"]]"#;
+    let ways = [[Kind::Tpm, Kind::AwsNitroTpm], [Kind::Tpm, Kind::AwsIdentityDocument]];
+    for [first, later] in [ways, [ways[1], ways[0]]] {
+        let gateway = site::start(accepts, &[TPM, DOCUMENT, &unchecked]);
+        let (node, other) = (with_tpm(&gateway), with_tpm(&gateway));
+        let identity = format!("tpm:{}", digest(node.tpm.as_ref().unwrap()));
+        site::trusted(&gateway, &node.attest(&gateway, &first).await, &identity, &first);
+        site::trusted(&gateway, &booted(&node).attest(&gateway, &later).await, &identity, &later);
+        // It is its machine's, whichever way it is shown, and no other's.
+        site::refused(
+            &gateway,
+            &other.attest(&gateway, &[Kind::Tpm, Kind::AwsIdentityDocument]).await,
+            "instance-claimed",
+        );
+        let elsewhere = booted(&booted(&node)).but(|machine| machine.aws.instance_id = "i-00000000000000009".to_owned());
+        site::refused(&gateway, &elsewhere.attest(&gateway, &later).await, "instance-claimed");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,6 +89,10 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.stays(kind, id).await
     }
 
+    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError> {
+        self.store.stands(kind, entry).await
+    }
+
     async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
         self.store.remove(kind, id).await
     }

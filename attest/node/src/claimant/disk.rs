@@ -120,3 +120,25 @@ fn unmount(at: &Path) {
 fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_mounted_and_leaves_no_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let at = root.path().join("at");
+        assert!(!Programs.are_there("attest-node-no-such-label"));
+        for read_only in [true, false] {
+            let worked = Programs.with("attest-node-no-such-label", &at, read_only, |_| Ok(()));
+            let error = worked.unwrap_err().to_string();
+            assert!(!error.is_empty() && !at.exists(), "{error}");
+        }
+        // What is in the way stays.
+        std::fs::write(&at, "x").unwrap();
+        Programs.with("attest-node-no-such-label", &at, true, |_| Ok(())).unwrap_err();
+        assert_eq!(std::fs::read(&at).unwrap(), b"x");
+    }
+}

@@ -17,7 +17,7 @@ use rcgen::{
 use serde_json::{Value, json};
 use swtpm_tests::core_os;
 use swtpm_tests::scenario::Site;
-use swtpm_tests::{IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
+use swtpm_tests::{Folder, IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
 
 const NODE: &str = "worker-1";
 /// Emulated on two busy cores it takes two minutes.
@@ -187,7 +187,7 @@ fn debian_13_goes_from_pre_approved_to_full() {
 
 #[track_caller]
 fn check(release: Release) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let cluster = Cluster::new();
     let mut site = site(folder.path(), &cluster);
     let (approver, approved) = cluster.approve();

@@ -1,11 +1,12 @@
 //! A node that attests in vain is told apart from one that is trusted: where nothing that Ignition reads can be written.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
+use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Scenario, Site};
 
 #[test]
 fn a_node_that_cannot_be_given_a_ticket_says_so_and_the_gateway_knows() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();

@@ -21,8 +21,7 @@ use attest::tpm::ek::EkPublic;
 use attest::tpm::wire::{EncryptedSecret, HashAlg, IdObject, KeyParameters, Public, Quoted, Scheme, Signature, SymmetricCipher, WireError};
 use attest_node::tpm::{AkKind, EkChoice, Tpm};
 use bench::{sha256, with_password};
-use swtpm_tests::{EkAuthority, Endorsement, TpmServer};
-use tempfile::TempDir;
+use swtpm_tests::{EkAuthority, Endorsement, Folder, TpmServer};
 use tss_esapi::abstraction::ek::create_ek_public_from_default_template_2;
 use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, DefaultKey};
 use tss_esapi::attributes::ObjectAttributesBuilder;
@@ -46,8 +45,8 @@ const SECRET: [u8; 32] = *b"what only the endorsed TPM knows";
 const CREDENTIAL_STRIDE: usize = 11;
 
 /// A TPM of a manufacturer's, switched on.
-fn tpm() -> (TempDir, TpmServer, Tpm) {
-    let folder = tempfile::tempdir().unwrap();
+fn tpm() -> (Folder, TpmServer, Tpm) {
+    let folder = Folder::new().unwrap();
     let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
     let server = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
     let tpm = Tpm::open(&server.tcti()).unwrap();

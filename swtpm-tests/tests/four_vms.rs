@@ -1,13 +1,14 @@
 //! The four VMs: same image, same pool, and each gets exactly the config that it has proven to deserve.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 
 /// What a record must say: what was decided on, what was shown, verdict, code, grant.
 type Decision<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
 fn check(scenario: Scenario, node_verdict: &str, node_exit_code: i32, decisions: &[Decision<'_>]) -> Run {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let run = site.run(scenario, None).unwrap();

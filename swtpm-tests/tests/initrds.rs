@@ -14,7 +14,7 @@ use std::time::Duration;
 use distributions::Distribution;
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::stand_in::StandIn;
-use swtpm_tests::{GUEST_VIEW_OF_HOST, Images, Release};
+use swtpm_tests::{Folder, GUEST_VIEW_OF_HOST, Images, Release};
 
 const UNIT: &str = "attest-node.service";
 /// The one that keeps the program for the booted system.
@@ -33,7 +33,7 @@ fn our_unit(name: &str) -> String {
 
 /// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
 fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 3]) -> Vec<String> {
-    let tree = tempfile::tempdir().unwrap();
+    let tree = Folder::new().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
     for (name, text) in [UNIT, KEEP, FORGET].into_iter().zip(ours) {
@@ -73,7 +73,7 @@ fn no_distribution_has_an_ordering_cycle() {
     ];
     let [unit, keep, forget] = [UNIT, KEEP, FORGET].map(our_unit);
     for release in [Release::Bookworm, Release::Trixie] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder::new().unwrap();
         let images = Images::whole(release).unwrap();
         let systemd = images.initrd_units(folder.path()).unwrap();
         // Debian's own Ignition is not in the way of the others.
@@ -235,7 +235,7 @@ impl Boot {
 
 /// A VM with the distribution's order and a gateway in the pointer: attested in the right place, and fetched by that.
 fn check_attested(distribution: &Distribution) -> Boot {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
@@ -287,7 +287,7 @@ fn flatcar_attests_in_its_place() {
 /// systemd has to be told again and again that the unit takes longer: here it has thirty seconds, else a hundred and fifty.
 #[test]
 fn a_gateway_that_comes_late_is_waited_for_longer_than_the_units_time() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
     let vm_folder = site.vm_folder("late").unwrap();
@@ -316,7 +316,7 @@ fn a_gateway_that_comes_late_is_waited_for_longer_than_the_units_time() {
 
 /// A pointer that names another server than a gateway: the same units in the same order come to the same, and the same is fetched.
 fn check_no_gateway(distribution: &Distribution) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let config = "{\"ignition\":{\"version\":\"3.1.0\"},\"storage\":{\"files\":[{\"path\":\"/etc/x\"}]}}";
     let answer = format!(

@@ -7,7 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use swtpm_tests::scenario::{Run, Site};
-use swtpm_tests::{IGNITION_SPEC, POOL, WrittenFile};
+use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile};
 
 const NODE: &str = "worker-1";
 
@@ -80,7 +80,7 @@ fn boot(site: &mut Site, cluster: &Cluster) -> Run {
 
 #[test]
 fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let cluster = Cluster::new();
     let mut site = site(folder.path(), &cluster);
     let run = boot(&mut site, &cluster);
@@ -120,7 +120,7 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
 
 #[test]
 fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let cluster = Cluster::new();
     let mut site = site(folder.path(), &cluster);
     site.gateway()

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use swtpm_tests::scenario::{Run, Scenario, Site};
-use swtpm_tests::{IGNITION_SPEC, POOL, WrittenFile, content_of, expected_files};
+use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile, content_of, expected_files};
 
 /// A real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
@@ -75,7 +75,7 @@ fn with_marker(config: &Value) -> usize {
 
 #[test]
 fn an_endorsed_tpm_gets_all_of_a_worker() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = site(folder.path());
     let text = site
         .gateway()
@@ -116,7 +116,7 @@ fn an_endorsed_tpm_gets_all_of_a_worker() {
 
 #[test]
 fn without_anything_a_vm_gets_what_it_needs_and_no_more() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = site(folder.path());
     let (pre_approved, full) = ["pre-approved", "full"].map(|set| site.gateway().pool_config(set).unwrap()).into();
     let run = boot(&site, Scenario::Nothing, "nothing", "pre-approved");

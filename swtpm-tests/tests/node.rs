@@ -10,8 +10,7 @@ use attest::protocol::{ChallengeResponse, Discovery, SERVICE, Task, TpmTask, VER
 use serde_json::{Value, json};
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::stand_in::{StandIn, response};
-use swtpm_tests::{Clock, EkAuthority, Endorsement, Gateway, Process, Programs, TpmServer, free_port};
-use tempfile::TempDir;
+use swtpm_tests::{Clock, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer, free_port};
 
 /// The node's own deadline in these tests.
 const NODE_DEADLINE_SECONDS: u64 = 4;
@@ -21,7 +20,7 @@ const VM_LIMIT: Duration = Duration::from_secs(180);
 
 /// attest-node on this machine with an endorsed TPM, and a gateway that trusts it.
 struct Bench {
-    folder: TempDir,
+    folder: Folder,
     gateway: Gateway,
     tpm: TpmServer,
 }
@@ -37,7 +36,7 @@ struct Ended {
 
 impl Bench {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder::new().unwrap();
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
         let gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(&authority).unwrap();
@@ -279,7 +278,7 @@ fn a_challenge_that_is_garbage() {
 
 /// Boots a VM with an endorsed TPM whose clock is off; its attest-node's verdict.
 fn verdict_with_clock(days: i64) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();

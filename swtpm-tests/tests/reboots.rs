@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use estate::Estate;
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Cloud, Record, Release, VmBuilder, content_of, read_from_disk};
+use swtpm_tests::{Cloud, Folder, Record, Release, VmBuilder, content_of, read_from_disk};
 
 /// What QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
@@ -139,7 +139,7 @@ fn decisions(records: &[Record]) -> Vec<(&str, &str, &str, Option<&str>)> {
 /// An instance of Google's without a TPM: it belongs to who has claimed it first.
 #[track_caller]
 fn check_instance(release: Release) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let estate = Estate::of(Cloud::Gcp);
     estate.accept(&["gcp"], site.gateway());
@@ -177,7 +177,7 @@ fn an_instance_that_reboots_is_the_same_on_debian_13() {
 
 #[test]
 fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
@@ -196,7 +196,7 @@ fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
 
 #[test]
 fn a_machine_with_a_token_of_one_use_may_reboot() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let token = ["token", "create", "--pool", "worker", "--name", "rack7", "--uses", "1"];

@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use swtpm_tests::Gateway;
 use swtpm_tests::scenario::Site;
+use swtpm_tests::{Folder, Gateway};
 use tokio::sync::oneshot;
 
 const HOUR: u64 = 3600;
@@ -55,7 +55,7 @@ fn now() -> u64 {
 
 #[test]
 fn a_previous_token_boots_a_machine_in_its_grace_period_and_not_after_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let gateway = site.gateway();
     let token = ["token", "create", "--pool", "worker", "--name", "rack7", "--ttl", "30d"];

@@ -13,8 +13,7 @@ use std::sync::OnceLock;
 use attest_node::ignition::{Origin, Told, Version, origin};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
-use swtpm_tests::Images;
-use tempfile::TempDir;
+use swtpm_tests::{Folder, Images};
 
 const RUN: &str = "/run/ignition/user.ign";
 const ETC: &str = "/etc/ignition/user.ign";
@@ -57,7 +56,7 @@ fn data_url(config: &Value) -> String {
 
 /// What Ignition made of it: its config, and its list of what it fetched for it; none if it fails.
 fn fetch(cmdline: &str, variables: &[(&str, &str)], configs: &BTreeMap<&str, Value>) -> Option<(Value, Value)> {
-    let root = TempDir::new().unwrap();
+    let root = Folder::new().unwrap();
     let below = |path: &str| root.path().join(path.trim_start_matches('/'));
     for folder in ["host", "run", "etc", "usr/lib/ignition"] {
         fs::create_dir_all(below(folder)).unwrap();

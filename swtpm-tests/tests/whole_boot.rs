@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Release, content_of, read_from_disk};
+use swtpm_tests::{Folder, Release, content_of, read_from_disk};
 
 /// Emulated on two busy cores it takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
@@ -23,7 +23,7 @@ fn debian_13_boots_with_its_full_config() {
 
 #[track_caller]
 fn check(release: Release) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();

@@ -8,8 +8,7 @@ use attest::HashAlg;
 use attest::protocol::{Attester as Presented, ChallengeRequest, EvidenceResponse, HexDigest, TpmAttester, TpmEvidence};
 use attest_node::tpm::{Attester, EkChoice, EndorsementKey, Tpm};
 use aws_lc_rs::digest;
-use swtpm_tests::{Asked, Client, EkAuthority, Endorsement, Gateway, POOL, Record, Reply, TpmServer};
-use tempfile::TempDir;
+use swtpm_tests::{Asked, Client, EkAuthority, Endorsement, Folder, Gateway, POOL, Record, Reply, TpmServer};
 use tss_esapi::Context;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::{Data, SignatureScheme};
@@ -26,7 +25,7 @@ pub struct Bench {
     pub authority: EkAuthority,
     /// Endorsed by `authority`, which the gateway trusts.
     pub server: TpmServer,
-    pub folder: TempDir,
+    pub folder: Folder,
 }
 
 impl Bench {
@@ -36,7 +35,7 @@ impl Bench {
 
     /// With a gateway whose folder was prepared before its start.
     pub fn with(prepare: impl FnOnce(&Gateway)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Folder::new().unwrap();
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
         let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(&authority).unwrap();

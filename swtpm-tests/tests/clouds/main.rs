@@ -9,8 +9,7 @@ use std::path::Path;
 use estate::{Estate, Metadata};
 use serde_json::json;
 use swtpm_tests::scenario::{Run, Scenario, Site};
-use swtpm_tests::{ANY_TPM, Cloud, Record, Swtpm};
-use tempfile::TempDir;
+use swtpm_tests::{ANY_TPM, Cloud, Folder, Record, Swtpm};
 
 /// What QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
@@ -25,8 +24,8 @@ struct Extra<'e> {
 }
 
 /// A gateway that is not started yet, and a cloud.
-fn prepared(cloud: Cloud) -> (TempDir, Site, Estate) {
-    let folder = tempfile::tempdir().unwrap();
+fn prepared(cloud: Cloud) -> (Folder, Site, Estate) {
+    let folder = Folder::new().unwrap();
     let site = Site::new(folder.path()).unwrap();
     (folder, site, Estate::of(cloud))
 }

@@ -1,0 +1,52 @@
+//! The configurations in `examples/` are good as they are.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::Gateway;
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_example_is_a_configuration_that_holds() {
+    let readme = fs::read_to_string(examples().join("README.md")).unwrap();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(examples()).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(
+            readme.contains(&format!("| [{name}]({name}) |")),
+            "examples/README.md does not name {name}"
+        );
+        let gateway = Gateway::init();
+        copy(&folder, &gateway.path(""));
+        let checked = gateway.try_command(&["check"]);
+        let said = String::from_utf8([checked.stdout, checked.stderr].concat()).unwrap();
+        assert!(checked.status.success(), "{name}: {said}");
+        println!("{name}:\n{said}");
+        names.push(name);
+    }
+    names.sort();
+    assert_eq!(names, ["bare-metal", "google-cloud", "tokens"]);
+}

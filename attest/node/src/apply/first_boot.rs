@@ -80,8 +80,15 @@ impl FirstBoot {
             return Err(format!("GRUB looks for {} where {expected} would be seen", printable(&grub.stamp)));
         }
         completes(system)?;
-        let module = |name: &str, word: &str| in_dracut_module(system, name, word);
-        if !initramfs.is_some_and(|initramfs| initramfs.copies_config) && !module("coreos-ignition-setup-user.sh", CONFIG_ON_BOOT) {
+        // The initramfs of this boot knows better than the modules of which it may not have been made.
+        let (copies_config, changes_kernel_arguments) = match initramfs {
+            Some(said) => (said.copies_config, said.changes_kernel_arguments),
+            None => (
+                in_dracut_module(system, "coreos-ignition-setup-user.sh", CONFIG_ON_BOOT),
+                in_dracut_module(system, "coreos-kargs.sh", "rdcore kargs"),
+            ),
+        };
+        if !copies_config {
             return Err("the initramfs is not known to read a config from /boot/ignition/config.ign".to_owned());
         }
         let folder = system.path(BOOT);
@@ -90,8 +97,7 @@ impl FirstBoot {
             config: folder.join(CONFIG_ON_BOOT),
             folder: folder.join("ignition"),
             takes_arguments: grub.takes_arguments,
-            changes_kernel_arguments: initramfs.is_some_and(|initramfs| initramfs.changes_kernel_arguments)
-                || module("coreos-kargs.sh", "rdcore kargs"),
+            changes_kernel_arguments,
         })
     }
 

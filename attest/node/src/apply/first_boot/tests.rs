@@ -91,7 +91,6 @@ fn all_of_the_convention_has_to_be_there() {
 #[test]
 fn an_initramfs_can_say_for_itself_what_it_does() {
     let root = core_os();
-    fs::remove_dir_all(root.path().join("usr/lib/dracut")).unwrap();
     let find = |copies_config, changes_kernel_arguments| {
         let said = Initramfs {
             copies_config,
@@ -100,9 +99,19 @@ fn an_initramfs_can_say_for_itself_what_it_does() {
         };
         FirstBoot::find(&System::new(root.path()), Some(&said))
     };
-    assert!(find(false, true).is_err());
-    assert!(!find(true, false).unwrap().changes_kernel_arguments);
-    assert!(find(true, true).unwrap().changes_kernel_arguments);
+    write_file(
+        root.path(),
+        "usr/lib/dracut/modules.d/35coreos-ignition/coreos-kargs.sh",
+        "rdcore kargs",
+    );
+    assert!(FirstBoot::find(&System::new(root.path()), None).unwrap().changes_kernel_arguments);
+    for _ in 0..2 {
+        // Whatever the image has modules for.
+        assert!(find(false, true).is_err());
+        assert!(!find(true, false).unwrap().changes_kernel_arguments);
+        assert!(find(true, true).unwrap().changes_kernel_arguments);
+        let _ = fs::remove_dir_all(root.path().join("usr/lib/dracut"));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`live`] has what is served at the moment; [`folder`] and [`upstream`] are where it comes from, [`versions`] what becomes of it.
 
+mod again;
 mod difference;
 mod file;
 mod folder;
@@ -658,8 +659,13 @@ impl Pool {
                 self.name
             ));
         }
-        if self.pre_approved.complete() == self.full.complete() {
+        let (pre_approved, full) = (self.pre_approved.complete(), self.full.complete());
+        if pre_approved == full {
             warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
+        } else if self.grants.kubelet == Earns::Full
+            && let Some(obstacle) = again::obstacle(&pre_approved, &full)
+        {
+            warnings.push(format!("pool {}: {obstacle}", self.name));
         }
         if self.unpinned {
             warnings.push(format!(

@@ -1,0 +1,83 @@
+//! Whether a node that has the pre-approved config can have the full one applied by its Ignition, which then runs once more
+//! (`attest-node config --apply`).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::ignition::Config;
+
+/// Most paths that a warning names.
+const NAMED_LIMIT: usize = 5;
+
+/// What keeps it from that, as far as the configs say: Ignition stops at a file that is there, unless it is told to overwrite it.
+#[must_use]
+pub fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
+    let before: BTreeSet<&str> = files(pre_approved).filter_map(path).collect();
+    let again = files(full).filter(|file| {
+        let has_contents = file.pointer("/contents/source").is_some_and(|source| !source.is_null());
+        has_contents && file.get("overwrite") != Some(&Value::Bool(true))
+    });
+    let paths: Vec<&str> = again.filter_map(path).filter(|path| before.contains(path)).collect();
+    let more = paths.len().saturating_sub(NAMED_LIMIT);
+    let named = paths.iter().take(NAMED_LIMIT).copied().collect::<Vec<_>>().join(", ");
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!paths.is_empty()).then(|| {
+        format!(
+            "a node that has the pre-approved config cannot apply the full one by `attest-node config --apply`, because Ignition writes no file \
+             twice: say \"overwrite\": true for {named}{more}"
+        )
+    })
+}
+
+fn files(config: &Config) -> impl Iterator<Item = &Value> {
+    let storage = config.value().get("storage");
+    storage
+        .and_then(|storage| storage.get("files"))
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn path(file: &Value) -> Option<&str> {
+    file.get("path")?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(before: &Value, full: &Value, named: Option<&str>) {
+        let config = |files: &Value| {
+            let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": files}});
+            Config::parse(config.to_string().as_bytes()).unwrap()
+        };
+        let found = obstacle(&config(before), &config(full));
+        assert_eq!(
+            found
+                .as_deref()
+                .and_then(|found| found.rsplit_once(" for "))
+                .map(|(_, named)| named),
+            named,
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_written_twice_has_to_say_overwrite() {
+        let file = |path: &str, overwrite: Option<bool>| match overwrite {
+            Some(overwrite) => json!({"path": path, "overwrite": overwrite, "contents": {"source": "data:,x"}}),
+            None => json!({"path": path, "contents": {"source": "data:,x"}}),
+        };
+        let plain = json!([file("/a", None)]);
+        check(&plain, &plain, Some("/a"));
+        check(&plain, &json!([file("/a", Some(false)), file("/b", None)]), Some("/a"));
+        check(&plain, &json!([file("/a", Some(true)), file("/b", None)]), None);
+        check(&json!([]), &plain, None);
+        check(&plain, &json!([{"path": "/a", "mode": 384}]), None);
+        let many: Vec<Value> = (1..=7).map(|number| file(&format!("/{number}"), None)).collect();
+        check(&json!(many), &json!(many), Some("/1, /2, /3, /4, /5 and 2 more"));
+    }
+}

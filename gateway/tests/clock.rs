@@ -56,7 +56,8 @@ async fn a_node_whose_gateway_was_away_for_longer_than_its_ticket_lives_gets_its
         served.stop().await;
         answer
     };
-    let first = serve(&gateway, now()).await;
+    // Ahead of the challenges that are made here, by no more than they can be answered.
+    let first = serve(&gateway, now() + 60).await;
     let start = first.gateway.clock.now().as_secs();
     gateway.endorse(&case, &[]);
     let [waits, fetches, forgotten] = [

@@ -136,6 +136,12 @@ fn attack_42_no_store_is_accepted_while_a_gateway_serves_whose_log_was_moved() {
     let said = String::from_utf8(accept.stderr).unwrap();
     assert!(!accept.status.success() && said.contains("another gateway is writing"), "{said}");
     assert!(!gateway.path("state/attestation.jsonl").exists(), "nothing was begun");
+    // Nor does a second gateway start, which `check` knows.
+    let check = gateway.try_command(&["check"]);
+    assert!(String::from_utf8(check.stdout).unwrap().contains("a gateway is serving with"));
+    let second = gateway.try_command(&["serve"]);
+    let said = [second.stdout, second.stderr].concat();
+    assert!(!second.status.success() && String::from_utf8_lossy(&said).contains("another gateway is writing"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

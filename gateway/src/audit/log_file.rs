@@ -24,7 +24,7 @@ pub(super) struct WriterLock {
 impl WriterLock {
     /// Takes it. It goes with the process, however that ends.
     pub(super) fn take(log: &Path) -> std::result::Result<Self, JournalError> {
-        let path = log.with_extension("lock");
+        let path = lock_file(log);
         let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = opened.map_err(|source| JournalError::Io {
             path: path.clone(),
@@ -33,6 +33,17 @@ impl WriterLock {
         lock(&file, &path, log)?;
         Ok(Self { _file: file })
     }
+}
+
+fn lock_file(log: &Path) -> PathBuf {
+    log.with_extension("lock")
+}
+
+/// Whether somebody writes the log at this moment, also one that was moved since; nothing is made, and nothing kept.
+#[must_use]
+pub fn is_written(log: &Path) -> bool {
+    let held = |path: &Path| File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+    held(&lock_file(log)) || held(log)
 }
 
 fn lock(file: &File, path: &Path, log: &Path) -> std::result::Result<(), JournalError> {

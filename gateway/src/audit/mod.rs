@@ -18,6 +18,7 @@ pub use by_command::CommandLog;
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
+pub use log_file::is_written;
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};
 pub use record::{

@@ -1,6 +1,6 @@
 //! What there is to say of the private state, by looking only: who looks may be somebody else than who serves.
 
-use std::fs::{self, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -9,6 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::Finding;
+use crate::audit::is_written;
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::store::Embedded;
@@ -124,19 +125,16 @@ fn creatable(path: &Path) -> io::Result<()> {
 
 /// The attestation log: whether it could be written, and whether somebody does.
 fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
-    let held = match OpenOptions::new().read(true).append(true).open(path) {
-        Ok(file) => file.try_lock(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path).map_err(TryLockError::Error),
-        Err(error) => Err(TryLockError::Error(error)),
-    };
-    match held {
-        Ok(()) => Use::Free,
-        Err(TryLockError::WouldBlock) => Use::Served,
-        Err(TryLockError::Error(error)) => {
-            findings.push(fault(path, &error));
-            Use::Free
-        }
+    if is_written(path) {
+        return Use::Served;
     }
+    let writable = match OpenOptions::new().read(true).append(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path),
+        Err(error) => Err(error),
+    };
+    findings.extend(writable.err().map(|error| fault(path, &error)));
+    Use::Free
 }
 
 fn fault(path: &Path, problem: &(impl std::fmt::Display + ?Sized)) -> Finding {

@@ -27,7 +27,7 @@ pub async fn serve(gateway: &Gateway, clock: u64) -> Served {
         let server = match Server::bind_with(settings, Clock::Fixed(clock), Arc::new(embedded(gateway))).await {
             Ok(server) => server,
             // The one before lets go of its log.
-            Err(ServeError::Journal(JournalError::InUse(_))) if begun.elapsed() < LIMIT => {
+            Err(ServeError::Journal(JournalError::InUse(_)) | ServeError::Served(_)) if begun.elapsed() < LIMIT => {
                 tokio::task::yield_now().await;
                 continue;
             }

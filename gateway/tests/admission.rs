@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,17 +49,6 @@ async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: 
     stream.write_all(first).await?;
     stream.flush().await?;
     Ok(stream)
-}
-
-/// A client of the same gateway that comes from this address.
-fn from(gateway: &Gateway, address: Ipv4Addr) -> reqwest::Client {
-    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
-    reqwest::Client::builder()
-        .tls_certs_only([ca])
-        .no_proxy()
-        .local_address(IpAddr::from(address))
-        .build()
-        .unwrap()
 }
 
 async fn fetch(gateway: &Gateway, client: &reqwest::Client, credential: &str) -> Answer {
@@ -135,7 +124,7 @@ async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
     gateway.endorse(&case, &[]);
     let asked = challenge_request(&case, POOL);
     let ask = async |address: Ipv4Addr| {
-        let client = from(&gateway, address);
+        let client = gateway.client_from(address);
         Answer::of(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
     };
     assert_eq!(ask(STRANGER).await.status, 200);
@@ -151,7 +140,7 @@ async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
 async fn attack_37_refusals_do_not_fill_the_disk() {
     let gateway = Gateway::init();
     let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
-    let (stranger, node) = (from(&gateway, STRANGER), from(&gateway, NODE));
+    let (stranger, node) = (gateway.client_from(STRANGER), gateway.client_from(NODE));
     let wrong = format!("ticket.{}", "A".repeat(43));
     fetch(&gateway, &stranger, &wrong).await.refused(403, "ticket-invalid");
     // As if it had been refused for half an hour.
@@ -259,7 +248,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((STRANGER, 0).into()).unwrap();
     let waiting = socket.connect(gateway.address()).await.unwrap();
-    let node = from(&gateway, NODE);
+    let node = gateway.client_from(NODE);
     let answer = tokio::time::timeout(Duration::from_secs(30), fetch(&gateway, &node, "no-such-token")).await;
     answer.unwrap().refused(403, "token-invalid");
     store.beside.let_go(busy.len());
@@ -275,7 +264,7 @@ async fn a_thousand_nodes_behind_one_address_boot_at_once() {
     let first = tpm();
     gateway.endorse(&first, &[]);
     let gateway = Arc::new(gateway);
-    let client = Arc::new(from(&gateway, NODE));
+    let client = Arc::new(gateway.client_from(NODE));
     let mut nodes = JoinSet::new();
     for _ in 0..NODES {
         // Next boots of one machine: endorsing a thousand of them is not what this is about.
@@ -334,7 +323,7 @@ async fn attack_39_wrong_tickets_block_no_right_credential() {
     let gateway = accepting_tokens();
     let full = gateway.rendered(POOL, "full");
     let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
-    let shared = from(&gateway, STRANGER);
+    let shared = gateway.client_from(STRANGER);
     let refused = until_told_to_come_again(&gateway, &shared, &format!("{ticket}A"), "ticket-invalid").await;
     assert!(refused >= 20, "{refused}");
     for _ in 0..3 {
@@ -348,7 +337,7 @@ async fn attack_39_wrong_tokens_block_no_right_credential() {
     let gateway = accepting_tokens();
     let full = gateway.rendered(POOL, "full");
     let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
-    let shared = from(&gateway, STRANGER);
+    let shared = gateway.client_from(STRANGER);
     let refused = until_told_to_come_again(&gateway, &shared, &"A".repeat(43), "token-invalid").await;
     assert!(refused >= 20, "{refused}");
     for _ in 0..3 {

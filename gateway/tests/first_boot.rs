@@ -5,12 +5,11 @@
 mod support;
 
 use std::fs;
-use std::net::IpAddr;
 
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::tokens::REPEATS_LIMIT;
 use data_encoding::BASE64URL_NOPAD;
-use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer};
+use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 
 /// A gateway whose pools take tokens, and what a node gets by one.
 fn accepting() -> (Gateway, Vec<u8>) {
@@ -175,18 +174,6 @@ async fn attack_09_a_claimant_that_cannot_be_read_is_refused_and_uses_nothing_up
     worker(&gateway, &token, &good).await.is_config(&full);
 }
 
-/// A client that comes from another address of this machine.
-fn from(gateway: &Gateway, address: &str) -> reqwest::Client {
-    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
-    reqwest::Client::builder()
-        .tls_certs_only([ca])
-        .no_proxy()
-        .local_address(address.parse::<IpAddr>().unwrap())
-        .timeout(LIMIT)
-        .build()
-        .unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
     let (gateway, full) = accepting();
@@ -194,7 +181,7 @@ async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
         let request = client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
         Answer::of(request.header("authorization", bearer(token))).await
     };
-    let (one, other) = (from(&gateway, "127.0.0.2"), from(&gateway, "127.0.0.3"));
+    let (one, other) = (gateway.client_from([127, 0, 0, 2]), gateway.client_from([127, 0, 0, 3]));
     let token = gateway.token(&["--name", "rack7", "--uses", "2", "--again", "15m"]);
     fetch(&one, &token).await.is_config(&full);
     fetch(&one, &token).await.is_config(&full);
@@ -202,7 +189,9 @@ async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
     let records = gateway.records();
     assert_eq!(records[1]["reason"], "a provisioning token was shown, use 1, again");
     assert_eq!(records[2]["reason"], "a provisioning token was shown, use 2");
-    fetch(&from(&gateway, "127.0.0.4"), &token).await.refused(403, "token-spent");
+    fetch(&gateway.client_from([127, 0, 0, 4]), &token)
+        .await
+        .refused(403, "token-spent");
     let list = gateway.command(&["token", "list"]);
     assert!(list.contains("2 of 2, again for 15m"), "{list}");
     // A node that says who it is is not another one at the same address.

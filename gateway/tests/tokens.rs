@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,18 +51,6 @@ fn row(gateway: &Gateway, name: &str, state: &str) -> Vec<String> {
         .into_iter()
         .map(str::to_owned)
         .collect()
-}
-
-/// A client that comes from another address of this machine.
-fn from(gateway: &Gateway, address: &str) -> reqwest::Client {
-    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
-    reqwest::Client::builder()
-        .tls_certs_only([ca])
-        .no_proxy()
-        .local_address(address.parse::<IpAddr>().unwrap())
-        .timeout(LIMIT)
-        .build()
-        .unwrap()
 }
 
 async fn fetch(gateway: &Gateway, client: &reqwest::Client, token: &str) -> Answer {
@@ -172,7 +160,7 @@ async fn a_token_is_refused_by_pool_and_by_network_and_is_not_used_up_by_that() 
         .config("/config/infra", &[&bearer(&token)])
         .await
         .refused(403, "token-wrong-pool");
-    let elsewhere = from(&gateway, "127.0.0.2");
+    let elsewhere = gateway.client_from([127, 0, 0, 2]);
     let answer = fetch(&gateway, &elsewhere, &token).await;
     answer.refused(403, "token-wrong-network");
     // The node learns where it came from; how the networks lie is the log's.
@@ -280,7 +268,7 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
     let gateway = accepting(&format!("[metrics]\nlisten = \"{metrics}\""));
     let (full, early) = (gateway.rendered(POOL, "full"), gateway.rendered(POOL, "pre-approved"));
     let token = gateway.token(&["--name", "good"]);
-    let guesser = from(&gateway, "127.0.0.2");
+    let guesser = gateway.client_from([127, 0, 0, 2]);
     let wrong = "A".repeat(43);
     let mut refused = 0;
     // The account is refilled while this goes on: a slow machine needs more than the first twenty.
@@ -338,10 +326,10 @@ async fn wrong_tokens_count_and_wrong_tickets_count() {
     let gateway = accepting("");
     let wrong = "A".repeat(43);
     for (address, guess, code) in [
-        ("127.0.0.3", wrong.clone(), "token-invalid"),
-        ("127.0.0.4", format!("ticket.{wrong}"), "ticket-invalid"),
+        ([127, 0, 0, 3], wrong.clone(), "token-invalid"),
+        ([127, 0, 0, 4], format!("ticket.{wrong}"), "ticket-invalid"),
     ] {
-        let guesser = from(&gateway, address);
+        let guesser = gateway.client_from(address);
         let mut refused = 0;
         loop {
             let answer = fetch(&gateway, &guesser, &guess).await;

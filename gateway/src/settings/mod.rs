@@ -310,6 +310,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_the_seal_opens_what_it_sealed_for_as_long_as_that_is_good() {
+        let keep = |text: &str| parse(text).unwrap().seal_keep().as_secs() - 3600;
+        // Of a ticket its lifetime, how late it may be, and its lifetime from then on.
+        assert_eq!(keep(""), 600 + 86_400 + 600);
+        assert_eq!(keep("[ticket]\nlate_seconds = 0"), 600);
+        assert_eq!(keep("[ticket]\nlate_seconds = 0\nlifetime_seconds = 1"), 120, "a challenge");
+    }
+
+    #[test]
     fn the_sample_says_the_defaults() {
         assert_eq!(parse(SAMPLE).unwrap(), parse("").unwrap());
         let uncommented: String = SAMPLE

@@ -22,7 +22,7 @@ pub mod stand_in;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -83,15 +83,7 @@ impl Gateway {
         assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         copy(&path.join("pools").join(POOL), &path.join("pools/infra"));
-        let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();
-        let client = reqwest::Client::builder()
-            .tls_certs_only([ca])
-            .https_only(true)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(LIMIT)
-            .build()
-            .unwrap();
+        let client = client(&path).build().unwrap();
         let gateway = Self {
             folder,
             port,
@@ -121,6 +113,11 @@ impl Gateway {
 
     pub fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A client that comes from another address of this machine.
+    pub fn client_from(&self, address: impl Into<IpAddr>) -> reqwest::Client {
+        client(&self.path("")).local_address(address.into()).build().unwrap()
     }
 
     /// Replaces `gateway.toml`; `listen` is always there.
@@ -360,6 +357,17 @@ impl Drop for Gateway {
             log_schema::check_log(&self.path("state/attestation.jsonl"));
         }
     }
+}
+
+/// A client that trusts the CA of the gateway in this folder.
+fn client(gateway: &Path) -> reqwest::ClientBuilder {
+    let ca = reqwest::Certificate::from_pem(&fs::read(gateway.join("tls/mcs-ca.crt")).unwrap()).unwrap();
+    reqwest::Client::builder()
+        .tls_certs_only([ca])
+        .https_only(true)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(LIMIT)
 }
 
 /// What the gateway answered.

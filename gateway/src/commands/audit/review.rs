@@ -1,5 +1,7 @@
 //! One line after the other, held against what it was decided from and against the lines before it.
 
+mod tickets;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest::{Kind, NodeIdentity, Reject};
@@ -14,13 +16,12 @@ use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
 use attest_gateway::store::Replacement;
 use serde::Deserialize;
 use serde_json::Value;
+use tickets::Tickets;
 
 /// The schema's version.
 const VERSION: u32 = 1;
 /// The longest that a ticket can be good for if it is used in its time, whatever gateway.toml says, in seconds.
 const TICKET_LIMIT_SECONDS: u64 = 86_400;
-/// The latest that a ticket can be used after it was earned, likewise: first as late as it may be, and then for its lifetime.
-const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
 /// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
 const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
 /// Refusals of client certificates that no CA of the cluster has signed: a stranger's chain is not kept.
@@ -94,27 +95,12 @@ pub struct Review {
     pub warnings: Vec<String>,
 }
 
-/// What a ticket was earned by.
-#[derive(Debug)]
-struct Earned {
-    identity: Option<String>,
-    name: Option<String>,
-    pool: String,
-    at: u64,
-    ticket: Option<TicketTerms>,
-}
-
 /// Reads a log from its beginning.
 #[derive(Debug)]
 pub struct Reviewer<'b> {
     blobs: &'b Blobs,
-    /// The log begins where another ended.
-    continued: bool,
     ids: BTreeSet<String>,
-    earned: BTreeMap<String, Earned>,
-    uses: BTreeSet<(String, u32)>,
-    /// When tickets were used first that had expired by then, by what earned them.
-    late: BTreeMap<String, u64>,
+    tickets: Tickets,
     /// Attestations that were refused, and by which code.
     refused: BTreeMap<String, String>,
     began: Option<u64>,
@@ -153,11 +139,8 @@ impl<'b> Reviewer<'b> {
     pub const fn new(blobs: &'b Blobs, continued: bool) -> Self {
         Self {
             blobs,
-            continued,
             ids: BTreeSet::new(),
-            earned: BTreeMap::new(),
-            uses: BTreeSet::new(),
-            late: BTreeMap::new(),
+            tickets: Tickets::new(continued),
             refused: BTreeMap::new(),
             began: None,
             latest: 0,
@@ -198,14 +181,14 @@ impl<'b> Reviewer<'b> {
             Decision::Config => line.config(&mut differences),
         };
         if line.decision == Decision::Config && line.shown == Shown::Ticket {
-            self.check_ticket(&line, began, &mut differences, &mut warnings);
+            self.tickets.check(&line, began, &self.ids, &mut differences, &mut warnings);
         }
         warnings.extend(line.not_attested.as_ref().and_then(|said| self.contradicts(said)));
         if matches!(line.decision, Decision::Challenge | Decision::Evidence) && line.verdict == Verdict::Refused {
             self.refused.insert(line.id.clone(), line.recorded());
         }
         if line.decision == Decision::Evidence && line.verdict == Verdict::Trusted {
-            self.earned.insert(line.id.clone(), line.earns());
+            self.tickets.earned(&line);
         }
         Ok(Review {
             of_proof: line.decision == Decision::Evidence || of_certificate,
@@ -229,69 +212,6 @@ impl<'b> Reviewer<'b> {
         (found != code)
             .then(|| format!("the node says, and nothing stands on it, that it was refused by {id} with {code}, which is {found}"))
     }
-
-    /// A use of a ticket: by whom it was earned, for what, for how long, and how often.
-    fn check_ticket(&mut self, line: &Line, began: u64, differences: &mut Differences, warnings: &mut Vec<String>) {
-        let served = line.verdict == Verdict::Served;
-        let Some(earned_by) = &line.earned_by else {
-            // A ticket that could not be opened says nothing.
-            if served {
-                differences.say("earned_by is missing");
-            }
-            return;
-        };
-        let Some(earned) = self.earned.get(earned_by) else {
-            let before = line.at.saturating_sub(began) <= LATEST_USE_SECONDS && !self.ids.contains(earned_by);
-            if self.continued && before {
-                warnings.push(format!("{earned_by}, which earned it, is not in this log, or before it"));
-            } else {
-                differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
-            }
-            return;
-        };
-        differences.same("identity", &line.identity, &earned.identity);
-        differences.same("name", &line.name, &earned.name);
-        differences.same("pool", &line.pool, &earned.pool);
-        if line.at < earned.at {
-            differences.say("it is older than what earned it");
-        }
-        if !served {
-            return;
-        }
-        let Some(number) = line.use_number else {
-            return differences.say("use_number is missing");
-        };
-        if let Some(ticket) = earned.ticket {
-            let before = self
-                .uses
-                .range((earned_by.clone(), 0)..)
-                .next()
-                .is_some_and(|(by, _)| by == earned_by);
-            let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
-            differences.same("late_seconds", &line.late_seconds, &late);
-            let in_time = match late {
-                None => true,
-                Some(late) if !before => late <= ticket.late_seconds,
-                Some(_) => {
-                    let lifetime = ticket.expires.saturating_sub(earned.at);
-                    let first = self.late.get(earned_by);
-                    first.is_some_and(|first| line.at.saturating_sub(*first) <= lifetime)
-                }
-            };
-            if !in_time {
-                differences.say("its ticket was too old");
-            }
-            if late.is_some() && !before {
-                self.late.insert(earned_by.clone(), line.at);
-            }
-        }
-        if !self.uses.insert((earned_by.clone(), number)) {
-            differences.say(format!("use {number} was made before"));
-        }
-        if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
-            differences.say(format!("there is no use {number} of its ticket"));
-        }
-    }
 }
 
 impl Line {
@@ -311,16 +231,6 @@ impl Line {
             (_, None) => verdict.to_owned(),
             // No decision is written so.
             (_, Some(code)) => format!("{verdict} {code}"),
-        }
-    }
-
-    fn earns(&self) -> Earned {
-        Earned {
-            identity: self.identity.clone(),
-            name: self.name.clone(),
-            pool: self.pool.clone(),
-            at: self.at,
-            ticket: self.ticket,
         }
     }
 

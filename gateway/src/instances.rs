@@ -344,6 +344,15 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
     store.remove(Kind::Instance, instance).await
 }
 
+/// To whom an instance belongs at the moment, as [`InstanceRecord::holder`]; `None` if it belongs to nobody.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn holder(store: &dyn Store, instance: &NodeIdentity) -> Result<Option<String>, StoreError> {
+    let record = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
+    Ok(record.map(|record| record.holder))
+}
+
 fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }

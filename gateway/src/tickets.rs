@@ -10,7 +10,7 @@ use crate::revocations::RevocationError;
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
 use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
-use crate::{enrolment, revocations};
+use crate::{enrolment, instances, revocations};
 
 /// What every ticket begins with; no provisioning token can.
 pub const PREFIX: &str = "ticket.";
@@ -24,6 +24,9 @@ struct Content {
     /// Which instance of a cloud it is, if that is not the identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instance: Option<NodeIdentity>,
+    /// To whom the instance belonged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     pool: String,
@@ -67,6 +70,8 @@ pub struct Earned<'e> {
     pub identity: &'e NodeIdentity,
     /// Which instance of a cloud it is, if that is known.
     pub instance: Option<&'e NodeIdentity>,
+    /// To whom the instance belongs, if it belongs to anybody: [`instances::holder`].
+    pub holder: Option<&'e str>,
     /// Its name, if it has one.
     pub name: Option<&'e str>,
     /// The pool that the ticket is for.
@@ -96,6 +101,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         id: HEXLOWER.encode(&id),
         identity: earned.identity.clone(),
         instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
+        holder: earned.holder.map(str::to_owned),
         name: earned.name.map(str::to_owned),
         pool: earned.pool.to_owned(),
         decision: earned.decision.to_owned(),
@@ -196,6 +202,14 @@ pub enum TicketError {
         identity: NodeIdentity,
         /// The ticket's pool.
         pool: String,
+    },
+    /// The instance was released, or went over to another.
+    #[error("{instance} belonged to {holder} when the ticket was earned, and does not any longer")]
+    Released {
+        /// The instance.
+        instance: NodeIdentity,
+        /// To whom it belonged.
+        holder: String,
     },
     /// The pool's inventory names the machine no longer.
     #[error("{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM")]
@@ -327,11 +341,12 @@ impl Presented {
         })
     }
 
-    /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, since it attested.
+    /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, or its instance released, since it attested.
     async fn stands(&self, store: &dyn Store) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
+            holder,
             name,
             pool,
             by_allowlist,
@@ -341,6 +356,15 @@ impl Presented {
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
         revocations::refuse(store, &names, &identities).await?;
         let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
+        if let Some(holder) = holder {
+            let instance = instance.as_ref().unwrap_or(identity);
+            if instances::holder(store, instance).await?.as_ref() != Some(holder) {
+                return Err(TicketError::Released {
+                    instance: instance.clone(),
+                    holder: holder.clone(),
+                });
+            }
+        }
         let record = match ek {
             Some(ek) => enrolment::allowlisted(store, ek).await?,
             None => None,

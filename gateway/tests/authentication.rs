@@ -212,6 +212,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
     let earned = Earned {
         identity: &identity,
         instance: None,
+        holder: None,
         name: None,
         pool: POOL,
         decision: "dddddddddddddddddddddddddddddddd",

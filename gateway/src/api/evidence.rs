@@ -183,6 +183,8 @@ fn by_digest(evidence: &Evidence) -> Basis {
 struct Earned {
     result: AttestationResult,
     grant: Grant,
+    /// To whom the instance belongs, if it is one.
+    holder: Option<String>,
 }
 
 /// What a decision is about.
@@ -281,6 +283,12 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
     })?;
     *claimed = true;
     record.alerts.extend(alert);
+    let holder = match result.claims().instance() {
+        Some(instance) => instances::holder(&*gateway.store, instance)
+            .await
+            .map_err(|error| Refusal::because(&error))?,
+        None => None,
+    };
     let (name, identity) = (result.claims().name(), result.claims().identity());
     record.name = enrolment::settle_name(&*gateway.store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
     // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
@@ -300,7 +308,7 @@ async fn decide(gateway: &Gateway, asked: &Asked<'_>, record: &mut Record, made:
     record.grant = Some(grant.set());
     record.grants = Some(pool.grants);
     record.reason = trusted_by(result.claims());
-    Ok(Earned { result, grant })
+    Ok(Earned { result, grant, holder })
 }
 
 impl Earned {
@@ -310,6 +318,7 @@ impl Earned {
         let earned = tickets::Earned {
             identity: claims.identity(),
             instance: claims.instance(),
+            holder: self.holder.as_deref(),
             name: record.name.as_deref(),
             pool,
             decision: &record.id,

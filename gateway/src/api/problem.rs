@@ -357,7 +357,7 @@ impl From<TicketError> for Refusal {
             TicketError::Expired { .. } | TicketError::ExpiredAfterUse { .. } => TICKET_EXPIRED,
             TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
             TicketError::Spent { .. } => TICKET_SPENT,
-            TicketError::Withdrawn { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
+            TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
             // It may come to nothing.
             TicketError::Undecided => return Self::unavailable(),

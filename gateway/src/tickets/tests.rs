@@ -41,6 +41,7 @@ impl Case {
         let earned = Earned {
             identity: &NodeIdentity::of_tpm(self.ek),
             instance: None,
+            holder: None,
             name: None,
             pool: "worker",
             decision: "d",
@@ -124,6 +125,7 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
         let earned = Earned {
             identity,
             instance: Some(&instance),
+            holder: None,
             name: Some("worker-0"),
             pool: "worker",
             decision: "d",

@@ -8,7 +8,7 @@ use crate::machine::{Asked, Machine, sha256};
 use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
 use attest_gateway::store::{Claim, Embedded, Entry, Kind as Entries, Pending, Store};
 
-use crate::support::{Gateway, digest, now, serving_within, tpm};
+use crate::support::{Gateway, bearer, digest, now, serving_within, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
@@ -64,6 +64,27 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
         site::trusted(&gateway, &pod.attest(&gateway, &[kind]).await, identity, &[kind]);
         site::refused(&gateway, &node.attest(&gateway, &[kind]).await, "instance-claimed");
     }
+}
+
+/// What somebody earned who was first is worth nothing once the administrator has taken the instance from him, used or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
+    let gateway = start();
+    let pod = Machine::another();
+    let ticket = async |machine: &Machine| bearer(&machine.attest(&gateway, &[Kind::Gcp]).await.ticket());
+    let (used, unused) = (ticket(&pod).await, ticket(&pod).await);
+    let fetch = async |ticket: &String| gateway.config("/config/worker", &[ticket]).await;
+    assert_eq!(fetch(&used).await.status, 200);
+    gateway.command(&["node", "release", GCP_IDENTITY]);
+    for ticket in [&used, &unused] {
+        fetch(ticket).await.refused(403, "ticket-withdrawn");
+    }
+    let node = Machine::new();
+    let its = ticket(&node).await;
+    for ticket in [&used, &unused] {
+        fetch(ticket).await.refused(403, "ticket-withdrawn");
+    }
+    assert_eq!(fetch(&its).await.status, 200);
 }
 
 /// The instance is nobody's: whoever comes gets it.

@@ -158,6 +158,7 @@ fn late_ticket(gateway: &Gateway) -> String {
     let earned = Earned {
         identity: &NodeIdentity::of_tpm(digest(&tpm()).parse().unwrap()),
         instance: None,
+        holder: None,
         name: None,
         pool: POOL,
         decision: "dddddddddddddddddddddddddddddddd",

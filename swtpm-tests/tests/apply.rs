@@ -10,14 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
 use serde_json::{Value, json};
 use swtpm_tests::core_os;
 use swtpm_tests::scenario::Site;
-use swtpm_tests::{Folder, IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
+use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
 
 const NODE: &str = "worker-1";
 /// Emulated on two busy cores it takes two minutes.
@@ -58,56 +54,24 @@ Type=oneshot
 ExecStart=/usr/local/sbin/join
 ";
 
-/// The CA that signs the kubelets' client certificates of a cluster.
-struct Cluster {
-    params: CertificateParams,
-    key: KeyPair,
-}
-
-impl Cluster {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, "kube-csr-signer");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        Self {
-            params,
-            key: KeyPair::generate().unwrap(),
+/// Approves each request that comes, on a port of its own; tells how many there were.
+fn approve(cluster: Cluster) -> (u16, Arc<Mutex<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, approved) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(0)));
+    let count = Arc::clone(&approved);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let certificate = cluster.sign(&body(&stream)).unwrap();
+            *count.lock().unwrap() += 1;
+            let length = certificate.len();
+            write!(
+                &stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{certificate}"
+            )
+            .unwrap();
         }
-    }
-
-    fn certificate(&self) -> String {
-        self.params.self_signed(&self.key).unwrap().pem()
-    }
-
-    /// Signs what a node has asked for.
-    fn sign(&self, request: &str) -> String {
-        let mut request = CertificateSigningRequestParams::from_pem(request).unwrap();
-        request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        request.params.is_ca = IsCa::ExplicitNoCa;
-        request.signed_by(&Issuer::from_params(&self.params, &self.key)).unwrap().pem()
-    }
-
-    /// Approves each request that comes, on a port of its own; tells how many there were.
-    fn approve(self) -> (u16, Arc<Mutex<usize>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, approved) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(0)));
-        let count = Arc::clone(&approved);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let certificate = self.sign(&body(&stream));
-                *count.lock().unwrap() += 1;
-                let length = certificate.len();
-                write!(
-                    &stream,
-                    "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{certificate}"
-                )
-                .unwrap();
-            }
-        });
-        (port, approved)
-    }
+    });
+    (port, approved)
 }
 
 /// The body of a request.
@@ -139,7 +103,7 @@ fn replace(pool: &Path, set: &str, config: &Value) {
 fn site(folder: &Path, cluster: &Cluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();
-    gateway.write("tls/kubelet-client-ca.crt", &cluster.certificate()).unwrap();
+    gateway.write("tls/kubelet-client-ca.crt", &cluster.certificate().unwrap()).unwrap();
     let settings = fs::read_to_string(gateway.settings()).unwrap();
     let client_ca = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"";
     fs::write(gateway.settings(), settings.replace("#: [tls]", client_ca)).unwrap();
@@ -188,9 +152,9 @@ fn debian_13_goes_from_pre_approved_to_full() {
 #[track_caller]
 fn check(release: Release) {
     let folder = Folder::new().unwrap();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
-    let (approver, approved) = cluster.approve();
+    let (approver, approved) = approve(cluster);
     let pointer = site.gateway().pointer(None).unwrap();
     let vm_folder = site.vm_folder("apply").unwrap();
     let tree = vm_folder.join("disk");

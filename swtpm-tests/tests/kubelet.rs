@@ -3,56 +3,16 @@
 
 use std::fs;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-};
 use swtpm_tests::scenario::{Run, Site};
-use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile};
+use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, WrittenFile};
 
 const NODE: &str = "worker-1";
-
-/// The CA that signs the kubelets' client certificates of a cluster.
-struct Cluster {
-    params: CertificateParams,
-    key: KeyPair,
-}
-
-impl Cluster {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, "kube-csr-signer");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        Self {
-            params,
-            key: KeyPair::generate().unwrap(),
-        }
-    }
-
-    fn certificate(&self) -> String {
-        self.params.self_signed(&self.key).unwrap().pem()
-    }
-
-    /// What an approved CSR leaves with the kubelet of [`NODE`]: certificate and key in one file.
-    fn kubelet_client(&self) -> String {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.distinguished_name.push(DnType::CommonName, format!("system:node:{NODE}"));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.is_ca = IsCa::ExplicitNoCa;
-        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
-        format!("{}{}", certificate.pem(), key.serialize_pem())
-    }
-}
 
 /// A running gateway whose pool gives its full config to kubelets of this cluster.
 fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();
-    fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate()).unwrap();
+    fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate().unwrap()).unwrap();
     let settings = fs::read_to_string(gateway.settings()).unwrap();
     let client_ca = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"";
     fs::write(gateway.settings(), settings.replace("#: [tls]", client_ca)).unwrap();
@@ -65,7 +25,7 @@ fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
 /// Boots a VM without TPM, which has the kubelet's file; before its kubelet shows anything it has exactly the pre-approved config.
 fn boot(site: &mut Site, cluster: &Cluster) -> Run {
     let pointer = site.gateway().pointer(None).unwrap();
-    let vm = site.vm().pointer(&pointer).kubelet_client(&cluster.kubelet_client());
+    let vm = site.vm().pointer(&pointer).kubelet_client(&cluster.kubelet_client(NODE).unwrap());
     let folder = site.vm_folder("kubelet").unwrap();
     let run = site.boot(vm, &folder).unwrap();
     site.prove_exactly("pre-approved", &run.outcome).unwrap();
@@ -81,7 +41,7 @@ fn boot(site: &mut Site, cluster: &Cluster) -> Run {
 #[test]
 fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
     let folder = Folder::new().unwrap();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
     let run = boot(&mut site, &cluster);
     assert_eq!(run.outcome.exit_codes.get("attest-node-config"), Some(&0));
@@ -121,7 +81,7 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
 #[test]
 fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
     let folder = Folder::new().unwrap();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
     site.gateway()
         .command(&["node", "revoke", "--anyway", NODE, "--reason", "disk sold"])

@@ -142,7 +142,7 @@ fn what_debians_ignition_cannot_do_twice_is_what_is_refused() {
                 fs::create_dir(folder.path().join("bin")).unwrap();
                 fs::write(&stub, "#!/bin/sh\nexit 0\n").unwrap();
                 fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
-                let found = refusals(&config, &System::new(&folder.path().join("root")), ABILITIES);
+                let found = refusals(&config, &[], &System::new(&folder.path().join("root")), ABILITIES);
                 let wrong = goes_wrong(&ignition, folder.path(), &config, place);
                 assert_eq!(!found.is_empty(), wrong, "{config}: {found:?}");
                 if wrong { refused += 1 } else { taken += 1 }

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::console::say;
 use crate::failure::printable;
-use crate::ignition;
+use crate::ignition::base::{self, BaseConfig};
+use crate::ignition::{self, Told, Version};
 use crate::pointer::{Pointer, write};
 
 /// Where that is.
@@ -25,6 +26,8 @@ const POINTER: &str = "pointer.ign";
 const INITRAMFS: &str = "initramfs.json";
 /// Largest script read: the distributions' own have some KiB.
 const SCRIPT_LIMIT_BYTES: u64 = 256 * 1024;
+/// Largest account of an initramfs read: base configs of at most 1 MiB, which JSON may write in six times as many bytes.
+const INITRAMFS_LIMIT_BYTES: u64 = 8 * 1024 * 1024;
 /// Longest version kept of what Ignition says, in characters.
 const VERSION_LIMIT_CHARS: usize = 200;
 /// The config on the boot filesystem that CoreOS's initramfs copies to where Ignition reads it (`coreos-ignition-setup-user.sh` in
@@ -42,6 +45,8 @@ pub struct Settings {
     pub program: Option<PathBuf>,
     /// The initramfs.
     pub root: PathBuf,
+    /// What its Ignition is told.
+    pub told: Told,
 }
 
 /// What an initramfs says of itself to the booted system. What is not known is as if it were not so.
@@ -54,6 +59,10 @@ pub struct Initramfs {
     pub copies_config: bool,
     /// Whether it can change kernel arguments.
     pub changes_kernel_arguments: bool,
+    /// A `user.ign` of the image that outranks the one to which that config is copied.
+    pub outranked_by: Option<PathBuf>,
+    /// Its base configs; nothing if they are not known.
+    pub base: Option<Vec<BaseConfig>>,
 }
 
 /// Keeps all of that, and returns 0, or says on stderr what could not be kept, and returns 1.
@@ -73,7 +82,11 @@ pub fn run(settings: &Settings) -> ExitCode {
 
 fn keep(settings: &Settings) -> io::Result<()> {
     private_folder(&settings.folder)?;
-    let said = Initramfs::of(&settings.root, &ignition::said());
+    let mut said = Initramfs::of(&settings.root, &ignition::said(), &settings.told);
+    // What is there later may be what this program has written since.
+    if let Some(before) = Initramfs::kept(&settings.folder) {
+        said.outranked_by = before.outranked_by;
+    }
     write::replace(&settings.folder.join(INITRAMFS), &serde_json::to_vec(&said)?)?;
     match &settings.program {
         Some(program) => copy(program, &settings.folder),
@@ -99,15 +112,16 @@ impl Initramfs {
     /// What was kept in a folder.
     #[must_use]
     pub fn kept(folder: &Path) -> Option<Self> {
-        serde_json::from_str(&text(&folder.join(INITRAMFS))?).ok()
+        serde_json::from_str(&text(&folder.join(INITRAMFS), INITRAMFS_LIMIT_BYTES)?).ok()
     }
 
     /// What there is to say of this one.
-    fn of(root: &Path, ignition: &str) -> Self {
+    fn of(root: &Path, ignition: &str, told: &Told) -> Self {
+        let version = Version::of(ignition);
         let says = |name: &str, word: &str| {
             SCRIPT_FOLDERS
                 .iter()
-                .filter_map(|folder| text(&root.join(folder).join(name)))
+                .filter_map(|folder| text(&root.join(folder).join(name), SCRIPT_LIMIT_BYTES))
                 .any(|script| script.contains(word))
         };
         Self {
@@ -115,6 +129,8 @@ impl Initramfs {
             copies_config: says("coreos-ignition-setup-user", CONFIG_ON_BOOT),
             // Ignition's own is a stub that fails; CoreOS puts another one into its place.
             changes_kernel_arguments: says("ignition-kargs-helper", "rdcore kargs"),
+            outranked_by: base::above(root, version, told),
+            base: base::configs(root, version, told).ok(),
         }
     }
 }
@@ -146,9 +162,9 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn text(path: &Path) -> Option<String> {
+fn text(path: &Path, limit_bytes: u64) -> Option<String> {
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(SCRIPT_LIMIT_BYTES).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(limit_bytes).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -178,6 +194,7 @@ mod tests {
             folder: root.path().join("kept"),
             program: Some(program),
             root: root.path().to_owned(),
+            told: Told::default(),
         };
         // Twice, as where initrd.target is started twice.
         for _ in 0..2 {
@@ -201,8 +218,14 @@ mod tests {
             ignition: "Ignition 2.14.0".to_owned(),
             copies_config,
             changes_kernel_arguments,
+            outranked_by: None,
+            base: Some(Vec::new()),
         };
-        assert_eq!(Initramfs::of(root.path(), "Ignition 2.14.0\n"), expect, "{scripts:?}");
+        assert_eq!(
+            Initramfs::of(root.path(), "Ignition 2.14.0\n", &Told::default()),
+            expect,
+            "{scripts:?}"
+        );
     }
 
     #[test]
@@ -219,6 +242,35 @@ mod tests {
             false,
             true,
         );
+    }
+
+    #[test]
+    fn a_user_config_above_and_base_configs_are_kept_as_they_were_before_anything_is_written() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            folder: root.path().join("kept"),
+            program: None,
+            root: root.path().to_owned(),
+            told: Told::default(),
+        };
+        fs::create_dir_all(root.path().join("usr/lib/ignition/base.d")).unwrap();
+        fs::write(root.path().join("usr/lib/ignition/base.d/a.ign"), "{}").unwrap();
+        fs::create_dir_all(root.path().join("run/ignition")).unwrap();
+        let kept = || {
+            keep(&settings).unwrap();
+            Initramfs::kept(&settings.folder).unwrap()
+        };
+        let places = |kept: Initramfs| kept.base.unwrap().into_iter().map(|base| base.place).collect::<Vec<_>>();
+        assert_eq!(kept().outranked_by, None);
+        // As this program's own, with a ticket.
+        fs::write(root.path().join("run/ignition/user.ign"), "{}").unwrap();
+        assert_eq!(kept().outranked_by, None);
+        assert_eq!(places(kept()), ["base.d/a.ign"]);
+        fs::remove_dir_all(&settings.folder).unwrap();
+        assert_eq!(kept().outranked_by, Some(root.path().join("run/ignition/user.ign")));
+        // What another version has kept says nothing of it.
+        fs::write(settings.folder.join(INITRAMFS), "{\"ignition\": \"Ignition 2.14.0\"}").unwrap();
+        assert_eq!(Initramfs::kept(&settings.folder).unwrap().base, None);
     }
 
     #[test]

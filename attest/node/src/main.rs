@@ -12,6 +12,7 @@ use attest_node::config::{self, Purpose};
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
+use attest_node::pointer::platform::Platform;
 use attest_node::state;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use clap::{Parser, Subcommand};
@@ -226,6 +227,7 @@ fn main() -> ExitCode {
             folder: kept,
             program,
             root: "/".into(),
+            told: Platform::read(&cmdline, &dmi).ignition.told().clone(),
         }),
         Some(Command::Forget(ForgetArguments {
             claimant_on,

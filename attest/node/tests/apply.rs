@@ -94,7 +94,7 @@ impl Gateway {
 /// A system with CoreOS's way of a first boot, and with what its initramfs has kept.
 fn system(gateway: &Gateway, ignition: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let kept = json!({"ignition": ignition, "copies_config": true, "changes_kernel_arguments": true});
+    let kept = json!({"ignition": ignition, "copies_config": true, "changes_kernel_arguments": true, "base": []});
     let files = [
         (
             "root/boot/grub/grub.cfg",
@@ -178,7 +178,8 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
         "{asked}"
     );
     let boot = folder.path().join("root/boot");
-    assert_eq!(fs::read(boot.join("ignition/config.ign")).unwrap(), config.to_string().as_bytes());
+    let written: Value = serde_json::from_slice(&fs::read(boot.join("ignition/config.ign")).unwrap()).unwrap();
+    assert_eq!(written, config);
     let stamp = "set ignition_network_kcmdline=\"${ignition_network_kcmdline} systemd.condition-first-boot=1\"\n";
     assert_eq!(fs::read_to_string(boot.join("ignition.firstboot")).unwrap(), stamp);
     let mode = |path: &str| fs::metadata(boot.join(path)).unwrap().permissions().mode() & 0o777;
@@ -281,6 +282,31 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         &|_| {},
         &["--spec", "3.4.0"],
         &["reads specs up to 3.3.0, and not 3.4.0 [ignition-version]"],
+    );
+    let kept = |more: Value| {
+        move |folder: &Path| {
+            let path = folder.join("kept/initramfs.json");
+            let mut kept: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            kept.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            fs::write(path, kept.to_string()).unwrap();
+        }
+    };
+    check(
+        "Ignition 2.27.0",
+        &kept(json!({"outranked_by": "/etc/ignition/user.ign"})),
+        &[],
+        &["/etc/ignition/user.ign, which outranks", "[pointer-elsewhere]"],
+    );
+    // As an older version has kept it.
+    check(
+        "Ignition 2.14.0",
+        &kept(json!({"base": null})),
+        &[],
+        &[
+            "which base configs",
+            "is not known",
+            "[apply-unsupported]; next: make the initramfs",
+        ],
     );
     let stamped = |folder: &Path| fs::write(folder.join("root/boot/ignition.firstboot"), "").unwrap();
     check("Ignition 2.14.0", &stamped, &[], &["[apply-arranged]"]);

@@ -10,12 +10,14 @@ pub mod system;
 pub mod twice;
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use self::first_boot::FirstBoot;
 use self::system::System;
 use self::twice::Abilities;
 use crate::console::say;
 use crate::failure::{Failure, printable};
+use crate::ignition::base::BaseConfig;
 use crate::ignition::version::{Version, newest_spec, release};
 use crate::ignition::{self, DEVICE, Origin, Told};
 use crate::keep::Initramfs;
@@ -33,6 +35,7 @@ pub struct Prepared {
     first_boot: FirstBoot,
     ignition: Option<(u32, u32)>,
     said: String,
+    base: Vec<BaseConfig>,
 }
 
 impl Prepared {
@@ -46,7 +49,8 @@ impl Prepared {
             .map(|initramfs| initramfs.ignition.clone())
             .filter(|said| !said.is_empty());
         let said = said.unwrap_or_else(|| if system.is_this_one() { ignition::said() } else { String::new() });
-        sees_config(told, &said)?;
+        sees_config(told, &said, initramfs)?;
+        let base = base_configs(initramfs, told)?;
         first_boot.make_writable(&system)?;
         first_boot.is_free()?;
         Ok(Self {
@@ -54,6 +58,7 @@ impl Prepared {
             first_boot,
             ignition: release(&said),
             said: printable(said.trim()),
+            base,
         })
     }
 
@@ -84,7 +89,8 @@ impl Prepared {
     /// # Errors
     /// `ignition-twice` after a line for each of its points; `gateway-answer`; `apply-failed`.
     pub fn apply(&self, config: &[u8], spec: &str) -> Result<Vec<&'static str>, Failure> {
-        let parsed = parse(config, spec)?;
+        let mut parsed = parse(config, spec)?;
+        twice::take_over(&mut parsed, &self.base);
         let takes = |version| version >= KNOWS_FIRST_BOOT;
         let heeds_presets = self.first_boot.takes_arguments && self.system.systemd().is_some_and(takes);
         let abilities = Abilities {
@@ -93,7 +99,7 @@ impl Prepared {
             changes_kernel_arguments: self.first_boot.changes_kernel_arguments,
             heeds_presets,
         };
-        let refusals = twice::refusals(&parsed, &self.system, abilities);
+        let refusals = twice::refusals(&parsed, &self.base, &self.system, abilities);
         if !refusals.is_empty() {
             refusals.iter().for_each(|refusal| say(&format!("not possible: {refusal}")));
             return Err(Failure::new(
@@ -114,7 +120,9 @@ impl Prepared {
         if twice::needs_network(&parsed) {
             notes.push("the config names what Ignition fetches from elsewhere: the initramfs needs its network for that");
         }
-        self.first_boot.arrange(config, &arguments)?;
+        let written = serde_json::to_vec(&parsed).map(Zeroizing::new);
+        let written = written.map_err(|error| self.first_boot.failed(&error.into()))?;
+        self.first_boot.arrange(&written, &arguments)?;
         Ok(notes)
     }
 }
@@ -130,8 +138,18 @@ pub fn undo(system: &System, initramfs: Option<&Initramfs>) -> Result<bool, Fail
 }
 
 /// That Ignition reads a `user.ign`, which the config becomes. The kernel arguments of the next boot are those of this one; what lies in Ignition's
-/// folders of the booted system says nothing of the initramfs.
-fn sees_config(told: &Told, said: &str) -> Result<(), Failure> {
+/// folders of the booted system says nothing of the initramfs, which has said it itself.
+fn sees_config(told: &Told, said: &str, initramfs: Option<&Initramfs>) -> Result<(), Failure> {
+    if let Some(path) = initramfs.and_then(|initramfs| initramfs.outranked_by.as_ref()) {
+        return Err(Failure::new(
+            "pointer-elsewhere",
+            format!(
+                "the initramfs has {}, which outranks the config of a first boot",
+                printable(&path.display().to_string())
+            ),
+            "make the initramfs without that file, and boot once",
+        ));
+    }
     let error = match ignition::origin(Version::of(said), told, &|_| false) {
         Origin::Url(argument) => PointerError::Elsewhere { argument },
         Origin::Device => PointerError::Elsewhere { argument: DEVICE },
@@ -146,6 +164,21 @@ fn sees_config(told: &Told, said: &str) -> Result<(), Failure> {
                 .to_owned(),
         ..Failure::from(error)
     })
+}
+
+/// The base configs that Ignition merges below the config.
+fn base_configs(initramfs: Option<&Initramfs>, told: &Told) -> Result<Vec<BaseConfig>, Failure> {
+    let Some(known) = initramfs.and_then(|initramfs| initramfs.base.as_ref()) else {
+        return Err(Failure::new(
+            "apply-unsupported",
+            "which base configs (base.d, base.platform.d) the initramfs has is not known: attest-node-keep.service of this version has not \
+             kept them at this boot",
+            "make the initramfs with this version of attest-node, boot once, and try again",
+        ));
+    };
+    let platform = told.platform();
+    let counting = known.iter().filter(|base| base.counts_on(platform.as_deref()));
+    Ok(counting.cloned().collect())
 }
 
 fn parse(config: &[u8], spec: &str) -> Result<Value, Failure> {

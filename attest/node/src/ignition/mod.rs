@@ -7,6 +7,7 @@
 //!
 //! What this program writes is a `user.ign`. It is not seen by an Ignition that takes its config from the command line.
 
+pub mod base;
 pub mod version;
 
 use std::fs;

@@ -4,6 +4,7 @@
 //! `internal/exec/stages` of coreos/ignition, read in 2.14 and in what came after 2.26: the same, but for groups. Each rule here names the
 //! function that it is from. What only the running system can tell is looked up there.
 
+mod base;
 mod device;
 mod disks;
 mod nodes;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use super::system::System;
 use crate::failure::printable;
+use crate::ignition::base::BaseConfig;
 
 /// What Ignition leaves of a run.
 const REPORT: &str = "/etc/.ignition-result.json";
@@ -44,20 +46,27 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// All that cannot be done again of a config, in its own order.
+pub use self::base::take_over;
+
+/// All that cannot be done again of a config, in its own order, and of the base configs below it.
 #[must_use]
-pub fn refusals(config: &Value, system: &System, abilities: Abilities) -> Vec<Refusal> {
+pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<Refusal> {
     let mut found = Found::default();
-    references(config, &mut found);
-    if !abilities.changes_kernel_arguments {
-        kernel_arguments(config, &mut found);
-    }
-    disks::check(config, system, &mut found);
-    nodes::check(config, system, &mut found);
-    passwd::check(config, system, abilities.ignition, &mut found);
-    units::check(config, system, abilities.heeds_presets, &mut found);
+    check(config, system, abilities, &mut found);
+    base::check(config, base, &mut found, |base, found| check(base, system, abilities, found));
     report(system, &mut found);
     found.0
+}
+
+fn check(config: &Value, system: &System, abilities: Abilities, found: &mut Found) {
+    references(config, found);
+    if !abilities.changes_kernel_arguments {
+        kernel_arguments(config, found);
+    }
+    disks::check(config, system, found);
+    nodes::check(config, system, found);
+    passwd::check(config, system, abilities.ignition, found);
+    units::check(config, system, abilities.heeds_presets, found);
 }
 
 /// Whether the config has units to be enabled, which takes presets.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod base;
 mod storage;
 
 const ABLE: Abilities = Abilities {
@@ -102,7 +103,7 @@ fn check(abilities: Abilities, section: &str, config: &Value, expect: &[&str]) {
         place = place.as_object_mut().unwrap().entry(part).or_insert_with(|| json!({}));
     }
     *place = config.clone();
-    let found = refusals(&whole, &System::new(root.path()), abilities);
+    let found = refusals(&whole, &[], &System::new(root.path()), abilities);
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(lines.len(), expect.len(), "{config}: {lines:#?}");
     for (line, expect) in lines.iter().zip(expect) {
@@ -307,7 +308,7 @@ fn other_configs_and_kernel_arguments_are_for_those_who_can() {
 #[test]
 fn the_report_of_the_run_before_has_to_be_one() {
     let root = system();
-    let found = || refusals(&json!({}), &System::new(root.path()), ABLE);
+    let found = || refusals(&json!({}), &[], &System::new(root.path()), ABLE);
     for (report, expect) in [("{\"provisioningBootID\": \"1\"}\n", 0), ("{", 1), ("", 1)] {
         write(root.path(), "etc/.ignition-result.json", report);
         assert_eq!(found().len(), expect, "{report}");

@@ -1,0 +1,110 @@
+//! The configs of the initramfs that Ignition merges below this one ([`crate::ignition::base`]). Whatever they have is done once more, too.
+
+use std::fmt::Display;
+
+use serde_json::{Map, Value, json};
+
+use super::{Found, Refusal, is_true, list, text};
+use crate::ignition::base::BaseConfig;
+
+/// Lists whose members are merged by a name.
+const NAMED: [(&str, &str); 6] = [
+    ("/storage/files", "path"),
+    ("/storage/directories", "path"),
+    ("/storage/links", "path"),
+    ("/passwd/users", "name"),
+    ("/passwd/groups", "name"),
+    ("/systemd/units", "name"),
+];
+/// Those of which the last one for a path counts, and replaces it with all that is said of it in the others.
+const NODES: [&str; 3] = ["/storage/files", "/storage/directories", "/storage/links"];
+
+/// Has the config say of its own the files of base configs that have contents, with `overwrite`: in a base config without it they can be
+/// written only once. Ignition's validation wants contents beside `overwrite`; all else is merged from the base config.
+pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
+    for base in base.iter().filter_map(parsed) {
+        for (_, file) in list(&base, "/storage/files") {
+            let Some(path) = text(file, "path") else { continue };
+            let contents = file
+                .get("contents")
+                .filter(|contents| contents.get("source").is_some_and(Value::is_string));
+            let Some(contents) = contents else { continue };
+            if is_true(file, "overwrite") || NODES.iter().any(|nodes| named(config, nodes, "path", path).is_some()) {
+                continue;
+            }
+            let file = json!({"path": path, "overwrite": true, "contents": contents});
+            if let Some(files) = files(config) {
+                files.push(file);
+            }
+        }
+    }
+}
+
+/// What is refused of them, by rules for a config.
+pub fn check(config: &Value, base: &[BaseConfig], found: &mut Found, rules: impl Fn(&Value, &mut Found)) {
+    for base in base {
+        let Some(mut merged) = parsed(base) else {
+            found.refuse(&base.place, "", "this base config of the initramfs is no JSON");
+            continue;
+        };
+        merge(&mut merged, config);
+        let mut refused = Found::default();
+        rules(&merged, &mut refused);
+        let at = |at: &dyn Display| format!("{} of the initramfs, {at}", base.place);
+        let refused = refused.0.into_iter();
+        found
+            .0
+            .extend(refused.map(|Refusal { at: place, why }| Refusal { at: at(&place), why }));
+    }
+}
+
+fn parsed(base: &BaseConfig) -> Option<Value> {
+    serde_json::from_str(&base.text).ok().filter(Value::is_object)
+}
+
+/// What is left of a base config when the other one is merged into it, but for what only that one has.
+fn merge(base: &mut Value, config: &Value) {
+    for (pointer, key) in NAMED {
+        let Some(members) = base.pointer_mut(pointer).and_then(Value::as_array_mut) else {
+            continue;
+        };
+        let is_node = NODES.contains(&pointer);
+        members.retain_mut(|member| {
+            let Some(name) = text(member, key).map(str::to_owned) else {
+                return true;
+            };
+            let own = named(config, pointer, key, &name);
+            if let (Some(member), Some(own)) = (member.as_object_mut(), own.and_then(Value::as_object)) {
+                overlay(member, own);
+            }
+            // What is overwritten, or something else now, is looked at in the other config.
+            let is_other = is_node && own.is_none() && NODES.iter().any(|nodes| named(config, nodes, key, &name).is_some());
+            !(is_other || is_node && own.is_some_and(|own| is_true(own, "overwrite")))
+        });
+    }
+}
+
+fn overlay(member: &mut Map<String, Value>, own: &Map<String, Value>) {
+    let said = own.iter().filter(|(_, value)| !value.is_null());
+    member.extend(said.map(|(name, value)| (name.clone(), value.clone())));
+}
+
+fn named<'a>(config: &'a Value, pointer: &str, key: &str, name: &str) -> Option<&'a Value> {
+    list(config, pointer)
+        .map(|(_, member)| member)
+        .find(|member| text(member, key) == Some(name))
+}
+
+/// The files of a config, which may have none yet.
+fn files(config: &mut Value) -> Option<&mut Vec<Value>> {
+    let storage = member(config, "storage", json!({}))?;
+    member(storage, "files", json!([]))?.as_array_mut()
+}
+
+fn member<'a>(value: &'a mut Value, name: &str, empty: Value) -> Option<&'a mut Value> {
+    let member = value.as_object_mut()?.entry(name).or_insert(Value::Null);
+    if member.is_null() {
+        *member = empty;
+    }
+    Some(member)
+}

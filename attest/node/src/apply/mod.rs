@@ -113,9 +113,9 @@ impl Prepared {
         }
         let mut notes = Vec::new();
         let mut arguments = Vec::new();
-        if heeds_presets && twice::enables_units(&parsed) {
+        if heeds_presets && twice::needs_presets(&parsed, &self.base, &self.system) {
             arguments.push(FIRST_BOOT_OF_SYSTEMD);
-            notes.push("systemd will take that boot for a first one, too, and enable all units whose presets say so");
+            notes.push("systemd will take that boot for a first one, too: presets are heeded, and services with ConditionFirstBoot= run");
         }
         if twice::needs_network(&parsed) {
             notes.push("the config names what Ignition fetches from elsewhere: the initramfs needs its network for that");

@@ -58,6 +58,14 @@ pub fn check(config: &Value, base: &[BaseConfig], found: &mut Found, rules: impl
     }
 }
 
+/// What is left of the base configs, but for those that are none.
+pub fn merged(config: &Value, base: &[BaseConfig]) -> impl Iterator<Item = Value> {
+    base.iter().filter_map(parsed).map(|mut base| {
+        merge(&mut base, config);
+        base
+    })
+}
+
 fn parsed(base: &BaseConfig) -> Option<Value> {
     serde_json::from_str(&base.text).ok().filter(Value::is_object)
 }

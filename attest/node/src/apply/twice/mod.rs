@@ -9,6 +9,7 @@ mod device;
 mod disks;
 mod nodes;
 mod passwd;
+mod presets;
 mod units;
 
 use std::fmt;
@@ -52,13 +53,19 @@ pub use self::base::take_over;
 #[must_use]
 pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<Refusal> {
     let mut found = Found::default();
-    check(config, system, abilities, &mut found);
-    base::check(config, base, &mut found, |base, found| check(base, system, abilities, found));
+    let presets_run = abilities.heeds_presets && needs_presets(config, base, system);
+    check(config, system, abilities, presets_run, &mut found);
+    base::check(config, base, &mut found, |base, found| {
+        check(base, system, abilities, presets_run, found);
+    });
+    if presets_run {
+        units::check_enabled(config, base, system, &mut found);
+    }
     report(system, &mut found);
     found.0
 }
 
-fn check(config: &Value, system: &System, abilities: Abilities, found: &mut Found) {
+fn check(config: &Value, system: &System, abilities: Abilities, presets_run: bool, found: &mut Found) {
     references(config, found);
     if !abilities.changes_kernel_arguments {
         kernel_arguments(config, found);
@@ -66,13 +73,13 @@ fn check(config: &Value, system: &System, abilities: Abilities, found: &mut Foun
     disks::check(config, system, found);
     nodes::check(config, system, found);
     passwd::check(config, system, abilities.ignition, found);
-    units::check(config, system, abilities.heeds_presets, found);
+    units::check(config, system, abilities.heeds_presets, presets_run, found);
 }
 
-/// Whether the config has units to be enabled, which takes presets.
+/// Whether there are units to be enabled that are not: that takes presets, which systemd heeds on a first boot only.
 #[must_use]
-pub fn enables_units(config: &Value) -> bool {
-    list(config, "/systemd/units").any(|(_, unit)| is_true(unit, "enabled"))
+pub fn needs_presets(config: &Value, base: &[BaseConfig], system: &System) -> bool {
+    units::needs_presets(config, system) || base::merged(config, base).any(|base| units::needs_presets(&base, system))
 }
 
 /// Whether Ignition fetches something for which the initramfs needs a network.

@@ -281,6 +281,60 @@ fn units_are_enabled_only_where_systemd_heeds_the_preset() {
         &json!([{"name": "at@a.service", "enabled": true}]),
         &[&format!("systemd.units[0] (at@a.service): {disabled}")],
     );
+    // Where presets are heeded at that boot, the line of before enables it again.
+    let again = json!({"name": "on.service", "enabled": false});
+    let masked = json!({"name": "on.service", "enabled": false, "mask": true});
+    let new = json!({"name": "new.service", "enabled": true});
+    units(ABLE, &json!([again]), &[]);
+    units(ABLE, &json!([masked, new]), &[]);
+    units(
+        ABLE,
+        &json!([again, new]),
+        &["systemd.units[0] (on.service): a preset of before enables it … mask it"],
+    );
+}
+
+#[test]
+fn what_was_enabled_by_links_only_is_not_left_to_presets() {
+    let root = system();
+    write(
+        root.path(),
+        "usr/lib/systemd/system-preset/99-default-disable.preset",
+        "disable *\n",
+    );
+    let check = |config: Value, base: Value, expect: &[&str]| {
+        let config = json!({"systemd": {"units": config}});
+        let base = [BaseConfig {
+            place: "base.d/a.ign".to_owned(),
+            text: json!({"systemd": {"units": base}}).to_string(),
+        }];
+        let system = System::new(root.path());
+        let found = refusals(&config, &base, &system, ABLE);
+        let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(lines.len(), expect.len(), "{config} {lines:#?}");
+        assert!(
+            lines.iter().zip(expect).all(|(line, expect)| line.starts_with(expect)),
+            "{lines:#?}"
+        );
+        needs_presets(&config, &base, &system)
+    };
+    let new = json!({"name": "new.service", "enabled": true});
+    let linked = json!({"name": "linked.service", "enabled": true});
+    // Enabled already: nothing has to be taken for a first boot.
+    assert!(!check(json!([linked]), json!([linked]), &[]));
+    let refused = "/etc/systemd/system (linked.service): it is enabled, and no preset says so";
+    assert!(check(json!([new]), json!([]), &[refused]));
+    assert!(check(json!([]), json!([new]), &[refused]));
+    assert!(!check(json!([{"name": "new.service", "enabled": false}]), json!([new]), &[]));
+    assert!(check(
+        json!([{"name": "linked.service", "contents": "[Unit]"}, new]),
+        json!([]),
+        &[refused]
+    ));
+    assert!(check(json!([new, linked]), json!([]), &[]));
+    assert!(check(json!([new]), json!([linked]), &[]));
+    write(root.path(), "etc/systemd/system-preset/10-own.preset", "enable linked.service\n");
+    assert!(check(json!([new]), json!([]), &[]));
 }
 
 #[test]

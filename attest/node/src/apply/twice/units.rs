@@ -5,24 +5,57 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{Found, is_true, list, text};
+use super::presets::{self, Presets};
+use super::{Found, base, is_false, is_true, list, text};
 use crate::apply::system::System;
+use crate::ignition::base::BaseConfig;
 
 /// Ignition's preset. Lines are added, and the first one for a unit counts.
 const PRESET: &str = "/etc/systemd/system-preset/20-ignition.preset";
 /// Where units are enabled by links, in folders such as `multi-user.target.wants`.
 const UNITS: &str = "/etc/systemd/system";
 
-pub fn check(config: &Value, system: &System, heeds_presets: bool, found: &mut Found) {
+/// Whether a unit is to be enabled and is not.
+pub fn needs_presets(config: &Value, system: &System) -> bool {
+    list(config, "/systemd/units").any(|(_, unit)| is_true(unit, "enabled") && !is_enabled(system, text(unit, "name").unwrap_or_default()))
+}
+
+/// What presets would disable, where systemd lets them: all that is enabled by links, that no preset enables, and that no config speaks of.
+pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Found) {
+    let presets = Presets::of(system);
+    let base: Vec<Value> = base::merged(config, base).collect();
+    let speaks_of = |config: &Value, name: &str| {
+        list(config, "/systemd/units").any(|(_, unit)| {
+            let says = is_true(unit, "mask") || unit.get("enabled").is_some_and(Value::is_boolean);
+            says && text(unit, "name") == Some(name)
+        })
+    };
+    for name in presets::enabled(system) {
+        let is_known = speaks_of(config, &name) || base.iter().any(|base| speaks_of(base, &name));
+        if !is_known && presets.disable(&name) {
+            let why = format!(
+                "it is enabled, and no preset says so: at a first boot a systemd such as Fedora's would disable it. Have the config enable it, or \
+                 put \"enable {name}\" into /etc/systemd/system-preset/10-own.preset"
+            );
+            found.refuse("/etc/systemd/system", &name, why);
+        }
+    }
+}
+
+pub fn check(config: &Value, system: &System, heeds_presets: bool, presets_run: bool, found: &mut Found) {
     let preset = system.text(PRESET).unwrap_or_default();
     for (index, unit) in list(config, "/systemd/units") {
         let name = text(unit, "name").unwrap_or_default();
+        if presets_run && is_false(unit, "enabled") && !is_true(unit, "mask") && first_verb(&preset, name) == Some("enable") {
+            let why = "a preset of before enables it, and comes before the one that Ignition would add: mask it instead";
+            found.refuse(&format!("systemd.units[{index}]"), name, why);
+        }
         if !is_true(unit, "enabled") || is_enabled(system, name) {
             continue;
         }
         let why = match heeds_presets {
             false => "it is not enabled, and on this system nothing would enable it: systemd heeds presets on first boots only",
-            true if is_disabled_by(&preset, name) => {
+            true if first_verb(&preset, name) == Some("disable") => {
                 "a preset of before says that it is disabled, and comes before the one that Ignition would add"
             }
             true => continue,
@@ -41,8 +74,8 @@ fn is_enabled(system: &System, name: &str) -> bool {
     enabling.any(|folder| folder.path().join(name).symlink_metadata().is_ok())
 }
 
-/// Whether the first line for a unit, or for an instance of it, disables it.
-fn is_disabled_by(preset: &str, name: &str) -> bool {
+/// What the first line for a unit, or for an instance of it, does.
+fn first_verb<'a>(preset: &'a str, name: &str) -> Option<&'a str> {
     let template = name.split_once('@').and_then(|(before, after)| {
         let (instance, ending) = after.rsplit_once('.')?;
         Some((format!("{before}@.{ending}"), instance))
@@ -53,10 +86,9 @@ fn is_disabled_by(preset: &str, name: &str) -> bool {
                 .as_ref()
                 .is_some_and(|(template, instance)| unit == template && instances.any(|word| word == *instance))
     };
-    let first = preset.lines().find_map(|line| {
+    preset.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let (verb, unit) = (words.next()?, words.next()?);
         is_it(unit, words).then_some(verb)
-    });
-    first == Some("disable")
+    })
 }

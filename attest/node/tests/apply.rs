@@ -179,7 +179,10 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
     );
     let boot = folder.path().join("root/boot");
     let written: Value = serde_json::from_slice(&fs::read(boot.join("ignition/config.ign")).unwrap()).unwrap();
-    assert_eq!(written, config);
+    let mut expect = config.clone();
+    // What comes there until the reboot does not stop that boot.
+    expect["storage"]["files"][0]["overwrite"] = json!(true);
+    assert_eq!(written, expect);
     let stamp = "set ignition_network_kcmdline=\"${ignition_network_kcmdline} systemd.condition-first-boot=1\"\n";
     assert_eq!(fs::read_to_string(boot.join("ignition.firstboot")).unwrap(), stamp);
     let mode = |path: &str| fs::metadata(boot.join(path)).unwrap().permissions().mode() & 0o777;

@@ -120,6 +120,7 @@ impl Prepared {
         if twice::needs_network(&parsed) {
             notes.push("the config names what Ignition fetches from elsewhere: the initramfs needs its network for that");
         }
+        twice::overwrite(&mut parsed);
         let written = serde_json::to_vec(&parsed).map(Zeroizing::new);
         let written = written.map_err(|error| self.first_boot.failed(&error.into()))?;
         self.first_boot.arrange(&written, &arguments)?;

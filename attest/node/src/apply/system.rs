@@ -11,6 +11,9 @@ const SYSTEMD_LIBRARIES: [&str; 2] = ["usr/lib", "usr/lib64"];
 /// What that library's name begins with: `libsystemd-shared-252.so`, `libsystemd-shared-252-32.el9.so`.
 const SYSTEMD_LIBRARY: &str = "libsystemd-shared-";
 
+/// Where OSTree has the root filesystem.
+pub const SYSROOT: &str = "/sysroot";
+
 /// The system that this program runs on.
 #[derive(Debug, Clone)]
 pub struct System {
@@ -76,6 +79,19 @@ impl System {
         table.lines().filter_map(Mount::parse).collect()
     }
 
+    /// Where an absolute path leads, by the links in what there is of it.
+    #[must_use]
+    pub fn resolved(&self, absolute: &str) -> PathBuf {
+        let path = self.path(absolute);
+        let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+        let leads = found.and_then(|(above, real)| {
+            let root = self.root.canonicalize().ok()?;
+            let below = path.strip_prefix(above).ok()?;
+            Some(Path::new("/").join(real.strip_prefix(root).ok()?).join(below))
+        });
+        leads.unwrap_or_else(|| absolute.into())
+    }
+
     /// The value of a name in os-release(5).
     #[must_use]
     pub fn os_release(&self, name: &str) -> Option<String> {
@@ -125,15 +141,19 @@ pub struct Mount {
     pub point: String,
     /// Its device's numbers: `254:1`.
     pub device: String,
+    /// What is mounted, in the filesystem's own words: mostly a device's path.
+    pub source: String,
 }
 
 impl Mount {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(' ');
         let (device, point) = (fields.nth(2)?, fields.nth(1)?);
+        let source = fields.skip_while(|field| *field != "-").nth(2)?;
         Some(Self {
             point: point.to_owned(),
             device: device.to_owned(),
+            source: source.to_owned(),
         })
     }
 }

@@ -117,8 +117,8 @@ fn apply(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     let notes = prepared.apply(&config, &spec)?;
     notes.iter().for_each(|note| say(&format!("note: {note}")));
     Ok(format!(
-        "config {from} is in place, and Ignition applies it at the next boot: reboot when you like. Until then `attest-node config --undo` takes \
-         it back"
+        "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and change nothing of what the config has until \
+         then. `attest-node config --undo` takes it back"
     ))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::apply::system::System;
+use crate::apply::system::{Mount, System};
 
 /// The kernel's devices.
 const BLOCK: &str = "/sys/class/block";
@@ -55,6 +55,13 @@ impl Device {
             lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
         });
         Some(Self { name, numbers, properties })
+    }
+
+    /// Whether it is what is mounted there. btrfs has numbers of its own, but says the device.
+    pub fn is_mounted_at(&self, system: &System, point: &str) -> bool {
+        let is_it =
+            |mount: &Mount| mount.device == self.numbers || Self::find(system, &mount.source).is_some_and(|other| other.name == self.name);
+        system.mounts().iter().any(|mount| mount.point == point && is_it(mount))
     }
 
     /// What is on it.

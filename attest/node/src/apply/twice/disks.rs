@@ -1,11 +1,13 @@
 //! Disks, arrays, volumes and filesystems: `partitionDisk`, `createRaids`, `createLuks` and `createFilesystem` of the stage disks, `mountFs` of
 //! the stage mount.
 
+use std::fs;
+
 use serde_json::Value;
 
 use super::device::{Content, Device, Partition};
 use super::{Found, is_false, is_true, list, number, text};
-use crate::apply::system::System;
+use crate::apply::system::{SYSROOT, System};
 
 /// A MiB, in the sectors that the kernel counts.
 const SECTORS_OF_A_MIB: u64 = 2048;
@@ -43,7 +45,9 @@ pub fn check(config: &Value, system: &System, found: &mut Found) {
     for (index, filesystem) in list(config, "/storage/filesystems") {
         let at = format!("storage.filesystems[{index}]");
         let device = text(filesystem, "device").unwrap_or_default();
-        let why = filesystem_again(filesystem, config, system, device).or_else(|| mounted_below_no_folder(filesystem, system));
+        let why = filesystem_again(filesystem, config, system, device)
+            .or_else(|| mounted_below_no_folder(filesystem, system))
+            .or_else(|| hides(filesystem, system, device));
         if let Some(why) = why {
             found.refuse(&at, device, why);
         }
@@ -189,4 +193,23 @@ fn mounted_below_no_folder(filesystem: &Value, system: &System) -> Option<String
         system.path(&below).symlink_metadata().is_ok_and(|metadata| !metadata.is_dir())
     });
     no_folder.map(|_| format!("its path {path} has something in it that is no folder: Ignition would stop"))
+}
+
+/// What is in the folder would be below the mount, and the node would not find it: the kubelet's certificate in `/var`, say.
+fn hides(filesystem: &Value, system: &System, device: &str) -> Option<String> {
+    let format = text(filesystem, "format")?;
+    let path = text(filesystem, "path").filter(|_| !NO_FILESYSTEM.contains(&format) && format != "swap")?;
+    let point = match path.trim_end_matches('/') {
+        // With OSTree the root is mounted there, and what it has of a system is `/`.
+        "" if system.is_mount_point(SYSROOT) => SYSROOT,
+        "" => "/",
+        point => point,
+    };
+    let is_there = match Device::find(system, device) {
+        Some(found) => found.is_mounted_at(system, point),
+        // Not on a block device.
+        None => system.mounts().iter().any(|mount| mount.point == point && mount.source == device),
+    };
+    let has_something = fs::read_dir(system.path(point)).is_ok_and(|mut entries| entries.next().is_some());
+    (!is_there && has_something).then(|| format!("{path} has something in it now, which it would hide"))
 }

@@ -48,6 +48,7 @@ impl fmt::Display for Refusal {
 }
 
 pub use self::base::take_over;
+pub use self::nodes::overwrite;
 
 /// All that cannot be done again of a config, in its own order, and of the base configs below it.
 #[must_use]

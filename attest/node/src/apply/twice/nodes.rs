@@ -8,10 +8,11 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use super::{Found, is_true, list, text};
-use crate::apply::system::System;
+use crate::apply::system::{SYSROOT, System};
 use crate::pointer::data_url;
 
-/// What is made anew at each boot: what is there now says nothing of what Ignition finds in the initramfs.
+/// Where something is mounted at each boot that the initramfs does not mount below the new root: what is there now says nothing of what
+/// Ignition finds, which is on the disk.
 const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
 /// Largest file searched for what would be appended to it.
 const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
@@ -40,7 +41,16 @@ type Rule = fn(&Value, &System, &There) -> Option<String>;
 fn each(config: &Value, system: &System, kind: &str, found: &mut Found, rule: Rule) {
     for (index, node) in list(config, &format!("/storage/{kind}")) {
         let Some(named) = text(node, "path") else { continue };
+        let at = format!("storage.{kind}[{index}]");
         if VOLATILE.iter().any(|folder| Path::new(named).starts_with(folder)) {
+            if may_stop(kind, node) {
+                let why = "what Ignition finds there cannot be seen here, and overwrite is not true: it would stop if it is there";
+                found.refuse(&at, named, why);
+            }
+            continue;
+        }
+        if let Some(why) = hidden(config, system, named) {
+            found.refuse(&at, named, why);
             continue;
         }
         let path = system.path(named);
@@ -56,9 +66,48 @@ fn each(config: &Value, system: &System, kind: &str, found: &mut Found, rule: Ru
             Err(error) => Some(format!("it cannot be looked at: {error}")),
         };
         if let Some(why) = why {
-            found.refuse(&format!("storage.{kind}[{index}]"), named, why);
+            found.refuse(&at, named, why);
         }
     }
+}
+
+/// Whether Ignition stops if something is there already, or something else.
+fn may_stop(kind: &str, node: &Value) -> bool {
+    !is_true(node, "overwrite") && (kind == "links" || kind == "files" && has_contents(node))
+}
+
+fn has_contents(file: &Value) -> bool {
+    file.pointer("/contents/source").is_some_and(|source| !source.is_null())
+}
+
+/// Lets Ignition overwrite what it is to make anew. Nothing is there, or it would have been refused: but something may come until the reboot,
+/// and would stop that boot.
+pub fn overwrite(config: &mut Value) {
+    let files = config.pointer_mut("/storage/files").and_then(Value::as_array_mut);
+    for file in files.into_iter().flatten().filter(|file| has_contents(file)) {
+        if let Some(file) = file.as_object_mut() {
+            file.insert("overwrite".to_owned(), Value::Bool(true));
+        }
+    }
+}
+
+/// A path on another filesystem than the root's. The initramfs mounts only what the config says: Ignition would write below the mount.
+fn hidden(config: &Value, system: &System, named: &str) -> Option<String> {
+    let mounts = system.mounts();
+    let at = |point: &str| mounts.iter().rev().find(|mount| mount.point == point);
+    let root = at(SYSROOT).or_else(|| at("/"))?;
+    let path = system.resolved(named);
+    // Of several the last one is on top.
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    let mount = above.max_by_key(|mount| Path::new(&mount.point).components().count())?;
+    let is_made = list(config, "/storage/filesystems")
+        .any(|(_, filesystem)| text(filesystem, "path").is_some_and(|path| Path::new(path) == Path::new(&mount.point)));
+    (mount.point != "/" && mount.device != root.device && !is_made).then(|| {
+        format!(
+            "it is on the filesystem that is mounted at {}, and no path of the config's filesystems: Ignition would write below that mount",
+            mount.point
+        )
+    })
 }
 
 /// What `overwrite` removes before anything is made.
@@ -72,8 +121,7 @@ fn file(file: &Value, _: &System, there: &There) -> Option<String> {
     if !there.metadata.is_file() {
         return Some("it is there and no file, and overwrite is not true: Ignition would stop".to_owned());
     }
-    let has_contents = file.pointer("/contents/source").is_some_and(|source| !source.is_null());
-    if has_contents {
+    if has_contents(file) {
         return Some("it is there, and overwrite is not true: Ignition would stop".to_owned());
     }
     let before = match there.metadata.len() {

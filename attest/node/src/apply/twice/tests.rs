@@ -145,13 +145,66 @@ fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
         &["storage.files[0] (/etc/file/below): it is below something"],
     );
     files(&json!([{"path": "/etc/to-full/new"}]), &[]);
-    // What is there now is made anew before Ignition runs.
-    files(&json!([{"path": "/run/there", "contents": contents}]), &[]);
+    // What Ignition finds there is on the disk, below what is mounted there now.
+    let unseen = "storage.files[0] (/run/there): what Ignition finds there cannot be seen here";
+    files(&json!([{"path": "/run/there", "contents": contents}]), &[unseen]);
+    files(
+        &json!([{"path": "/run/there"}, {"path": "/tmp/x", "contents": contents, "overwrite": true}]),
+        &[],
+    );
+    check(
+        ABLE,
+        "storage.links",
+        &json!([{"path": "/tmp/x", "target": "/y"}]),
+        &["storage.links[0] (/tmp/x)"],
+    );
     // A console shows no more than a line.
     files(
         &json!([{"path": "/etc/file\n\u{1b}[2J/x"}]),
         &["storage.files[0] (/etc/file  [2J/x)"][..0],
     );
+}
+
+#[test]
+fn a_path_below_a_mount_that_ignition_does_not_make_is_refused() {
+    let below = "(/srv/new): it is on the filesystem that is mounted at /srv";
+    for kind in ["files", "directories", "links"] {
+        let expect = format!("storage.{kind}[0] {below}");
+        check(
+            ABLE,
+            &format!("storage.{kind}"),
+            &json!([{"path": "/srv/new", "target": "/x"}]),
+            &[&expect],
+        );
+    }
+    let filesystem = json!({"device": "/dev/vdc", "format": "none", "path": "/srv"});
+    let storage = json!({"files": [{"path": "/srv/new"}], "filesystems": [filesystem]});
+    check(ABLE, "storage", &storage, &["storage.filesystems[0] (/dev/vdc): it is in use"]);
+    let root = system();
+    symlink("../srv", root.path().join("etc/elsewhere")).unwrap();
+    fs::create_dir_all(root.path().join("srv")).unwrap();
+    let config = json!({"storage": {"files": [{"path": "/etc/elsewhere/new"}]}});
+    assert_eq!(refusals(&config, &[], &System::new(root.path()), ABLE).len(), 1);
+    // With OSTree the root is another filesystem than what lies in /etc.
+    let mounts =
+        "1 0 0:33 / / ro - overlay composefs ro\n2 1 254:1 / /sysroot rw - ext4 /dev/vda1 rw\n3 1 254:1 /x /etc rw - ext4 /dev/vda1 rw\n";
+    write(root.path(), "proc/self/mountinfo", mounts);
+    assert_eq!(refusals(&config, &[], &System::new(root.path()), ABLE), []);
+}
+
+#[test]
+fn what_is_written_may_overwrite_what_comes_until_the_reboot() {
+    let mut config = json!({"storage": {"files": [
+        {"path": "/a", "contents": {"source": ""}}, {"path": "/b", "overwrite": false, "contents": {"source": "data:,"}}, {"path": "/c"},
+        {"path": "/d", "contents": {"source": null}},
+    ]}});
+    overwrite(&mut config);
+    let said: Vec<Option<bool>> = list(&config, "/storage/files")
+        .map(|(_, file)| file.get("overwrite").and_then(Value::as_bool))
+        .collect();
+    // Without contents Ignition takes overwrite for an error.
+    assert_eq!(said, [Some(true), Some(true), None, None]);
+    overwrite(&mut json!({}));
 }
 
 #[test]

@@ -111,3 +111,27 @@ fn what_the_config_makes_itself_need_not_be_there() {
     });
     check(ABLE, "storage", &storage, &["storage.filesystems[2]"]);
 }
+
+#[test]
+fn a_new_filesystem_hides_nothing() {
+    let filesystems = |list: &Value, expect: &[&str]| check(ABLE, "storage.filesystems", list, expect);
+    let at = |device: &str, path: &str| json!([{"device": device, "format": "ext4", "path": path}]);
+    let hides = "has something in it now, which it would hide";
+    filesystems(
+        &at("/dev/vdb", "/etc/full"),
+        &[&format!("storage.filesystems[0] (/dev/vdb): /etc/full {hides}")],
+    );
+    filesystems(
+        &at("/dev/vdb", "/etc/full/"),
+        &[hides]
+            .map(|hides| format!("storage.filesystems[0] … {hides}"))
+            .each_ref()
+            .map(String::as_str),
+    );
+    filesystems(&at("/dev/vdb", "/etc/empty"), &[]);
+    filesystems(&at("/dev/vdb", "/etc/new"), &[]);
+    // One that is there already, but not mounted there.
+    filesystems(&at("/dev/vda1", "/etc/full"), &[&format!("storage.filesystems[0] … {hides}")]);
+    filesystems(&at("/dev/vda1", "/"), &[]);
+    filesystems(&json!([{"device": "/dev/vdb", "format": "swap"}]), &[]);
+}

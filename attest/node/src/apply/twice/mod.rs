@@ -59,7 +59,7 @@ pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities:
     base::check(config, base, &mut found, |base, found| {
         check(base, system, abilities, presets_run, found);
     });
-    if presets_run {
+    if presets_run && presets::may_disable(system) {
         units::check_enabled(config, base, system, &mut found);
     }
     report(system, &mut found);

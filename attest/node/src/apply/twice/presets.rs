@@ -18,6 +18,10 @@ const FOLDERS: [&str; 4] = [
 const UNITS: &str = "/etc/systemd/system";
 /// How folders of such links end.
 const WANTING: [&str; 3] = [".wants", ".requires", ".upholds"];
+/// The first release of systemd that a distribution can build so that a first boot disables, too.
+const CAN_DISABLE: u32 = 251;
+/// The distribution whose systemd is built as it is by default, and only enables; also of those that are like it.
+const ONLY_ENABLES: &str = "debian";
 /// The system's own choice, and no unit that somebody has enabled.
 const DEFAULT_TARGET: &str = "default.target";
 
@@ -49,6 +53,17 @@ impl Presets {
         let first = self.0.iter().find(|(_, pattern)| matches(pattern.as_bytes(), unit.as_bytes()));
         first.is_some_and(|(verb, _)| verb == "disable")
     }
+}
+
+/// Whether a first boot may disable what no preset enables. How systemd was built cannot be asked.
+pub fn may_disable(system: &System) -> bool {
+    let says = |name: &str| {
+        system
+            .os_release(name)
+            .is_some_and(|ids| ids.split_whitespace().any(|id| id == ONLY_ENABLES))
+    };
+    let only_enables = says("ID") || says("ID_LIKE") || system.systemd().is_some_and(|version| version < CAN_DISABLE);
+    !only_enables
 }
 
 /// The units that are enabled by links in `/etc`, by the names of the links.
@@ -140,6 +155,23 @@ mod tests {
         }
         let none = tempfile::tempdir().unwrap();
         assert!(!Presets::of(&System::new(none.path())).disable("other.service"));
+    }
+
+    #[test]
+    fn only_some_first_boots_may_disable() {
+        let check = |release: &str, library: &str, expect: bool| {
+            let root = tempfile::tempdir().unwrap();
+            write(root.path(), "etc/os-release", release);
+            write(root.path(), &format!("usr/lib/systemd/{library}"), "");
+            assert_eq!(may_disable(&System::new(root.path())), expect, "{release} {library}");
+        };
+        let new = "libsystemd-shared-257.so";
+        check("ID=fedora\n", new, true);
+        check("ID=\"rhel\"\nID_LIKE=\"fedora\"\n", "libsystemd-shared-252-32.el9.so", true);
+        check("ID=\"rhel\"\nID_LIKE=\"fedora\"\n", "libsystemd-shared-239.so", false);
+        check("ID=debian\n", new, false);
+        check("ID=x\nID_LIKE=\"ubuntu debian\"\n", new, false);
+        check("", "none", true);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::Gateway;
+use support::{Gateway, program};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
@@ -49,4 +49,17 @@ fn each_example_is_a_configuration_that_holds() {
     }
     names.sort();
     assert_eq!(names, ["bare-metal", "google-cloud", "tokens"]);
+    // What the page says to type first.
+    let init = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("attest-gateway init /etc/attestation-gateway "))
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let made = program()
+        .arg("init")
+        .arg(folder.path().join("gateway"))
+        .args(init.split(' '))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }

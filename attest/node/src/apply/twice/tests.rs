@@ -386,6 +386,11 @@ fn what_was_enabled_by_links_only_is_not_left_to_presets() {
     ));
     assert!(check(json!([new, linked]), json!([]), &[]));
     assert!(check(json!([new]), json!([linked]), &[]));
+    // Where a first boot only enables, nothing is lost.
+    write(root.path(), "etc/os-release", "ID=debian\n");
+    assert!(check(json!([new]), json!([]), &[]));
+    fs::remove_file(root.path().join("etc/os-release")).unwrap();
+    assert!(check(json!([new]), json!([]), &[refused]));
     write(root.path(), "etc/systemd/system-preset/10-own.preset", "enable linked.service\n");
     assert!(check(json!([new]), json!([]), &[]));
 }

@@ -20,6 +20,7 @@ use attest::protocol::{
 };
 use attest_node::tpm::{AkKind, Tpm};
 use bench::{Bench, endorsement_key, honest, request};
+use serde_json::{Value, json};
 use swtpm_tests::{Gateway, POOL, Process, Programs, Relay, Reply};
 
 /// attest-node ends long before, unless something is wrong.
@@ -54,18 +55,22 @@ fn attack_10_relay_through_a_server_of_the_same_ca() {
         let mut node = Process::spawn(&Programs::build().unwrap().node, arguments, &log, None).unwrap();
         (node.wait(NODE_LIMIT).unwrap().code(), node.lines().join("\n"))
     };
-    let user_ign = bench.folder.path().join("user.ign");
     let (code, lines) = attest_node(relay.port());
     assert_eq!(code, Some(1), "{lines}");
     assert!(lines.contains("[quote-extra-data]"), "{lines}");
-    assert!(!user_ign.exists());
     let record = bench.last_record();
     assert_eq!((record.verdict(), record.code()), ("refused", Some("quote-extra-data")));
+    // No ticket: the pointer, and which decision it was.
+    let json = |name: &str| -> Value { serde_json::from_slice(&fs::read(bench.folder.path().join(name)).unwrap()).unwrap() };
+    let mut expect = json("pointer.ign");
+    let said = format!("quote-extra-data {}", record.text("/id").unwrap());
+    expect["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": said}]);
+    assert_eq!(json("user.ign"), expect);
     bench.gives_only_pre_approved();
     // Without the relay the same node is trusted.
     let (code, lines) = attest_node(bench.gateway.port());
     assert_eq!(code, Some(0), "{lines}");
-    assert!(user_ign.exists());
+    assert!(json("user.ign").to_string().contains("Bearer ticket."));
 }
 
 /// Attests once; the ticket.

@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
 PACKAGES := $(shell sed -e 's/\#.*//' .ci/debian-packages)
-# An emulated VM keeps one processor busy, and this must do with two.
-VM_TEST_THREADS ?= 2
+# An emulated VM waits for much of its boot: three keep two processors busy.
+VM_TEST_THREADS ?= 3
 
 .PHONY: help deps crates packages toolchain build check deny test test-rust test-vm bench mutants demo node-initrd images clean
 

@@ -1,13 +1,16 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::folder::Reader;
+use super::versions::Kind;
 use super::*;
-use crate::ignition::data_url;
-use crate::machine_config::appended::ENCAPSULATED;
+use crate::ignition::{Config, data_url};
+use crate::machine_config::appended::{ENCAPSULATED, REPEATING};
 use crate::policy::Earns;
 
 mod attestation;

@@ -1,0 +1,214 @@
+//! Why a pool cannot be served.
+
+use std::path::PathBuf;
+
+use attest::inventory::InventoryError;
+
+use super::upstream::{IncludeError, UpstreamError};
+use crate::ignition::lint::Finding;
+use crate::ignition::{Invalid, NotAConfig};
+use crate::machine_config::manifest::ManifestError;
+use crate::machine_config::render::RenderError;
+use crate::policy::ConfigSet;
+
+/// Why a pool cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A file or folder cannot be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// `pool.toml` is no TOML, or has unknown keys, or wrong values.
+    #[error("{path}: {}{hint}", source.to_string().trim_end())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+        /// Where a misplaced key belongs.
+        hint: String,
+    },
+    /// The reference values do not make sense.
+    #[error("{path}: [tpm.pcrs]: {problem}")]
+    Pcrs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What is accepted does not fit together.
+    #[error("{path}: [attestation]: {problem}")]
+    Attestation {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It is not said which nodes belong to the pool.
+    #[error("{path}: [kubelet]: {problem}")]
+    Kubelet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The inventory cannot be read.
+    #[error("{path}: {source}")]
+    Inventory {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: InventoryError,
+    },
+    /// A machine in two pools' inventories.
+    #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: a machine is of one pool")]
+    TwoInventories {
+        /// The pool.
+        pool: String,
+        /// The other pool.
+        other: String,
+        /// The machine.
+        machine: String,
+    },
+    /// A manifest that cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// MachineConfigs that cannot be made one.
+    #[error("pool {pool}: {source}")]
+    Render {
+        /// The pool.
+        pool: String,
+        /// Why not.
+        source: RenderError,
+    },
+    /// A config that Ignition would not take.
+    #[error("{path}: {source}")]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: NotAConfig,
+    },
+    /// Configs that are good each by itself, and not together.
+    #[error("pool {pool}: merged, its {set} config is none that Ignition takes: {source}")]
+    Merged {
+        /// The pool.
+        pool: String,
+        /// Which config.
+        set: ConfigSet,
+        /// What is wrong.
+        source: Invalid,
+    },
+    /// More bytes than are read.
+    #[error("{path}: {found} bytes, at most {limit} are read")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size, or the pool's with it.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More files than are read.
+    #[error("{path}: more than {limit} files")]
+    TooMany {
+        /// The folder.
+        path: PathBuf,
+        /// The limit.
+        limit: usize,
+    },
+    /// A file that does not stand still.
+    #[error("{path}: it changes while it is read; it is read again when it is closed")]
+    Changing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("{path}: not UTF-8 text")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something that is not read in this place.
+    #[error("{path}: {expected}")]
+    Unexpected {
+        /// What is there.
+        path: PathBuf,
+        /// What should be.
+        expected: &'static str,
+    },
+    /// A pool with nothing to serve.
+    #[error(
+        "pool {pool} has nothing to serve as its {set} config: put MachineConfigs with its role into machine-configs/{}",
+        if *set == ConfigSet::PreApproved { " and mark some with neededBeforeNodeApproved, or *.ign into pre-approved/, or let grants earn \"full\" or \"refuse\" only" } else { ", or *.ign into full/" }
+    )]
+    Nothing {
+        /// The pool.
+        pool: String,
+        /// Which config.
+        set: ConfigSet,
+    },
+    /// A pre-approved config with something that the full one has not.
+    #[error(
+        "pool {pool}: its pre-approved config has the {kind} {name}, its full config has not: a node would lose it when it is approved"
+    )]
+    NoSubset {
+        /// The pool.
+        pool: String,
+        /// What it is.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Secrets for everybody.
+    #[error(
+        "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
+        findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
+    )]
+    Secrets {
+        /// The pool.
+        pool: String,
+        /// What was found.
+        findings: Vec<Finding>,
+    },
+    /// A folder and another server, where one must be the source.
+    #[error("{path}: the pool's source is [upstream], so nothing is read from here; remove one of them")]
+    TwoSources {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Another server that gives no config.
+    #[error("pool {pool}: {source}")]
+    Upstream {
+        /// The pool.
+        pool: String,
+        /// Why not.
+        source: UpstreamError,
+    },
+    /// An include list that does not fit what another server gives.
+    #[error("pool {pool}: [upstream.include]: {source}")]
+    Include {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        source: IncludeError,
+    },
+    /// A folder whose name no pointer could ask for.
+    #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
+    Name(PathBuf),
+    /// No pool at all.
+    #[error("{0} holds no pools: a pool is a folder with pool.toml and its configs, see docs/pools.md")]
+    None(PathBuf),
+}
+
+impl PoolError {
+    /// Whether another server is the cause, and not what lies here: it may be gone by itself.
+    #[must_use]
+    pub const fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Upstream { source, .. } if !source.is_of_settings())
+    }
+}

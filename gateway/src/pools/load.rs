@@ -1,0 +1,217 @@
+//! From a pool's folder, or another server, to a pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::folder::{Folder, Reader};
+use super::upstream::{Fetched, Upstream};
+use super::versions::{Kind, Versions};
+use super::{Pool, PoolError, PoolInventory, difference, file};
+use crate::ignition::Config;
+use crate::ignition::lint::{self, Finding};
+use crate::machine_config::appended::{Appended, REPEATING};
+use crate::machine_config::render::{self, Rendered};
+use crate::policy::{ConfigSet, Earns, Grants};
+
+/// What is in the folder of pools.
+#[derive(Debug)]
+pub struct Folders {
+    /// The pools' folders, by the pools' names; at least one.
+    pub pools: BTreeMap<String, PathBuf>,
+    /// What is no pool, because no pointer could ask for it.
+    pub misnamed: Vec<PoolError>,
+}
+
+/// The folders of all pools.
+///
+/// # Errors
+/// [`PoolError`], if there are none.
+pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
+    let io = |source| PoolError::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let (mut folders, mut misnamed) = (BTreeMap::new(), Vec::new());
+    for entry in fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_dir()) else {
+            continue;
+        };
+        if name.starts_with('.') {
+            continue;
+        }
+        if attest::challenge::is_pool_name(name) {
+            folders.insert(name.to_owned(), path);
+        } else {
+            misnamed.push(PoolError::Name(path));
+        }
+    }
+    if !folders.is_empty() {
+        return Ok(Folders { pools: folders, misnamed });
+    }
+    Err(misnamed.pop().unwrap_or_else(|| PoolError::None(folder.to_owned())))
+}
+
+/// What a pool's proofs earn, by its `pool.toml` alone.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
+    Reader::default().settings(folder).map(|file| file.grants)
+}
+
+/// Reads one pool, from its folder, or by it from another server.
+///
+/// # Errors
+/// [`PoolError`].
+pub async fn load(name: &str, folder: &Path) -> Result<Pool, PoolError> {
+    let read = Reader::default().pool(folder)?;
+    let Some(settings) = read.file.upstream.clone() else {
+        return Pool::of_folder(name, read);
+    };
+    let upstream = |source| PoolError::Upstream {
+        pool: name.to_owned(),
+        source,
+    };
+    let server = Upstream::new(settings, name).map_err(upstream)?;
+    let fetched = server.fetch(None).await.map_err(upstream)?;
+    Pool::of_upstream(name, read, &server, &fetched)
+}
+
+impl Pool {
+    /// A pool whose configs lie in its folder.
+    pub(super) fn of_folder(name: &str, folder: Folder) -> Result<Self, PoolError> {
+        let Folder {
+            file,
+            manifests,
+            kubeconfig,
+            inventory,
+            pre_approved: plain_pre_approved,
+            full: plain_full,
+        } = folder;
+        let rendered = render::render_pool(&manifests, name).map_err(|source| PoolError::Render {
+            pool: name.to_owned(),
+            source,
+        })?;
+        let nothing = |set| PoolError::Nothing {
+            pool: name.to_owned(),
+            set,
+        };
+        let marked = rendered
+            .as_ref()
+            .is_some_and(|rendered| rendered.pre_approved.spec.config != Some(Config::empty()));
+        if !marked && plain_pre_approved.is_empty() && file.grants.earn(Earns::PreApproved) {
+            return Err(nothing(ConfigSet::PreApproved));
+        }
+        if rendered.is_none() && plain_full.is_empty() {
+            return Err(nothing(ConfigSet::Full));
+        }
+        let controller = manifests.controller.unwrap_or_default();
+        let versions = |set, rendered: Option<&Rendered>, plain: &[&[Config]]| {
+            let mut config = rendered.map_or_else(Config::empty, Rendered::config);
+            for over in plain.iter().copied().flatten() {
+                config = render::over(config, over.clone());
+            }
+            let config = config.validated().map_err(|source| PoolError::Merged {
+                pool: name.to_owned(),
+                set,
+                source,
+            })?;
+            let kind = rendered.map_or(Kind::Plain, |rendered| {
+                Kind::Operator(Box::new(Appended {
+                    machine_config: rendered.clone(),
+                    controller: controller.clone(),
+                    kubeconfig: kubeconfig.clone(),
+                    annotations: set == ConfigSet::Full,
+                }))
+            });
+            Ok::<_, PoolError>(Versions::new(config, kind))
+        };
+        let pre_approved = versions(
+            ConfigSet::PreApproved,
+            rendered.as_ref().map(|r| &r.pre_approved),
+            &[&plain_pre_approved],
+        )?;
+        let full = versions(
+            ConfigSet::Full,
+            rendered.as_ref().map(|r| &r.full),
+            &[&plain_pre_approved, &plain_full],
+        )?;
+        Self::new(name, file, inventory, pre_approved, full)
+    }
+
+    /// A pool whose full config is another server's.
+    pub(super) fn of_upstream(name: &str, folder: Folder, server: &Upstream, fetched: &Fetched) -> Result<Self, PoolError> {
+        let include = |source| PoolError::Include {
+            pool: name.to_owned(),
+            source,
+        };
+        let full = fetched.newest();
+        let list = &server.settings().include;
+        let pre_approved = if list.is_empty() && !folder.file.grants.earn(Earns::PreApproved) {
+            Config::empty()
+        } else {
+            list.choose(full).map_err(include)?
+        };
+        let given = fetched
+            .configs()
+            .iter()
+            .map(|(version, given)| (*version, given.bytes.clone()))
+            .collect();
+        Self::new(
+            name,
+            folder.file,
+            folder.inventory,
+            Versions::new(pre_approved, Kind::Plain),
+            Versions::new(full.clone(), Kind::Given(given)),
+        )
+    }
+
+    fn new(
+        name: &str,
+        file: file::PoolFile,
+        inventory: Option<PoolInventory>,
+        pre_approved: Versions,
+        full: Versions,
+    ) -> Result<Self, PoolError> {
+        let complete = pre_approved.complete();
+        if let Some(missing) = difference::missing(&complete, &full.complete()) {
+            return Err(PoolError::NoSubset {
+                pool: name.to_owned(),
+                kind: missing.kind,
+                name: missing.name,
+            });
+        }
+        // Where the gateway has added them itself, it is known what they repeat. Another server's say what is in the full config.
+        let repeating = pre_approved.spec().map_or(&[][..], |_| &REPEATING[..]);
+        let found = lint::lint(&complete, repeating);
+        let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        let findings: Vec<Finding> = found
+            .into_iter()
+            .filter(|finding| !file.acknowledged.contains(&finding.to_string()))
+            .collect();
+        if !findings.is_empty() {
+            return Err(PoolError::Secrets {
+                pool: name.to_owned(),
+                findings,
+            });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            grants: file.grants,
+            endorsement: file.endorsement.unwrap_or_default(),
+            endorsement_unsaid: file.endorsement.is_none(),
+            policy: file.policy,
+            inventory,
+            hold_seconds: file.hold_seconds,
+            kubelet_names: file.kubelet_names,
+            needless: file.acknowledged.difference(&names).cloned().collect(),
+            unpinned: file
+                .upstream
+                .is_some_and(|upstream| upstream.address.is_none() && upstream.keys_sha256.is_empty()),
+            pre_approved,
+            full,
+        })
+    }
+}

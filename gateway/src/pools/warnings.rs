@@ -1,0 +1,104 @@
+//! What an administrator should know about a pool that is served.
+
+use attest::appraisal::FirstUse;
+use attest::{Kind, ReferenceValues};
+
+use super::endorsement::{ANY_TPM, Endorsement};
+use super::{Pool, PoolInventory, again};
+use crate::policy::Earns;
+
+impl Pool {
+    /// What an administrator should know about this pool; `roots` is whether there are EK roots, `client_ca`
+    /// whether kubelets are asked for their certificates.
+    #[must_use]
+    pub fn warnings(&self, roots: bool, client_ca: bool) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !client_ca && self.grants.kubelet != Earns::Refuse {
+            warnings.push(format!(
+                "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
+                self.name
+            ));
+        }
+        let tpm_alone = self.policy.accepts().contains(&Kind::Tpm.into());
+        let any_boot = tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing);
+        // A pool that takes any TPM is not better for the PCRs that it checks: in a machine of one's own, a TPM takes any values.
+        if roots
+            && tpm_alone
+            && self.endorsement == Endorsement::AnyTpmOfATrustedMaker
+            && self.inventory.is_none()
+            && self.grants.attested == Earns::Full
+        {
+            warnings.push(format!(
+                "pool {} gives its full config to whoever buys a TPM of a maker in the EK roots, as its tpm.endorsement says; checking PCRs does not change that, tpm.endorsement = \"allowlist\" does",
+                self.name
+            ));
+        }
+        if roots && self.policy.accepts_kind(Kind::Tpm) && self.endorsement_unsaid {
+            warnings.push(format!(
+                "pool {} does not say tpm.endorsement, so it takes TPMs of the allowlist only, and none for its maker in the EK roots: say \"allowlist\", or \"{ANY_TPM}\"",
+                self.name
+            ));
+        }
+        if any_boot && self.grants.attested != Earns::Refuse {
+            warnings.push(format!(
+                "pool {} accepts any measured boot: an attestation proves which machine it is, not what it runs",
+                self.name
+            ));
+        }
+        let by_cloud = self.policy.accepts().iter().any(|kinds| {
+            let kinds = kinds.kinds();
+            kinds.iter().any(|kind| kind.is_of_a_cloud()) && !kinds.iter().any(|kind| kind.is_of_a_tpm())
+        });
+        if by_cloud && self.policy.first_use() == FirstUse::MeansNothing && self.grants.attested != Earns::Refuse {
+            warnings.push(format!(
+                "pool {}: any process that reaches an instance's metadata server gets what an attestation earns, at any time and as often as it likes: take attestation.first_use out of pool.toml, unless that is meant",
+                self.name
+            ));
+        }
+        let clouds = self.policy.accepts().iter().flat_map(attest::Combination::kinds);
+        let of_google = self.endorsement == Endorsement::GcpInstance;
+        let of_instances = of_google || clouds.into_iter().any(|kind| kind.is_of_a_cloud());
+        if of_instances && self.inventory.is_none() && self.grants.attested == Earns::Full {
+            warnings.push(format!(
+                "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
+                self.name
+            ));
+        }
+        let beside = |kinds: &attest::Combination| kinds.has(Kind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
+        let by_inventory = self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.policy.accepts().iter().any(beside);
+        let names_no_tpm = |inventory: &PoolInventory| inventory.machines().names_no_tpm();
+        if by_inventory && self.inventory.as_ref().is_some_and(names_no_tpm) {
+            warnings.push(format!(
+                "pool {}: its inventory names no TPM beside any instance, so no instance with a TPM that only its maker vouches for is accepted",
+                self.name
+            ));
+        }
+        if self.grants.nothing == Earns::Full {
+            warnings.push(format!(
+                "pool {} gives its full config to whoever asks (grants.nothing = \"full\")",
+                self.name
+            ));
+        }
+        let (pre_approved, full) = (self.pre_approved.complete(), self.full.complete());
+        if pre_approved == full {
+            warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
+        } else if self.grants.kubelet == Earns::Full
+            && let Some(obstacle) = again::obstacle(&pre_approved, &full)
+        {
+            warnings.push(format!("pool {}: {obstacle}", self.name));
+        }
+        if self.unpinned {
+            warnings.push(format!(
+                "pool {}: if the name in upstream.url ever leads to this gateway, it would take its own pre-approved config for the full one: set upstream.address or upstream.keys_sha256",
+                self.name
+            ));
+        }
+        for name in &self.needless {
+            warnings.push(format!(
+                "pool {}: pre_approved.acknowledged lists {name:?}, which is not there",
+                self.name
+            ));
+        }
+        warnings
+    }
+}

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::appraisal::AppraisalPolicy;
-use crate::aws::nitro_tpm::Shape;
-use crate::azure::NonceForm;
+use crate::aws::nitro_tpm::NitroTpmSubject;
+use crate::azure::{AzureSubject, NonceForm};
 use crate::endorsements::Endorsements;
 use crate::kind::{Combination, Kind, kinds_of};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
@@ -93,23 +93,6 @@ impl From<TpmSubject> for Subject {
             ..Self::default()
         }
     }
-}
-
-/// Which of AWS's two kinds of documents is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NitroTpmSubject {
-    /// The document's shape.
-    pub shape: Shape,
-}
-
-/// Which nonce an attested document has to have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AzureSubject {
-    /// How it follows from the challenge. Challenges of before say nothing of it.
-    #[serde(default)]
-    pub nonce: NonceForm,
 }
 
 /// A new challenge: one half is sealed, the other is what the node has to do.

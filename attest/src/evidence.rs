@@ -2,10 +2,11 @@
 
 use rustls_pki_types::UnixTime;
 
+use crate::aws::nitro_tpm::NitroTpmSubject;
 use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
-use crate::azure::{self, AttestedDocumentError, ImdsNonce, NonceForm, VerifiedAttestedDocument};
-use crate::challenge::{AzureSubject, Challenge, NitroTpmSubject, Subject};
+use crate::azure::{self, AttestedDocumentError, AzureSubject, ImdsNonce, NonceForm, VerifiedAttestedDocument};
+use crate::challenge::{Challenge, Subject};
 use crate::claims::{ClaimedDocument, Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::gcp::{self, Audience};

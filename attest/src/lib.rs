@@ -28,6 +28,7 @@ pub mod nonce;
 pub mod pkcs7;
 pub mod protocol;
 pub mod reject;
+pub mod token;
 pub mod tpm;
 pub mod values;
 pub mod withheld;

@@ -15,8 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::RegionCertificates;
-use attest::aws::nitro_tpm::{NitroRoots, Shape};
-use attest::challenge::NitroTpmSubject;
+use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject, Shape};
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
 use attest::protocol::{

@@ -18,6 +18,7 @@ mod document;
 mod error;
 mod instance;
 mod keys;
+mod messages;
 mod rules;
 mod verifier;
 
@@ -27,5 +28,6 @@ pub(crate) use error::printable;
 pub use error::{ADVICE, GcpError};
 pub use instance::Instance;
 pub use keys::{GoogleKeys, JWKS_LIMIT_BYTES, JWKS_URL, KEYS_LIMIT, KeysError};
+pub use messages::{GcpEvidence, GcpTask};
 pub use rules::{NamePattern, Project, Rules, appraise, appraise_vtpm};
 pub use verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS, verify};

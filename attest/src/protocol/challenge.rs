@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blob, HexDigest, Nothing};
+use super::{Blob, GcpTask, HexDigest, IdentityDocumentAttester, Nothing};
 use crate::kind::{Kind, kinds_of};
 use crate::tpm::{TpmAttester, TpmTask};
 
@@ -76,15 +76,6 @@ impl From<TpmAttester> for Attester {
     }
 }
 
-/// An identity document, which by itself could come from anybody who has a copy.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IdentityDocumentAttester {
-    /// [`Attester::claimant_sha256`], in messages of older nodes and in older records.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimant_sha256: Option<HexDigest>,
-}
-
 /// Answer of [`super::CHALLENGE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,12 +128,4 @@ impl From<TpmTask> for Task {
             ..Self::default()
         }
     }
-}
-
-/// For whom an identity token has to be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GcpTask {
-    /// The gateway's own name, the same for all its nodes: a host name.
-    pub gateway: String,
 }

@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, SecretText, Text};
+use super::{
+    AzureEvidence, Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, GcpEvidence, HexDigest, IdentityDocumentEvidence, NitroTpmEvidence,
+    StsEvidence, TokenEvidence,
+};
 use crate::aws::sts::SignedRequest;
 use crate::kind::{Kind, kinds_of};
 use crate::nonce::sha256;
@@ -108,57 +111,6 @@ impl Evidence {
         let large = |(kind, size): (Kind, Option<usize>)| size.filter(|size| *size > DOCUMENT_LIMIT_BYTES).map(|_| kind);
         sizes.into_iter().find_map(large)
     }
-}
-
-/// An identity token of Google Compute Engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GcpEvidence {
-    /// The JWT, as the metadata server gives it.
-    pub token: Text,
-}
-
-/// An instance identity document of AWS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IdentityDocumentEvidence {
-    /// The PKCS#7 message, as the metadata server gives it: base64, in lines.
-    pub pkcs7: Text,
-    /// [`Evidence::claimant`], of older nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimant: Option<Blob>,
-}
-
-/// A NitroTPM attestation document of AWS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NitroTpmEvidence {
-    /// The COSE_Sign1 message.
-    pub document: Blob,
-}
-
-/// A request to AWS STS, signed by the node and to be sent by the gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StsEvidence {
-    /// The request.
-    pub request: SignedRequest,
-}
-
-/// An attested document of Azure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AzureEvidence {
-    /// `signature` of the metadata server's answer: base64.
-    pub signature: Text,
-}
-
-/// A provisioning token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokenEvidence {
-    /// The token. A secret.
-    pub token: SecretText,
 }
 
 /// Answer of [`super::EVIDENCE_PATH`]: the node is trusted.

@@ -9,13 +9,16 @@ mod evidence;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::aws::identity_document::{IdentityDocumentAttester, IdentityDocumentEvidence};
+pub use crate::aws::nitro_tpm::NitroTpmEvidence;
+pub use crate::aws::sts::StsEvidence;
+pub use crate::azure::AzureEvidence;
+pub use crate::gcp::{GcpEvidence, GcpTask};
+pub use crate::token::TokenEvidence;
 pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
 pub use crate::values::{Blob, HexDigest, Nothing, SecretText, Text};
-pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, GcpTask, IdentityDocumentAttester, Task};
-pub use evidence::{
-    AzureEvidence, Evidence, EvidenceRequest, EvidenceResponse, GcpEvidence, IdentityDocumentEvidence, NitroTpmEvidence, StsEvidence,
-    TokenEvidence,
-};
+pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
+pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse};
 
 /// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";

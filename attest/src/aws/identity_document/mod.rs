@@ -15,6 +15,7 @@
 mod certificates;
 mod document;
 mod error;
+mod messages;
 mod partition;
 mod rules;
 mod verifier;
@@ -24,6 +25,7 @@ pub use certificates::{
 };
 pub use document::{IMDS_PATH, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
+pub use messages::{IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use partition::Partition;
 pub(crate) use rules::appraise_beside_fresh;
 pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};

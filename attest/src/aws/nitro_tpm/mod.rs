@@ -20,6 +20,7 @@ mod chain;
 mod cose;
 mod document;
 mod error;
+mod messages;
 mod rules;
 mod verifier;
 
@@ -27,5 +28,6 @@ pub use cbor::CborError;
 pub use chain::{NitroRoots, NitroRootsError, RootProblem};
 pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, Shape, VerifiedNitroTpm, expected_user_data};
 pub use error::{ADVICE, NitroTpmError};
+pub use messages::{NitroTpmEvidence, NitroTpmSubject};
 pub use rules::{NitroTpmRules, RulesError, appraise};
 pub use verifier::{DOCUMENT_LIMIT_BYTES, Expected, authenticate, verify};

@@ -7,7 +7,7 @@
 //! api       decode, bounded                  → EvidenceRequest
 //! challenges  open the seal, spend           → Challenge            (attest)
 //!           attest::verify                   → Claims               (attest)
-//! enrolment the node's name                  → name
+//! machines  the node's name                  → name
 //!           attest::appraise                 → AttestationResult    (attest)
 //! policy    what that earns                  → Grant
 //! tickets   the right, sealed                → ticket               later: ticket → Grant again
@@ -31,18 +31,16 @@ pub mod challenges;
 pub mod clock;
 pub mod cloud;
 pub mod ek_roots;
-pub mod enrolment;
 pub mod ignition;
 pub mod inspection;
-pub mod instances;
 pub mod kubelet;
 pub mod machine_config;
+pub mod machines;
 pub mod metrics;
 pub mod pki;
 pub mod policy;
 pub mod pools;
 pub mod probe;
-pub mod revocations;
 pub mod seal;
 pub mod secret_manifest;
 pub mod server;

@@ -6,11 +6,11 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
-use crate::revocations::RevocationError;
+use crate::machines::revocations::{self, RevocationError};
+use crate::machines::{enrolment, instances};
 use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
 use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
-use crate::{enrolment, instances, revocations};
 
 /// What every ticket begins with; no provisioning token can.
 pub const PREFIX: &str = "ticket.";

@@ -17,8 +17,9 @@ use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::admission::{Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
+use crate::challenges;
+use crate::machines::revocations;
 use crate::pools::Pool;
-use crate::{challenges, revocations};
 
 /// Answers with a challenge. Nothing is given away by it, so only refusals are recorded.
 pub(super) async fn post(

@@ -10,10 +10,10 @@ use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, Record};
 use crate::clock::rfc3339;
 use crate::kubelet::{self, Presented};
+use crate::machines::revocations;
 use crate::pki::Certificate;
 use crate::policy::Grant;
 use crate::pools::Pool;
-use crate::revocations;
 
 /// What the record refers to: names and contents of blobs.
 pub(super) type Kept = Vec<(String, Vec<u8>)>;

@@ -33,7 +33,7 @@ use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, V
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::ek_roots::EkRootsFolder;
-use crate::enrolment::{self, EkRecord};
+use crate::machines::enrolment::{self, EkRecord};
 use crate::metrics::Metrics;
 use crate::pki::{Fingerprint, LiveTls};
 use crate::pools::live::{LivePools, Lookup};

@@ -11,11 +11,11 @@ use crate::admission::TooBusy;
 use crate::audit::DecidedBy;
 use crate::challenges::ChallengeError;
 use crate::cloud::CloudUnavailable;
-use crate::enrolment::EnrolmentError;
 use crate::ignition::Inexpressible;
-use crate::instances::InstanceError;
 use crate::kubelet::{KubeletError, MemberError};
-use crate::revocations::RevocationError;
+use crate::machines::enrolment::EnrolmentError;
+use crate::machines::instances::InstanceError;
+use crate::machines::revocations::RevocationError;
 use crate::tickets::TicketError;
 use crate::tokens::TokenError;
 

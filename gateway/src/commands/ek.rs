@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest::{EkDigest, NodeIdentity};
 use attest_gateway::clock::rfc3339;
-use attest_gateway::enrolment::{self, EkRecord, EnrolmentError};
+use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_gateway::store::{Kind, Store};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;

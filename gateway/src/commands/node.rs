@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest::challenge::is_node_name;
 use attest_gateway::clock::rfc3339;
-use attest_gateway::enrolment;
-use attest_gateway::instances::{self, InstanceRecord};
-use attest_gateway::revocations::{self, Machine, Revocation};
+use attest_gateway::machines::enrolment;
+use attest_gateway::machines::instances::{self, InstanceRecord};
+use attest_gateway::machines::revocations::{self, Machine, Revocation};
 
 use super::{table, with_store};
 

@@ -1,5 +1,5 @@
 use super::{NamePatterns, Verified};
-use crate::revocations::{self, RevocationError};
+use crate::machines::revocations::{self, RevocationError};
 use crate::store::Store;
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.

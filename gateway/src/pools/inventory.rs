@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use attest::Inventory;
 use attest::inventory::InventoryError;
 
-use crate::instances::by_nitro_tpm;
+use crate::machines::instances::by_nitro_tpm;
 
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use attest::EkDigest;
 
 use super::*;
-use crate::enrolment::EkRecord;
+use crate::machines::enrolment::EkRecord;
 use crate::store::{Embedded, Tick};
 
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::ignition::SpecVersion;
-use crate::instances::InstanceRecord;
-use crate::revocations::Revocation;
+use crate::machines::instances::InstanceRecord;
+use crate::machines::revocations::Revocation;
 
 const MARK: &str = "for-the-administrator";
 

@@ -9,9 +9,8 @@ use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
+use super::instances::{self, by_nitro_tpm};
 use crate::clock::rfc3339;
-use crate::instances;
-use crate::instances::by_nitro_tpm;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
@@ -223,7 +222,7 @@ fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::enrolment::claim_name;
+    use crate::machines::enrolment::claim_name;
     use crate::store::Embedded;
 
     #[test]

@@ -20,20 +20,19 @@
 //! [`pools`] holds them, and changes one pool at a time, whole.
 //!
 //! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
-//! the [`seal`].
+//! the seal ([`credentials`]).
 
 pub mod admission;
 pub mod api;
 pub mod audit;
 mod causes;
 pub mod certificate_folder;
-pub mod challenges;
 pub mod clock;
 pub mod cloud;
+pub mod credentials;
 pub mod ek_roots;
 pub mod ignition;
 pub mod inspection;
-pub mod kubelet;
 pub mod machine_config;
 pub mod machines;
 pub mod metrics;
@@ -41,12 +40,9 @@ pub mod pki;
 pub mod policy;
 pub mod pools;
 pub mod probe;
-pub mod seal;
 pub mod secret_manifest;
 pub mod server;
 pub mod settings;
 pub mod sightings;
 pub mod store;
-pub mod tickets;
-pub mod tokens;
 pub mod watch;

@@ -242,8 +242,12 @@ const EARNED: [(&str, &str, &str); 15] = [
     ("attest/src/claims.rs", "pub struct Claims {\n", "    pub(crate) identity:"),
     ("attest/src/claims.rs", "pub struct ClaimedDocument {\n", "    pub(crate) document:"),
     ("attest/src/appraisal.rs", "pub struct AttestationResult {\n", "    claims:"),
-    ("gateway/src/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),
-    ("gateway/src/kubelet/member.rs", "pub struct Member {\n", "    verified:"),
+    ("gateway/src/credentials/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),
+    (
+        "gateway/src/credentials/kubelet/member.rs",
+        "pub struct Member {\n",
+        "    verified:",
+    ),
     ("gateway/src/policy/mod.rs", "pub struct Grant {\n", "    pool:"),
     ("gateway/src/audit/journal.rs", "pub struct Recorded<T> {\n", "    outcome:"),
 ];
@@ -268,8 +272,8 @@ fn what_must_be_earned_is_made_in_one_place() {
     let makers = [
         ("attest/src", "Ok(Claims {", "attest/src/evidence.rs"),
         ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
-        ("gateway/src", "Ok(Verified {", "gateway/src/kubelet/verify.rs"),
-        ("gateway/src", "Ok(Member {", "gateway/src/kubelet/member.rs"),
+        ("gateway/src", "Ok(Verified {", "gateway/src/credentials/kubelet/verify.rs"),
+        ("gateway/src", "Ok(Member {", "gateway/src/credentials/kubelet/member.rs"),
         ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
         ("gateway/src", "Ok(Recorded {", "gateway/src/audit/journal.rs"),
     ];

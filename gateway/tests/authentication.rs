@@ -7,9 +7,9 @@ mod support;
 use std::time::Duration;
 
 use attest::{NodeIdentity, UnixTime};
-use attest_gateway::seal::Seal;
+use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
-use attest_gateway::tickets::{self, Earned};
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 
 /// Pools that give everything to whoever proves something, and as little as possible otherwise.

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 
 use attest::protocol::CLAIMANT_HEADER;
-use attest_gateway::tokens::REPEATS_LIMIT;
+use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use data_encoding::BASE64URL_NOPAD;
 use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::clock::Clock;
+use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Kind, Occasion, Pending, Spend, Spendable, Store};
-use attest_gateway::tokens::REPEATS_LIMIT;
 use rustls::version::TLS13;
 use support::held::{Held, held};
 use support::kubelet::{client, embedded};

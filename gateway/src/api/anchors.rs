@@ -15,8 +15,8 @@ use super::evidence::Asked;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
 use crate::cloud::{AzureTrustInUse, GoogleKeysInUse};
+use crate::credentials::tokens::{self, TokenError};
 use crate::pools::PoolInventory;
-use crate::tokens::{self, TokenError};
 
 /// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
 const RETRIES: usize = 2;

@@ -17,7 +17,7 @@ use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::admission::{Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
-use crate::challenges;
+use crate::credentials::challenges;
 use crate::machines::revocations;
 use crate::pools::Pool;
 

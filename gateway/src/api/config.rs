@@ -18,13 +18,13 @@ use super::problem::{self, Refusal};
 use super::{Gateway, Peer};
 use crate::admission::Wrong;
 use crate::audit::{Decision, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use crate::credentials::kubelet::Presented;
+use crate::credentials::tickets::{self, TicketError};
+use crate::credentials::tokens::{self, TokenError};
 use crate::ignition::SpecVersion;
-use crate::kubelet::Presented;
 use crate::policy::{ConfigSet, Earns, Grant};
 use crate::pools::live::Lookup;
 use crate::pools::{Pool, PoolInventory, RenderedConfig};
-use crate::tickets::{self, TicketError};
-use crate::tokens::{self, TokenError};
 
 /// Serves a config. Every answer but "no such pool" and "unavailable" is a decision, and recorded.
 pub(super) async fn get(

@@ -6,9 +6,9 @@ use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
 use super::problem::Refusal;
-use crate::kubelet::Presented;
-use crate::tickets;
-use crate::tokens::Claimant;
+use crate::credentials::kubelet::Presented;
+use crate::credentials::tickets;
+use crate::credentials::tokens::Claimant;
 
 /// Longest credential: a ticket is a few hundred characters.
 const CREDENTIAL_LIMIT_BYTES: usize = 4096;

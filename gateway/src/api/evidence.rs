@@ -18,14 +18,13 @@ use super::awaited::Awaited;
 use super::problem::Refusal;
 use super::{Gateway, Peer};
 use crate::audit::{Basis, Blobs, Decision, Digests, Record, Shown, TicketTerms, Verdict, trusted_by};
-use crate::challenges::Opened;
+use crate::credentials::challenges::Opened;
+use crate::credentials::{tickets, tokens};
 use crate::machines::instances::{self, Claim, InstanceError};
 use crate::machines::{enrolment, revocations};
 use crate::policy::Grant;
 use crate::pools::Pool;
 use crate::store::Kind;
-use crate::tickets;
-use crate::tokens;
 
 /// Takes evidence, and gives a ticket for it.
 pub(super) async fn post(

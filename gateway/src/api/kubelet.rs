@@ -9,7 +9,7 @@ use super::config::turned_out_wrong;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, Record};
 use crate::clock::rfc3339;
-use crate::kubelet::{self, Presented};
+use crate::credentials::kubelet::{self, Presented};
 use crate::machines::revocations;
 use crate::pki::Certificate;
 use crate::policy::Grant;

@@ -9,15 +9,15 @@ use axum::response::{IntoResponse, Response};
 
 use crate::admission::TooBusy;
 use crate::audit::DecidedBy;
-use crate::challenges::ChallengeError;
 use crate::cloud::CloudUnavailable;
+use crate::credentials::challenges::ChallengeError;
+use crate::credentials::kubelet::{KubeletError, MemberError};
+use crate::credentials::tickets::TicketError;
+use crate::credentials::tokens::TokenError;
 use crate::ignition::Inexpressible;
-use crate::kubelet::{KubeletError, MemberError};
 use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::InstanceError;
 use crate::machines::revocations::RevocationError;
-use crate::tickets::TicketError;
-use crate::tokens::TokenError;
 
 macro_rules! codes {
     ($($name:ident = $status:ident, $by:ident, $code:literal, $title:literal, $next:literal;)*) => {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digests::Digests;
 use super::reason::Use;
-use crate::challenges::Spent;
+use crate::credentials::challenges::Spent;
 use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
 use crate::store::{Pending, Replacement, StoreMark};

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::blobs::{BlobError, Blobs};
 use super::record::Basis;
+use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
 use crate::ek_roots;
-use crate::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
 use crate::pki::Certificate;
 
 /// What a line has to have to be replayed.

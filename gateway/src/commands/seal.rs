@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::seal::Seal;
+use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
 
 #[derive(Debug, clap::Subcommand)]

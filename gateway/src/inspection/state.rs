@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 
 use super::Finding;
 use crate::audit::is_written;
-use crate::seal::Seal;
+use crate::credentials::seal::Seal;
 use crate::settings::Settings;
 use crate::store::Embedded;
 

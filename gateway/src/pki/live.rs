@@ -13,7 +13,7 @@ use rustls::sign::SingleCertAndKey;
 
 use super::{Serving, ServingError, source};
 use crate::clock::Clock;
-use crate::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
+use crate::credentials::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
 use crate::settings::TlsSettings;
 
 /// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.

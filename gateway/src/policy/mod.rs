@@ -3,8 +3,8 @@
 use attest::AttestationResult;
 use serde::{Deserialize, Serialize};
 
-use crate::kubelet::Member;
-use crate::{tickets, tokens};
+use crate::credentials::kubelet::Member;
+use crate::credentials::{tickets, tokens};
 
 /// What a kind of proof earns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

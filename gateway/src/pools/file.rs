@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
-use crate::kubelet::NamePatterns;
+use crate::credentials::kubelet::NamePatterns;
 use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
 

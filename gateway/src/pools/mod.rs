@@ -27,8 +27,8 @@ pub use inventory::PoolInventory;
 pub use load::{Folders, folders, grants, load};
 pub use versions::{RenderedConfig, Versions};
 
+use crate::credentials::kubelet::NamePatterns;
 use crate::ignition::{Inexpressible, SpecVersion};
-use crate::kubelet::NamePatterns;
 use crate::policy::{ConfigSet, Grant, Grants};
 
 /// The sample that `init` writes.

@@ -17,7 +17,7 @@ use super::pace::Paced;
 use super::refused::{self, Refused};
 use crate::admission::{Entered, NoRoom, Place};
 use crate::api::{Gateway, Peer};
-use crate::kubelet::Presented;
+use crate::credentials::kubelet::Presented;
 
 /// Largest request head: a ticket, and whatever proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;

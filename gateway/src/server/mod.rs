@@ -22,15 +22,15 @@ use crate::api::{self, Gateway};
 use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::{Clock, rfc3339};
 use crate::cloud;
+use crate::credentials::seal::{Seal, SealError};
+use crate::credentials::tokens;
 use crate::inspection::{Depth, Faults, Found, Inspection};
 use crate::metrics::Metrics;
 use crate::pki;
 use crate::pools::watch::watch;
-use crate::seal::{Seal, SealError};
 use crate::settings::Settings;
 use crate::sightings::Sightings;
 use crate::store::{Embedded, Store, StoreError, Tick};
-use crate::tokens;
 use connection::Connections;
 use refused::Refused;
 

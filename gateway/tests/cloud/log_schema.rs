@@ -13,9 +13,9 @@ use attest::protocol::NOT_ATTESTED_HEADER;
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, UnixTime};
 use attest_gateway::audit::{Decision, Record};
-use attest_gateway::seal::Seal;
+use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
-use attest_gateway::tickets::{self, Earned};
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 

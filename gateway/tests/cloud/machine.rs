@@ -13,8 +13,8 @@ use attest::protocol::{
     IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, Text, TokenEvidence,
 };
 use attest::{Kind, SpkiSha256, UnixTime};
-use attest_gateway::challenges::Opened;
-use attest_gateway::seal::Seal;
+use attest_gateway::credentials::challenges::Opened;
+use attest_gateway::credentials::seal::Seal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
 use cloud_fixtures::aws::{self, NitroAuthority, NitroDocument, RegionAuthority, Session};

@@ -2,8 +2,8 @@
 
 use attest::UnixTime;
 use attest_gateway::clock::rfc3339;
+use attest_gateway::credentials::tokens::{self, State};
 use attest_gateway::store::{Store, StoreError};
-use attest_gateway::tokens::{self, State};
 
 /// What a token is worth, in words without the token.
 pub(super) enum Worth {

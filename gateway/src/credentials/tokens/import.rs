@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
 use super::publication::Secret;
-use crate::{secret_manifest, tickets};
+use crate::credentials::tickets;
+use crate::secret_manifest;
 
 /// Fewest characters: 128 random bits in Base64, the least that nobody guesses.
 const SHORTEST_CHARACTERS: usize = 22;

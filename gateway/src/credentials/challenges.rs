@@ -3,7 +3,7 @@
 use attest::{Challenge, UnixTime};
 use serde::{Deserialize, Serialize};
 
-use crate::seal::{NotSealed, Seal, SealError, Sealed};
+use super::seal::{NotSealed, Seal, SealError, Sealed};
 use crate::store::{Kind, Spend, Spendable, Store, StoreError};
 
 /// Seals a challenge into the text that the node sends back.

@@ -6,9 +6,9 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
+use super::seal::{Seal, SealError, Sealed};
 use crate::machines::revocations::{self, RevocationError};
 use crate::machines::{enrolment, instances};
-use crate::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
 use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
 

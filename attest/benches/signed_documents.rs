@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use attest::UnixTime;
 use attest::aws::identity_document::{self, RegionCertificates};
-use attest::azure::{self, AzureCloud, AzureTrust, ImdsNonce};
+use attest::azure::attested_document::{self, AzureCloud, AzureTrust, ImdsNonce};
 use attest::pkcs7::{SignedData, from_base64};
 use aws_lc_rs::digest;
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
@@ -131,7 +131,9 @@ fn azure(steps: &mut Interleaved<'_>) {
     let trust = AzureTrust::new(vec![AzureCloud::Public], &[root], vec![intermediate]).unwrap();
     let base64 = text.clone();
     steps.step(AZURE, move || {
-        drop(black_box(azure::verify(black_box(text.as_bytes()), &trust, &nonce, NOW).unwrap()));
+        drop(black_box(
+            attested_document::verify(black_box(text.as_bytes()), &trust, &nonce, NOW).unwrap(),
+        ));
     });
     steps.step("Azure: Base64", move || {
         drop(black_box(from_base64(black_box(base64.as_bytes())).unwrap()));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::aws::identity_document::{self, IdentityDocumentRules};
 use crate::aws::nitro_tpm::{self, NitroTpmRules, Shape};
 use crate::aws::sts::{self, StsRules};
-use crate::azure::{self, AttestedDocumentRules};
+use crate::azure::attested_document::{self, AttestedDocumentRules};
 use crate::claims::Claims;
 use crate::gcp;
 use crate::kind::{Combination, Kind};
@@ -302,7 +302,7 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
         sts::appraise(caller, rules(policy.aws_sts.as_ref(), Kind::AwsSts)?)?;
     }
     if let Some(document) = claims.azure() {
-        azure::appraise(document, rules(policy.azure.as_ref(), Kind::Azure)?, now)?;
+        attested_document::appraise(document, rules(policy.azure.as_ref(), Kind::Azure)?, now)?;
     }
     Ok(AttestationResult { claims })
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::appraisal::AppraisalPolicy;
 use crate::aws::nitro_tpm::NitroTpmSubject;
-use crate::azure::{AzureSubject, NonceForm};
+use crate::azure::attested_document::{AzureSubject, NonceForm};
 use crate::endorsements::Endorsements;
 use crate::kind::{Combination, Kind, kinds_of};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG};

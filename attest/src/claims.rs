@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
 use crate::aws::nitro_tpm::VerifiedNitroTpm;
 use crate::aws::sts::VerifiedSts;
-use crate::azure::VerifiedAttestedDocument;
+use crate::azure::attested_document::VerifiedAttestedDocument;
 use crate::gcp::VerifiedIdentity;
 use crate::kind::Kind;
 use crate::nonce::SpkiSha256;

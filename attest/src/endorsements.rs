@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::aws::identity_document::RegionCertificates;
 use crate::aws::nitro_tpm::NitroRoots;
-use crate::azure::AzureTrust;
+use crate::azure::attested_document::AzureTrust;
 use crate::gcp::GoogleKeys;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::ek_certificate::EkRoots;

@@ -5,7 +5,7 @@ use rustls_pki_types::UnixTime;
 use crate::aws::nitro_tpm::NitroTpmSubject;
 use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
-use crate::azure::{self, AttestedDocumentError, AzureSubject, ImdsNonce, NonceForm, VerifiedAttestedDocument};
+use crate::azure::attested_document::{self, AttestedDocumentError, AzureSubject, ImdsNonce, NonceForm, VerifiedAttestedDocument};
 use crate::challenge::{Challenge, Subject};
 use crate::claims::{ClaimedDocument, Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
@@ -201,13 +201,13 @@ fn attested_document(
     form: NonceForm,
     evidence: &AzureEvidence,
     server_keys: &[SpkiSha256],
-    trust: &azure::AzureTrust,
+    trust: &attested_document::AzureTrust,
     now: UnixTime,
 ) -> Result<(VerifiedAttestedDocument, SpkiSha256), Reject> {
     let mut refused = Reject::NothingToHoldAgainst { kind: Kind::Azure };
     for key in server_keys {
         let binding = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, key);
-        match azure::verify(evidence.signature.0.as_bytes(), trust, &ImdsNonce::of_form(form, &binding), now) {
+        match attested_document::verify(evidence.signature.0.as_bytes(), trust, &ImdsNonce::of_form(form, &binding), now) {
             Ok(document) => return Ok((document, *key)),
             Err(error @ AttestedDocumentError::Nonce { .. }) => refused = error.into(),
             Err(error) => return Err(error.into()),

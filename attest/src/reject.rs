@@ -9,7 +9,7 @@ use crate::advice::{Advice, advice};
 use crate::aws::identity_document::IdentityDocumentError;
 use crate::aws::nitro_tpm::NitroTpmError;
 use crate::aws::sts::StsError;
-use crate::azure::AttestedDocumentError;
+use crate::azure::attested_document::AttestedDocumentError;
 use crate::gcp::GcpError;
 use crate::kind::{self, Kind};
 use crate::tpm::{self, TpmEvidenceError};
@@ -210,7 +210,7 @@ pub fn advices() -> impl Iterator<Item = &'static Advice> {
         crate::aws::identity_document::ADVICE,
         crate::aws::nitro_tpm::ADVICE,
         crate::aws::sts::ADVICE,
-        crate::azure::ADVICE,
+        crate::azure::attested_document::ADVICE,
     ];
     ADVICE.iter().chain(rooms.into_iter().flatten())
 }

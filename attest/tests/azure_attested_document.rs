@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use attest::azure::{
+use attest::azure::attested_document::{
     ADVICE, AttestedDocumentError, AttestedDocumentRules, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, CaProblem, ChainError,
     INTERMEDIATES_LIMIT, ImdsNonce, IssuerUrls, ROOTS_LIMIT, URLS_LIMIT, VerifiedAttestedDocument, appraise, imds_path, issuer_urls,
     verify,

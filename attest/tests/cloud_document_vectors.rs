@@ -19,7 +19,7 @@ use attest::aws::identity_document::{
     self, IdentityDocumentError, IdentityDocumentRules, Partition, RegionCertificateProblem, RegionCertificates,
 };
 use attest::aws::sts::StsRules;
-use attest::azure::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
+use attest::azure::attested_document::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use attest::pkcs7::{Content, Pkcs7Error, SignedData, SigningCertificate};
 use cloud_fixtures::der::{OCTETS, der};
 use cloud_fixtures::pkcs7::{self, Message};
@@ -245,7 +245,7 @@ fn an_azure_document_verifies() {
     // Nobody had given a nonce: IMDS then writes a time.
     let nonce = ImdsNonce::recorded("20260728-192400").unwrap();
     let trust = azure_trust(&vectors, vec![AzureCloud::Public]);
-    let document = azure::verify(&message, &trust, &nonce, at(AUGUST)).unwrap();
+    let document = attested_document::verify(&message, &trust, &nonce, at(AUGUST)).unwrap();
     assert_eq!(document.vm_id(), vm_id);
     assert_eq!(
         document.node_identity(),
@@ -263,8 +263,8 @@ fn an_azure_document_verifies() {
         "subscriptions": ["8A205152-B25A-417F-A676-80465535A6C9"], "vm_ids": [vm_id], "skus": [""], "locations": ["eastus"],
     }))
     .unwrap();
-    assert_eq!(azure::appraise(&document, &rules, at(CREATED + 60)), Ok(()));
-    let late = azure::appraise(&document, &rules, at(AUGUST)).unwrap_err();
+    assert_eq!(attested_document::appraise(&document, &rules, at(CREATED + 60)), Ok(()));
+    let late = attested_document::appraise(&document, &rules, at(AUGUST)).unwrap_err();
     assert_eq!(late.code(), "azure-document-expired", "it held for six hours");
 }
 
@@ -273,8 +273,9 @@ fn an_azure_document_is_refused_by_others() {
     let Some(vectors) = vectors() else { return };
     let (message, _) = azure_document(&vectors);
     let nonce = ImdsNonce::recorded("20260728-192400").unwrap();
-    let check =
-        |trust: &AzureTrust, nonce: &ImdsNonce, now: u64| azure::verify(&message, trust, nonce, at(now)).map_err(|error| error.code());
+    let check = |trust: &AzureTrust, nonce: &ImdsNonce, now: u64| {
+        attested_document::verify(&message, trust, nonce, at(now)).map_err(|error| error.code())
+    };
     let trust = azure_trust(&vectors, vec![AzureCloud::Public]);
     assert!(check(&trust, &nonce, AUGUST).is_ok());
     assert_eq!(
@@ -297,7 +298,7 @@ fn an_azure_document_is_refused_by_others() {
     assert_eq!(check(&other_root, &nonce, AUGUST).unwrap_err(), "azure-document-issuer");
 
     // What is missing is where Microsoft publishes it.
-    let urls: Vec<String> = azure::issuer_urls(&message)
+    let urls: Vec<String> = attested_document::issuer_urls(&message)
         .unwrap()
         .allowed
         .iter()
@@ -335,7 +336,7 @@ fn attack_11_an_azure_document_altered_at_any_byte() {
         flipped[at_byte] ^= 1 << (at_byte % 8);
         let flipped = data_encoding::BASE64.encode(&flipped);
         assert!(
-            azure::verify(flipped.as_bytes(), &trust, &nonce, at(AUGUST)).is_err(),
+            attested_document::verify(flipped.as_bytes(), &trust, &nonce, at(AUGUST)).is_err(),
             "byte {at_byte}"
         );
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule};
 use attest::aws::nitro_tpm::NitroTpmError;
 use attest::aws::sts::StsError;
-use attest::azure::{AttestedDocumentError, Rule as AzureRule};
+use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule};
 use attest::gcp::GcpError;
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};

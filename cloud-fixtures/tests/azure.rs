@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest::azure::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
+use attest::azure::attested_document::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use client::{Answered, ask};
 use cloud_fixtures::azure::attested_document::ISSUER_URL;
 use cloud_fixtures::azure::{Aia, Authority, Machine, MetadataServer};
@@ -50,16 +50,19 @@ fn signature(answer: &Answered) -> String {
 #[tokio::test]
 async fn an_attested_document_is_verified() {
     let (server, authority) = metadata();
-    let signature = signature(&ask(&server, "GET", &azure::imds_path(&nonce()), METADATA).await);
+    let signature = signature(&ask(&server, "GET", &attested_document::imds_path(&nonce()), METADATA).await);
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
-    let document = azure::verify(signature.as_bytes(), &trust, &nonce(), at(NOW)).unwrap();
+    let document = attested_document::verify(signature.as_bytes(), &trust, &nonce(), at(NOW)).unwrap();
     let identity = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
     assert_eq!((document.node_identity().as_str(), document.location()), (identity, Some("eastus")));
     assert_eq!((document.created_on(), document.expires_on()), (NOW, NOW + 6 * 3600));
 
     // The issuer that the certificate names is one that may be fetched.
     let urls = IssuerUrls::of_certificate(authority.leaf());
-    assert_eq!(urls.allowed.iter().map(azure::AllowedUrl::as_str).collect::<Vec<_>>(), [ISSUER_URL]);
+    assert_eq!(
+        urls.allowed.iter().map(attested_document::AllowedUrl::as_str).collect::<Vec<_>>(),
+        [ISSUER_URL]
+    );
     assert!(urls.refused.is_empty());
 }
 
@@ -68,8 +71,8 @@ async fn answers_repeat_if_they_are_told_to() {
     let (server, authority) = metadata();
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
     let code = async |nonce: &ImdsNonce| {
-        let signature = signature(&ask(&server, "GET", &azure::imds_path(nonce), METADATA).await);
-        azure::verify(signature.as_bytes(), &trust, nonce, at(NOW))
+        let signature = signature(&ask(&server, "GET", &attested_document::imds_path(nonce), METADATA).await);
+        attested_document::verify(signature.as_bytes(), &trust, nonce, at(NOW))
             .map_err(|error| error.code())
             .map(drop)
     };
@@ -151,8 +154,8 @@ fn every_altered_value_of_a_document_is_refused() {
         "skus": ["20_04-lts-gen2"],
     }))
     .unwrap();
-    let verify = |text: &str| azure::verify(text.as_bytes(), &trust, &nonce(), at(NOW));
-    let accepted = |text: &str| verify(text).is_ok_and(|document| azure::appraise(&document, &rules, at(NOW)).is_ok());
+    let verify = |text: &str| attested_document::verify(text.as_bytes(), &trust, &nonce(), at(NOW));
+    let accepted = |text: &str| verify(text).is_ok_and(|document| attested_document::appraise(&document, &rules, at(NOW)).is_ok());
     let code = |text: String| verify(&text).unwrap_err().code();
     assert!(accepted(&authority.sign(&document)));
     for (path, altered) in tampering::each_value(&document) {
@@ -189,7 +192,7 @@ async fn the_issuer_can_be_had() {
         CertificateDer::from(answer.bytes().await.unwrap().to_vec())
     };
     let text = authority.sign(&Machine::default().document(Some(nonce().as_str()), NOW));
-    let verify = |trust: &AzureTrust| azure::verify(text.as_bytes(), trust, &nonce(), at(NOW));
+    let verify = |trust: &AzureTrust| attested_document::verify(text.as_bytes(), trust, &nonce(), at(NOW));
     let without = trust(&authority, vec![]);
     assert!(verify(&without).unwrap_err().is_unknown_issuer());
     let complete = without.clone().with_intermediates(vec![fetched().await]).unwrap();

@@ -235,7 +235,7 @@ const EARNED: [(&str, &str, &str); 15] = [
         "    pub(super) account:",
     ),
     (
-        "attest/src/azure/document.rs",
+        "attest/src/azure/attested_document/document.rs",
         "pub struct VerifiedAttestedDocument {\n",
         "    vm_id:",
     ),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attest::UnixTime;
 use attest::aws::identity_document::{self, RegionCertificates};
-use attest::azure::{self, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
+use attest::azure::attested_document::{self, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use attest::pkcs7::{self, Content, SignedData, SigningCertificate};
 use libfuzzer_sys::fuzz_target;
 
@@ -25,6 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
     }
     assert!(identity_document::verify(bytes, &RegionCertificates::default(), now).is_err());
     let Ok(trust) = AzureTrust::new(vec![AzureCloud::Public], &[], vec![]) else { return };
-    assert!(azure::verify(bytes, &trust, &ImdsNonce::derive(&[7; 32]), now).is_err());
-    let _ = azure::issuer_urls(bytes);
+    assert!(attested_document::verify(bytes, &trust, &ImdsNonce::derive(&[7; 32]), now).is_err());
+    let _ = attested_document::issuer_urls(bytes);
 });

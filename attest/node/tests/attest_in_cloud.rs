@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use attest::aws;
-use attest::azure::ImdsNonce;
+use attest::azure::attested_document::ImdsNonce;
 use attest::gcp::{Audience, request_path};
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, CLAIMANT_HEADER};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use attest::SpkiSha256;
 use attest::aws::sts::{self, StsRules};
-use attest::azure::ImdsNonce;
+use attest::azure::attested_document::ImdsNonce;
 use attest::gcp::Audience;
 use attest_node::cloud::{Cloud, CloudError, Metadata, aws, azure, detect, gcp, user_data};
 use attest_node::deadline::Deadline;
@@ -414,7 +414,7 @@ fn a_document_for_an_earlier_nonce_is_asked_for_again() {
         server
             .asked()
             .iter()
-            .all(|asked| asked.is("GET", &attest::azure::imds_path(&nonce())))
+            .all(|asked| asked.is("GET", &attest::azure::attested_document::imds_path(&nonce())))
     );
 }
 

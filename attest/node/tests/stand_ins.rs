@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use attest::SpkiSha256;
 use attest::aws::identity_document::{self, RegionCertificates};
-use attest::azure::{AzureCloud, AzureTrust, ImdsNonce};
+use attest::azure::attested_document::{AzureCloud, AzureTrust, ImdsNonce};
 use attest::gcp::{Audience, GoogleKeys};
 use attest::nonce::PURPOSE_CONFIG;
 use attest_node::cloud::{Cloud, Metadata, aws, azure, detect, gcp, user_data};
@@ -130,7 +130,7 @@ fn an_attested_document_of_azure_verifies_although_an_older_one_is_repeated() {
         vec![authority.intermediate().clone()],
     )
     .unwrap();
-    let verify = |signature: &str| attest::azure::verify(signature.as_bytes(), &trust, &nonce, UnixTime::now());
+    let verify = |signature: &str| attest::azure::attested_document::verify(signature.as_bytes(), &trust, &nonce, UnixTime::now());
     let signature = azure::attested_document(&metadata, &nonce, long()).unwrap();
     let verified = verify(&signature).unwrap();
     assert_eq!(azure::machine_of(&signature), Some(verified.node_identity()));

@@ -111,7 +111,7 @@ pub struct Task {
     /// A request to AWS STS with [`crate::aws::sts::expected_server_id`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aws_sts: Option<Nothing>,
-    /// An attested document of Azure for [`crate::azure::ImdsNonce`].
+    /// An attested document of Azure for [`crate::azure::attested_document::ImdsNonce`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub azure: Option<Nothing>,
     /// The provisioning token.

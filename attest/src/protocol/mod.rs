@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::aws::identity_document::{IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use crate::aws::nitro_tpm::NitroTpmEvidence;
 pub use crate::aws::sts::StsEvidence;
-pub use crate::azure::AzureEvidence;
+pub use crate::azure::attested_document::AzureEvidence;
 pub use crate::gcp::{GcpEvidence, GcpTask};
 pub use crate::token::TokenEvidence;
 pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attest::azure::AzureCloud;
+use attest::azure::attested_document::AzureCloud;
 use attest::protocol::{ChallengeRequest, Evidence, GATEWAY_UNREACHABLE, HELD_TOO_LONG, HexDigest, TICKET_UNDELIVERABLE};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use attest::UnixTime;
-use attest::azure::{self, AllowedUrl, AttestedDocumentError, AzureTrust, ImdsNonce, IssuerUrls};
+use attest::azure::attested_document::{self, AllowedUrl, AttestedDocumentError, AzureTrust, ImdsNonce, IssuerUrls};
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
@@ -105,7 +105,7 @@ impl Issuers {
             Chain::Unknown => {}
             Chain::Hopeless => return None,
         }
-        let mut urls = azure::issuer_urls(signature).ok()?;
+        let mut urls = attested_document::issuer_urls(signature).ok()?;
         let mut fetched: Vec<CertificateDer<'static>> = Vec::new();
         for _ in 0..HOPS_LIMIT {
             for refused in &urls.refused {
@@ -188,9 +188,9 @@ impl Issuers {
     }
 }
 
-/// How far the chain of a document leads. The nonce is not known here; it is what [`azure::verify`] looks at last.
+/// How far the chain of a document leads. The nonce is not known here; it is what [`attested_document::verify`] looks at last.
 fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
-    match azure::verify(signature, trust, &ImdsNonce::derive(&[0; 32]), now) {
+    match attested_document::verify(signature, trust, &ImdsNonce::derive(&[0; 32]), now) {
         Ok(_) | Err(AttestedDocumentError::Nonce { .. }) => Chain::Complete,
         Err(error) if error.is_unknown_issuer() => Chain::Unknown,
         Err(_) => Chain::Hopeless,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attest::aws::identity_document::RegionCertificatesError;
 use attest::aws::nitro_tpm::NitroRootsError;
-use attest::azure::AzureTrustError;
+use attest::azure::attested_document::AzureTrustError;
 use attest::gcp::KeysError;
 
 use crate::certificate_folder::CertificateFolderError;

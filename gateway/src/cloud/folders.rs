@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
 use attest::aws::nitro_tpm::NitroRoots;
-use attest::azure::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
+use attest::azure::attested_document::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 use attest::pkcs7::SigningCertificate;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};

@@ -189,8 +189,8 @@ impl Clouds {
         self.google_keys.newer(than, now).await
     }
 
-    /// What a document (the `signature` of IMDS's answer) can be verified with, for when [`attest::azure::verify`] has refused with
-    /// [`attest::azure::AttestedDocumentError::is_unknown_issuer`]. Fetches CAs in between, as far as that is allowed. `None` if that
+    /// What a document (the `signature` of IMDS's answer) can be verified with, for when [`attest::azure::attested_document::verify`] has refused with
+    /// [`attest::azure::attested_document::AttestedDocumentError::is_unknown_issuer`]. Fetches CAs in between, as far as that is allowed. `None` if that
     /// leads nowhere: then the refusal stands.
     pub async fn completed_azure_trust(&self, signature_base64: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
         self.azure.complete(signature_base64, now).await

@@ -7,7 +7,7 @@ use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::IdentityDocumentRules;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
-use attest::azure::AttestedDocumentRules;
+use attest::azure::attested_document::AttestedDocumentRules;
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule};
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};

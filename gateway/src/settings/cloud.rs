@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest::azure::AzureCloud;
+use attest::azure::attested_document::AzureCloud;
 use serde::Deserialize;
 
 /// Most addresses in `[outgoing.connect]`. A gateway asks one host of Google's, six for Azure and one of STS for each region.

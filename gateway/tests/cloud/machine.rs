@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use attest::aws::nitro_tpm::expected_user_data;
 use attest::aws::sts::expected_server_id;
-use attest::azure::ImdsNonce;
+use attest::azure::attested_document::ImdsNonce;
 use attest::challenge::Subject;
 use attest::gcp::Audience;
 use attest::nonce::qualifying_data;

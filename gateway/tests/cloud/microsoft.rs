@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use attest::azure::{ImdsNonce, NonceForm};
+use attest::azure::attested_document::{ImdsNonce, NonceForm};
 use attest::protocol::{Evidence, EvidenceRequest};
 use attest::{Challenge, Kind, SpkiSha256, UnixTime};
 use attest_gateway::credentials::challenges::{self, Opened};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest::azure::{AttestedDocumentError, ImdsNonce, verify};
+use attest::azure::attested_document::{AttestedDocumentError, ImdsNonce, verify};
 use attest_gateway::cloud::{AzureTrustInUse, Clouds};
 use cloud_fixtures::azure::attested_document::{ISSUER_URL, access};
 use cloud_fixtures::azure::{Aia, Authority, Machine, metadata_params};

@@ -2,7 +2,7 @@
 
 use attest::Kind;
 use attest::aws::identity_document;
-use attest::azure::{ImdsNonce, verify};
+use attest::azure::attested_document::{ImdsNonce, verify};
 use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
 use attest_gateway::inspection::Finding;
 use attest_gateway::pools;

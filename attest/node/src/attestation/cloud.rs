@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use attest::aws::{nitro_tpm as nitro_tpm_document, sts};
-use attest::azure::ImdsNonce;
+use attest::azure::attested_document::ImdsNonce;
 use attest::gcp::Audience;
 use attest::nonce::qualifying_data;
 use attest::protocol::{

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use attest::azure::{ENCODING, IMDS_HEADER, ImdsAnswer, ImdsNonce, imds_path};
+use attest::azure::attested_document::{ENCODING, IMDS_HEADER, ImdsAnswer, ImdsNonce, imds_path};
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 

@@ -1,13 +1,5 @@
 //! Azure attested documents by a metadata service that the test holds: what is accepted, and one refusal for each altered field.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;

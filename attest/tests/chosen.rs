@@ -1,18 +1,13 @@
 //! Which combination a node is asked for, of those that it offers and that the pool accepts.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-#[path = "support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::maker::Maker;
+use crate::support::{Case, NOW, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
 use attest::protocol::{Attester, Blob, ChallengeRequest, HexDigest, IdentityDocumentAttester, Nothing};
 use attest::{AppraisalPolicy, Challenge, EkRoots, Endorsements, Issued, Reject};
-use support::maker::Maker;
-use support::{Case, NOW, SoftKey, accepting, at};
 
 fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
     let has = |kind: &str| accepts.contains(kind);

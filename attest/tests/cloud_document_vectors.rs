@@ -1,19 +1,10 @@
 //! Documents that AWS and Azure have really signed, from the test vectors (`ATTEST_VECTORS`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod vectors;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::vectors::{files_under, vectors};
 use attest::UnixTime;
 use attest::aws::identity_document::{
     self, IdentityDocumentError, IdentityDocumentRules, Partition, RegionCertificateProblem, RegionCertificates,
@@ -26,7 +17,6 @@ use cloud_fixtures::pkcs7::{self, Message};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
-use vectors::{files_under, vectors};
 
 fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))

@@ -1,17 +1,7 @@
 //! The credential that a challenge holds: TPM2_ActivateCredential in software (TPM 2.0 Part 1, "Credential Protection" and Annexes B.10.3
 //! and C.6.3), with EKs whose private halves the test holds. Only the TPM with that EK gets the secret, and only for that AK.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::as_conversions,
-    reason = "a test may panic"
-)]
-
-mod support;
-
+use crate::support::{Case, SoftKey, ek_area};
 use attest::HashAlg;
 use attest::protocol::{HexDigest, TpmTask};
 use attest::tpm::ak::{AkPublic, Name};
@@ -23,7 +13,6 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rsa::{self, KeyPair, KeySize, OaepPrivateDecryptingKey, PrivateDecryptingKey};
 use aws_lc_rs::signature::KeyPair as _;
-use support::{Case, SoftKey, ek_area};
 
 /// The private half of an EK.
 enum Private {

@@ -1,13 +1,5 @@
 //! EK certificates on generated CAs: what is accepted, and one refusal for each thing that can be wrong.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
 use std::sync::LazyLock;
 use std::time::Duration;
 

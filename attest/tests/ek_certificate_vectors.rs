@@ -1,23 +1,13 @@
 //! EK certificates and manufacturers' CAs as they are in the field, from the test vectors (`ATTEST_VECTORS`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod vectors;
-
 use std::path::Path;
 use std::time::Duration;
 
+use crate::vectors::{files_under, vectors};
 use attest::tpm::ek_certificate::{self, CaProblem, EkCertificateError, EkKey, EkRoots, VerifiedEkCertificate};
 use attest::{EkDigest, UnixTime};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use vectors::{files_under, vectors};
 
 /// 2026-06-01.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_780_272_000));

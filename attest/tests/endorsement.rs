@@ -1,25 +1,14 @@
 //! Who vouches for an EK: a maker by a certificate for this very key, or the allowlist. And by which Name the AK is asked for.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-#[path = "support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::maker::Maker;
+use crate::support::{Case, NOW, SoftKey, accepting, at};
 use attest::protocol::{Attester, ChallengeRequest};
 use attest::tpm::ak::AkPublic;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, HashAlg, Reject, Submission};
-use support::maker::Maker;
-use support::{Case, NOW, SoftKey, accepting, at};
 
 /// Attests with these endorsements: what the challenge says, and what the evidence says for a challenge that was given all the same.
 fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, Reject>; 2] {

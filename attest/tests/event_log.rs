@@ -1,21 +1,12 @@
 //! The event log on generated logs: everything here runs without the vectors.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod log_builder;
-
 use std::collections::BTreeMap;
 
+use crate::log_builder;
+use crate::log_builder::{EV_IPL, EV_NO_ACTION, EV_POST_CODE, EV_SEPARATOR, LogBuilder, SHA1, SHA256, SHA384, SHA512, SM3, header_around};
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::{EventLog, EventLogError, EventType, LOG_LIMIT_BYTES, OS_SEPARATOR, OS_SEPARATOR_PCRS};
 use attest::tpm::wire::HashAlg;
-use log_builder::{EV_IPL, EV_NO_ACTION, EV_POST_CODE, EV_SEPARATOR, LogBuilder, SHA1, SHA256, SHA384, SHA512, SM3, header_around};
 use proptest::prelude::*;
 
 const BANKS: [(HashAlg, u16); 3] = [(HashAlg::Sha256, SHA256), (HashAlg::Sha384, SHA384), (HashAlg::Sha512, SHA512)];

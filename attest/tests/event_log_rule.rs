@@ -1,19 +1,14 @@
 //! What a pool makes of the firmware's event log, after the PCRs themselves.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod log_builder;
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
+use crate::support::{Case, SoftKey, at};
 use attest::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
 use attest::tpm::reference_values::{Accepted, EventLogRule};
 use attest::tpm::wire::HashAlg;
 use attest::{AppraisalPolicy, ReferenceValues, Reject, appraise};
-use log_builder::{EV_IPL, LogBuilder, SHA256};
 use serde_json::{Value, json};
-use support::{Case, SoftKey, at};
 
 const RULES: [EventLogRule; 3] = [EventLogRule::Required, EventLogRule::Checked, EventLogRule::Recorded];
 

@@ -1,23 +1,13 @@
 //! The event log on logs of real machines, from the test vectors (`ATTEST_VECTORS`): each replays to the PCRs that were read on
 //! the same machine, and the malformed ones are refused.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod vectors;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::vectors::{files_under, vectors};
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::{EventLog, EventLogError, EventType};
 use attest::tpm::wire::HashAlg;
-use vectors::{files_under, vectors};
 
 type Pcrs = BTreeMap<u8, HexDigest>;
 

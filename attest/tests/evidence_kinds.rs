@@ -1,18 +1,9 @@
 //! Evidence of several kinds in one submission: what has to be about the same machine, and what has to be there.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test may panic"
-)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use crate::support::{Case, NOW, SERVER_KEY, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject, Shape};
@@ -27,7 +18,6 @@ use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
 use cloud_fixtures::aws::{Instance, NitroAuthority, RegionAuthority};
 use cloud_fixtures::google::{self, Signer};
-use support::{Case, NOW, SERVER_KEY, SoftKey, accepting, at};
 
 static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
 static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));

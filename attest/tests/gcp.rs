@@ -1,16 +1,10 @@
 //! Identity tokens of Google Compute Engine: what is accepted, and one refusal for each thing that can be wrong.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod gcp_authority;
-mod vectors;
-
+use crate::gcp_authority::{
+    ACCOUNT, GATEWAY, GOOGLE, INSTANCE_ID, KID, NONCE, NOW, PROJECT_ID, PROJECT_NUMBER, SERVER_KEY, Signer, at, audience, claims, compact,
+    keys, keys_of,
+};
+use crate::vectors;
 use attest::gcp::{
     self, AGE_LIMIT_SECONDS, Audience, CLOCK_SKEW_SECONDS, GcpError, GoogleKeys, IDENTITY_TOKEN_LIMIT_BYTES, JWKS_LIMIT_BYTES, KEYS_LIMIT,
     KeysError, LIFETIME_LIMIT_SECONDS, VerifiedIdentity,
@@ -23,10 +17,6 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PSS_SHA256, RsaEncoding,
 };
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
-use gcp_authority::{
-    ACCOUNT, GATEWAY, GOOGLE, INSTANCE_ID, KID, NONCE, NOW, PROJECT_ID, PROJECT_NUMBER, SERVER_KEY, Signer, at, audience, claims, compact,
-    keys, keys_of,
-};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

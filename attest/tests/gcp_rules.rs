@@ -1,19 +1,9 @@
 //! The rules of a pool for instances of Google Compute Engine: each accepts what it names, and refuses everything else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod gcp_authority;
-
+use crate::gcp_authority::{GOOGLE, NOW, at, audience, claims, keys_of};
 use attest::Withheld;
 use attest::gcp::{self, ADVICE, GcpError, NamePattern, Rules, VerifiedIdentity};
 use attest::tpm::vtpm;
-use gcp_authority::{GOOGLE, NOW, at, audience, claims, keys_of};
 
 const PROJECT: &str = "projects = [{ id = \"example-project\", number = 739419398126 }]\n";
 

@@ -1,28 +1,19 @@
 //! Certificates of Shielded VM's vTPM: on a generated CA, what is accepted and one refusal for each thing that can be wrong; and
 //! Google's real ones, from the test vectors (`ATTEST_VECTORS`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod gcp_authority;
-mod vectors;
-
+use crate::vectors;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use crate::gcp_authority;
+use crate::gcp_authority::{
+    Ca, GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, ZONE, at, audience, claims, der, der_flag, der_number,
+    der_text, ek_params, extension, extension_fields, instance_extension, keys_of,
+};
 use attest::gcp::{self, GcpError, Rules};
 use attest::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots};
 use attest::tpm::vtpm::{self, SecurityProperties, VerifiedInstance, VtpmError, VtpmRoots};
 use attest::{EkDigest, UnixTime};
-use gcp_authority::{
-    Ca, GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, ZONE, at, audience, claims, der, der_flag, der_number,
-    der_text, ek_params, extension, extension_fields, instance_extension, keys_of,
-};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;

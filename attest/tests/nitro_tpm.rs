@@ -1,19 +1,11 @@
 //! NitroTPM attestation documents of a generated authority: what is accepted, and one refusal for each thing that can be wrong.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod nitro_authority;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::nitro_authority;
+use crate::nitro_authority::{Case, INSTANCE, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, leaf, named, p256, p384};
 use attest::aws::nitro_tpm::{
     self, ADVICE, DOCUMENT_LIMIT_BYTES, NitroRoots, NitroTpmError, NitroTpmRules, RootProblem, Shape, VerifiedNitroTpm, appraise,
     expected_user_data,
@@ -21,7 +13,6 @@ use attest::aws::nitro_tpm::{
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{Reject, SpkiSha256};
 use ciborium::Value;
-use nitro_authority::{Case, INSTANCE, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, leaf, named, p256, p384};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;

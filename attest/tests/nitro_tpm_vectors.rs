@@ -1,24 +1,15 @@
 //! Attestation documents that AWS has signed, from the test vectors (`ATTEST_VECTORS`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod vectors;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::vectors;
+use crate::vectors::vector;
 use attest::aws::nitro_tpm::{self, Expected, NitroRoots, NitroTpmError, Shape};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use ciborium::Value;
 use rustls_pki_types::CertificateDer;
-use vectors::vector;
 
 /// SHA-256 of AWS's root of the commercial partition, as AWS publishes it.
 const ROOT_SHA256: &str = "641a0321a3e244efe456463195d606317ed7cdcc3c1756e09893f3c68f79bb5b";

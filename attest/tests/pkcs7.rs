@@ -1,13 +1,5 @@
 //! PKCS#7 messages made by the test: what is accepted, and one refusal for each thing that can be wrong.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
 use std::sync::LazyLock;
 
 use attest::pkcs7::{CERTIFICATES_LIMIT, Content, MESSAGE_LIMIT_BYTES, Pkcs7Error, SignedData, SigningCertificate, from_base64};

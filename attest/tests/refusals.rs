@@ -1,6 +1,4 @@
 //! Who may be told what: whoever is refused learns what it showed, and nothing of what the pool accepts.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::BTreeSet;
 
 use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule};

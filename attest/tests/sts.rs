@@ -1,13 +1,5 @@
 //! STS: the one request that is sent, and the one answer that is taken; one refusal for each thing that can be different.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,21 +1,11 @@
 //! Quotes that other people's TPMs made: read from the vectors folder (`ATTEST_VECTORS`), skipped where it is absent.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test may panic"
-)]
-
-mod vectors;
-
 use std::collections::BTreeMap;
 
+use crate::vectors::vector;
 use attest::tpm::ak::AkPublic;
 use attest::tpm::wire::{Public, Quoted, Signature};
 use attest::{EkDigest, HashAlg, TpmEvidenceError};
-use vectors::vector;
 
 /// The length-delimited and varint fields of a protobuf message, in order.
 fn protobuf(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {

@@ -1,23 +1,13 @@
 //! Verification of TPM evidence: what is accepted, and for each accepted thing one refusal per altered field.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::as_conversions,
-    reason = "a test may panic"
-)]
-
-mod support;
-
+use crate::support;
+use crate::support::{Case, NOW, SERVER_KEY, SoftKey, ek_area};
 use attest::challenge::INTERMEDIATES_LIMIT;
 use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ak::{AkPublic, Hierarchy};
 use attest::tpm::reference_values::Accepted;
 use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, Signature, SymmetricCipher};
 use attest::{AppraisalPolicy, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256, TpmEvidenceError};
-use support::{Case, NOW, SERVER_KEY, SoftKey, ek_area};
 
 fn good() -> Case {
     Case::new(SoftKey::p256())

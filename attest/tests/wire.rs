@@ -1,7 +1,5 @@
 //! The wire structures: what is written is read back, and nothing else is.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
-
 use attest::HashAlg;
 use attest::protocol::{Blob, EvidenceRequest, HexDigest};
 use attest::tpm::wire::{

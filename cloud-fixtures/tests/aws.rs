@@ -1,18 +1,14 @@
 //! AWS's stand-ins: what they sign is what the verifier accepts, and they refuse what AWS refuses.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod client;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::{Answered, ask, client, read};
 use attest::aws::identity_document::{self, IMDS_PATH, IdentityDocumentRules, RegionCertificateProblem, RegionCertificates};
 use attest::aws::nitro_tpm::{self, NitroRoots, Shape, expected_user_data};
 use attest::aws::sts::{self, BODY, SignedRequest, StsRules, expected_server_id};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
-use client::{Answered, ask, client, read};
 use cloud_fixtures::aws::session::sts_host;
 use cloud_fixtures::aws::sigv4::Signed;
 use cloud_fixtures::aws::sts::SKEW_SECONDS;

@@ -1,15 +1,12 @@
 //! Azure's stand-ins: what they sign is what the verifier accepts, and they refuse what Azure refuses.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod client;
-
+use crate::client;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::{Answered, ask};
 use attest::UnixTime;
 use attest::azure::attested_document::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
-use client::{Answered, ask};
 use cloud_fixtures::azure::attested_document::ISSUER_URL;
 use cloud_fixtures::azure::{Aia, Authority, Machine, MetadataServer};
 use cloud_fixtures::server::Fault;

@@ -1,15 +1,11 @@
 //! Google's stand-ins: what they sign is what the verifier accepts, and they refuse what Google refuses.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod client;
-
 use std::time::Duration;
 
+use crate::client::{ask, client, read};
 use attest::gcp::{self, Audience, GcpError, GoogleKeys, Rules, VerifiedIdentity};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
-use client::{ask, client, read};
 use cloud_fixtures::google::identity_provider::{DISCOVERY_PATH, ISSUER_HOST, KEYS_HOST, KEYS_PATH};
 use cloud_fixtures::google::{IdentityProvider, Instance, Keys, MetadataServer};
 use cloud_fixtures::server::Fault;

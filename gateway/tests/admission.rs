@@ -1,20 +1,17 @@
 //! What strangers can hold of what others need: connections, bodies, memory, the log. Others are served beside them.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support;
+use crate::support::held::{Held, held};
+use crate::support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use attest_gateway::admission::Spending;
 use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
-use support::held::{Held, held};
-use support::kubelet::{Cluster, Connection, PATH, client, embedded, in_process};
-use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;

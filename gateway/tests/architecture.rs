@@ -352,3 +352,29 @@ fn one_place_takes_any_certificate_and_it_shows_nothing() {
         }
     }
 }
+
+/// The files and folders beside a crate root of tests, as modules are called.
+fn rooms(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let modules = entries.filter(|path| path.extension().is_some_and(|extension| extension == "rs") || path.join("mod.rs").is_file());
+    modules
+        .filter_map(|path| path.file_stem().and_then(|name| name.to_str()).map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn every_file_of_tests_is_part_of_a_target() {
+    for package in ["attest", "attest/node", "cloud-fixtures", "gateway", "swtpm-tests"] {
+        let package = root().join(package);
+        let manifest: toml::Table = text(&package.join("Cargo.toml")).parse().unwrap();
+        let targets = manifest.get("test").and_then(toml::Value::as_array).unwrap();
+        let targets = targets
+            .iter()
+            .map(|target| target.get("name").unwrap().as_str().unwrap().to_owned());
+        let code = code(&package.join("tests/all.rs"));
+        let named = code.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+        let known: BTreeSet<String> = targets.chain(named.map(str::to_owned)).collect();
+        let forgotten: BTreeSet<String> = rooms(&package.join("tests")).difference(&known).cloned().collect();
+        assert_eq!(forgotten, BTreeSet::new(), "{}", package.display());
+    }
+}

@@ -1,18 +1,14 @@
 //! From challenge to ticket, with software TPMs: what is refused, what is recorded, and that the record tells it again.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 
+use crate::support::soft_tpm::Case;
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{Answer, Gateway, bearer, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
 use attest::{Reject, SpkiSha256};
 use attest_gateway::audit::{Blobs, ReplayError, replay};
 use serde_json::{Value, json};
-use support::soft_tpm::Case;
-use support::soft_tpm::maker::Maker;
-use support::{Answer, Gateway, bearer, challenge_request, digest, next_boot, now, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says_what_to_do() {

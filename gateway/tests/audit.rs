@@ -1,15 +1,11 @@
 //! What an auditor is told: that a log is as it was written, or what in it is not.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 
+use crate::support::{Gateway, POOL, bearer, challenge_request, next_boot, tpm};
 use attest::protocol::HexDigest;
 use serde_json::{Value, json};
-use support::{Gateway, POOL, bearer, challenge_request, next_boot, tpm};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
 

@@ -1,16 +1,13 @@
 //! Whoever asks for a config shows one thing that holds, or nothing; anything else is refused, and nothing is served in its place.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support;
+use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 use attest::{NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 
 /// Pools that give everything to whoever proves something, and as little as possible otherwise.
 fn generous() -> Gateway {

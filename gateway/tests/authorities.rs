@@ -1,21 +1,17 @@
 //! The commands that make and rotate CAs and certificates, and what openssl says of everything that they write.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Gateway, now, program};
 use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted, source};
 use attest_gateway::sightings::Sighting;
 use attest_gateway::store::{Embedded, Entry, Kind, Store};
-use support::{Gateway, now, program};
 
 fn openssl(arguments: &[&str]) -> String {
     let output = Command::new("openssl").args(arguments).output();

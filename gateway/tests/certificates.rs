@@ -1,9 +1,5 @@
 //! The certificates change while the gateway serves: what is good is shown to nodes at once, what is not leaves all as it was.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Gateway, LIMIT, accept, now, program};
 use attest::UnixTime;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
 use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted};
@@ -18,7 +15,6 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use support::{Gateway, LIMIT, accept, now, program};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;

@@ -1,14 +1,10 @@
 //! The commands, as an administrator runs them.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::{Gateway, POOL, digest, program, tpm};
 use serde_json::Value;
-use support::{Gateway, POOL, digest, program, tpm};
 
 fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
     let output = gateway.try_command(arguments);

@@ -1,11 +1,7 @@
 //! A clock that jumps under the gateway makes nothing good that was spent.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
-use support::served::serve;
-use support::{Gateway, POOL, bearer, next_boot, now, tpm};
+use crate::support::served::serve;
+use crate::support::{Gateway, POOL, bearer, next_boot, now, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_41_a_start_with_a_clock_two_days_ahead_makes_nothing_good_again() {

@@ -1,13 +1,9 @@
 //! The configurations in `examples/` are good as they are.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{Gateway, program};
+use crate::support::{Gateway, program};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")

@@ -1,15 +1,11 @@
 //! A first boot may be several: a machine whose kernel arguments change boots again before Ignition has written anything, and fetches once more.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 
+use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use data_encoding::BASE64URL_NOPAD;
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer};
 
 /// A gateway whose pools take tokens, and what a node gets by one.
 fn accepting() -> (Gateway, Vec<u8>) {

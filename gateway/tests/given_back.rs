@@ -1,13 +1,12 @@
 //! What is not served is not used up: by a refusal, by a log that cannot be written, by a crash.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::held::{Held, held};
+use crate::support::kubelet::{client, embedded};
+use crate::support::{Answer, Gateway, POOL, accept, bearer, now, serving_within, tpm};
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::clock::Clock;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
@@ -15,9 +14,6 @@ use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Kind, Occasion, Pending, Spend, Spendable, Store};
 use rustls::version::TLS13;
-use support::held::{Held, held};
-use support::kubelet::{client, embedded};
-use support::{Answer, Gateway, POOL, accept, bearer, now, serving_within, tpm};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;

@@ -1,11 +1,7 @@
 //! How long nodes wait that are told to come again: what the gateway says of it, and what becomes of a node that has waited in vain.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
 use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
 
 /// What discovery says about a pool.
 async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {

@@ -1,16 +1,12 @@
 //! `check` fails exactly when `serve` does: both programs are run on the same folder, whatever is wrong with it.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Output, Stdio};
 
-use support::{Answer, Gateway, POOL, program};
+use crate::support::{Answer, Gateway, POOL, program};
 
 /// What came of a command.
 struct Came {

@@ -1,15 +1,11 @@
 //! `certificates`: every certificate and key in play.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::Gateway;
 use attest_gateway::pki::source;
 use serde_json::Value;
-use support::Gateway;
 
 /// What `certificates` says, as JSON, and whether it is content.
 fn certificates(gateway: &Gateway) -> (bool, Vec<Value>) {

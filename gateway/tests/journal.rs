@@ -1,21 +1,18 @@
 //! The attestation log: nothing is answered that it does not hold.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
+use crate::support;
+use crate::support::kubelet::embedded;
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
 use attest_gateway::audit::{Decision, Record};
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use support::kubelet::embedded;
-use support::soft_tpm::maker::Maker;
-use support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {

@@ -1,12 +1,10 @@
 //! A kubelet's client certificate at the gateway: the real program, asked over connections of the test's own.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::sync::Arc;
 
+use crate::support::kubelet::{Cluster, Connection, PATH, blobs, client, embedded, get, in_process, init, last, start};
+use crate::support::{POOL, bearer};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256};
 use reqwest::StatusCode;
 use rustls::HandshakeKind;
@@ -14,8 +12,6 @@ use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use support::kubelet::{Cluster, Connection, PATH, blobs, client, embedded, get, in_process, init, last, start};
-use support::{POOL, bearer};
 
 #[tokio::test]
 async fn a_kubelet_gets_the_full_config_of_its_pool() {

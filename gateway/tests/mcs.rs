@@ -1,16 +1,12 @@
 //! What nodes know from a Machine Config Server: status, headers and spec version of each answer. Where the gateway answers otherwise,
 //! docs/protocol.md says why.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 
+use crate::support::{Answer, Gateway, POOL, accept, bearer};
 use attest_gateway::ignition::data_url;
 use reqwest::Method;
 use serde_json::Value;
-use support::{Answer, Gateway, POOL, accept, bearer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

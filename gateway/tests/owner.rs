@@ -1,9 +1,5 @@
 //! Root's commands on a gateway that is another user's; and what that user's process keeps to itself. Being somebody else takes root.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -11,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use crate::support;
+use crate::support::{Gateway, LIMIT, POOL, digest, program, tpm};
 use rustix::process::geteuid;
-use support::{Gateway, LIMIT, POOL, digest, program, tpm};
 
 /// The user `nobody`, as most systems have it; any but root does.
 const USER: u32 = 65_534;

@@ -1,14 +1,12 @@
 //! Pointers: written, read, and seen in use.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::process::{Output, Stdio};
 use std::time::Instant;
 
+use crate::support;
+use crate::support::{Gateway, LIMIT, POOL, bearer, program};
 use attest_gateway::ignition::Config;
 use attest_gateway::ignition::pointer::Reading;
 use attest_gateway::pki::source;
@@ -16,7 +14,6 @@ use attest_gateway::sightings::{self, Sighting};
 use attest_gateway::store::Embedded;
 use data_encoding::BASE64;
 use serde_json::Value;
-use support::{Gateway, LIMIT, POOL, bearer, program};
 
 /// A pointer to this gateway, as its address is.
 fn pointer(gateway: &Gateway, arguments: &[&str]) -> String {

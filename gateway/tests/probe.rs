@@ -1,15 +1,11 @@
 //! `check --probe`: what a stranger gets from a Machine Config Server that nobody has closed, and from this gateway.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Gateway, POOL};
 use cloud_fixtures::server::{Answer, Fault, Request, Server, loopback};
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::PrivateKeyDer;
-use support::{Gateway, POOL};
 
 /// TLS by a certificate of nobody's, for nobody's name.
 fn tls() -> Arc<rustls::ServerConfig> {

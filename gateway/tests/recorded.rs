@@ -1,15 +1,11 @@
 //! What the gateway records, logs and answers helps nobody to attest; what proves nothing leaves little behind.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 
+use crate::support::{Answer, Case, Gateway, challenge_request, next_boot, tpm};
 use attest::Challenge;
 use attest::protocol::{Blob, EvidenceRequest, GcpEvidence, HexDigest, SecretText, Text, TokenEvidence, TpmEvidence};
 use serde_json::{Value, json};
-use support::{Answer, Case, Gateway, challenge_request, next_boot, tpm};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
 /// Most that a refusal of what proved nothing may add to the log, in bytes.

@@ -1,15 +1,12 @@
 //! A pool's source changes while the gateway serves: the whole of the new state is served, or the whole of the old one.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use support::{Answer, Gateway, POOL, accept};
+use crate::support;
+use crate::support::{Answer, Gateway, POOL, accept};
 
 fn config(text: &str) -> String {
     format!(

@@ -1,20 +1,17 @@
 //! A node that the administrator has revoked gets nothing by its name, whatever it shows.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support;
+use crate::support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
+use crate::support::stand_in::{Beside, StandIn};
+use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 use attest::protocol::Blob;
 use attest_gateway::store::Kind;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
-use support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
-use support::stand_in::{Beside, StandIn};
-use support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 
 #[tokio::test]
 async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {

@@ -1,17 +1,13 @@
 //! Rotation under load: nodes go on booting while the certificate, the CA and the token are replaced.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Gateway, LIMIT, POOL, SPEC, accept};
 use attest_gateway::pki::Fingerprint;
 use reqwest::tls::TlsInfo;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
-use support::{Gateway, LIMIT, POOL, SPEC, accept};
 use tokio::sync::watch;
 
 /// Nodes that boot, one after the other for ever.

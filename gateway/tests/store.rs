@@ -1,12 +1,8 @@
 //! The store under the running program: one that is lost, from before, or another's is noticed, and answers nothing.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 
-use support::{Answer, Gateway, POOL, bearer, next_boot, tpm};
+use crate::support::{Answer, Gateway, POOL, bearer, next_boot, tpm};
 
 /// What `serve` says when it does not start.
 fn refusal(gateway: &Gateway) -> String {

@@ -1,15 +1,11 @@
 //! Tokens that were made elsewhere and lie in pointers already: they are taken as they are.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::process::{Output, Stdio};
 
+use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, program};
 use data_encoding::BASE64;
-use support::{Answer, Gateway, POOL, SPEC, accept, bearer, program};
 
 /// As `dd if=/dev/urandom bs=32 count=1 | base64` prints, with every character of Base64 that a URL or a form would take for another.
 const TOKEN: &str = "q3/Jx+0ZkG7yJmJ8vD1mXw2aT+0pQ9cR4nL6sYbU5eE=";

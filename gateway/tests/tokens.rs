@@ -1,21 +1,17 @@
 //! Provisioning tokens from the administrator's side and from the node's, with the real program serving.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now};
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use data_encoding::BASE64;
 use serde_json::Value;
-use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now};
 
 const DAY: u64 = 86_400;
 

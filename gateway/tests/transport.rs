@@ -1,18 +1,14 @@
 //! What Ignition and load balancers see: TLS, limits, overload, the end.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod support;
-
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use crate::support::kubelet::{embedded, in_process};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, NamedGroup, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use support::kubelet::{embedded, in_process};
-use support::{Answer, Gateway, LIMIT, POOL, SPEC, accept};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;

@@ -1,7 +1,5 @@
 //! From pre-approved to full: a machine that shows nothing starts with the pre-approved config, asks for a certificate as a kubelet does, gets it
 //! signed, has the full config applied at the next boot by the program that its initramfs has kept, and reboots.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,18 +1,8 @@
 //! Names and pools: what a TPM that is endorsed may not have all the same. Live TPMs against a running gateway.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
-mod bench;
-
+use crate::bench::{Bench, endorsement_key, extend, named, request, sha256};
 use attest::protocol::{ChallengeRequest, HexDigest};
 use attest_node::tpm::{AkKind, Attester, Tpm};
-use bench::{Bench, endorsement_key, extend, named, request, sha256};
 use swtpm_tests::ANY_TPM;
 
 #[test]

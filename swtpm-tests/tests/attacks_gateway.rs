@@ -1,13 +1,4 @@
 //! The attacks on transport, tickets, tokens and parsers, against a running gateway.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
-mod bench;
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +6,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
+use crate::bench::{Bench, endorsement_key, honest, request};
 use attest::protocol::{
     CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, ChallengeRequest, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, EvidenceResponse,
 };
 use attest_node::tpm::{AkKind, Tpm};
-use bench::{Bench, endorsement_key, honest, request};
 use serde_json::{Value, json};
 use swtpm_tests::{Gateway, POOL, Process, Programs, Relay, Reply};
 

@@ -1,27 +1,16 @@
 //! The attacks on TPM evidence, carried out with a live TPM against a running gateway: each is refused with its own code, leaves its
 //! record in the attestation log, and earns nothing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::as_conversions,
-    missing_docs,
-    reason = "a test may panic"
-)]
 
-#[path = "../../attest/tests/log_builder/mod.rs"]
-mod log_builder;
-
-mod bench;
-
+use crate::bench;
+use crate::bench::{Bench, SHA1_BANK, SHA256_BANK, endorsement_key, extend, honest, quote_instead, request, sha256, with_password};
+use crate::log_builder;
+use crate::log_builder::{BuiltEvent, EV_SEPARATOR, LogBuilder};
 use attest::HashAlg;
 use attest::protocol::{Attester as Presented, Blob, ChallengeRequest, HexDigest, TpmAttester, TpmEvidence};
 use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
 use attest_node::tpm::{AkKind, EkChoice, Tpm};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
-use bench::{Bench, SHA1_BANK, SHA256_BANK, endorsement_key, extend, honest, quote_instead, request, sha256, with_password};
-use log_builder::{BuiltEvent, EV_SEPARATOR, LogBuilder};
 use swtpm_tests::{Asked, EkAuthority, Endorsement, TpmServer};
 use tss_esapi::attributes::ObjectAttributesBuilder;
 use tss_esapi::constants::StartupType;

@@ -1,17 +1,5 @@
 //! The gateway killed at any moment of an attestation: what it acknowledged holds after its restart. And the attestation log: torn,
 //! replayed, altered.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
-#[path = "../../attest/tests/log_builder/mod.rs"]
-mod log_builder;
-
-mod bench;
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -21,10 +9,12 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::bench;
+use crate::bench::{Bench, endorsement_key, honest, request};
+use crate::log_builder;
+use crate::log_builder::LogBuilder;
 use attest::protocol::{Blob, EvidenceRequest, EvidenceResponse, HexDigest};
 use attest_node::tpm::{AkKind, Attester, Tpm};
-use bench::{Bench, endorsement_key, honest, request};
-use log_builder::LogBuilder;
 use swtpm_tests::{Asked, Client, Endorsement, Gateway, POOL, Record, TpmServer};
 
 /// How often a ticket may be used, unless gateway.toml says otherwise.

@@ -1,6 +1,4 @@
 //! A node that attests in vain is told apart from one that is trusted: where nothing that Ignition reads can be written.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
 use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Scenario, Site};
 

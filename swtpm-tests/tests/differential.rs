@@ -1,26 +1,17 @@
 //! attest held against the TPM software stack and a live TPM: credentials that the TPM activates, structures that both read alike.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
-mod bench;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::Path;
 use std::process::Command;
 
+use crate::bench::{sha256, with_password};
 use attest::EkDigest;
 use attest::tpm::ak::AkPublic;
 use attest::tpm::credential::{self, Credential};
 use attest::tpm::ek::EkPublic;
 use attest::tpm::wire::{EncryptedSecret, HashAlg, IdObject, KeyParameters, Public, Quoted, Scheme, Signature, SymmetricCipher, WireError};
 use attest_node::tpm::{AkKind, EkChoice, Tpm};
-use bench::{sha256, with_password};
 use swtpm_tests::{EkAuthority, Endorsement, Folder, TpmServer};
 use tss_esapi::abstraction::ek::create_ek_public_from_default_template_2;
 use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, DefaultKey};

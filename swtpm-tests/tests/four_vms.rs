@@ -1,6 +1,4 @@
 //! The four VMs: same image, same pool, and each gets exactly the config that it has proven to deserve.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 

@@ -1,6 +1,4 @@
 //! The harness itself, without the gateway: a VM's report is complete and true, so that the other tests prove something.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::time::Duration;
 
 use serde_json::json;

@@ -2,8 +2,6 @@
 //!
 //! Debian has Ignition 2.14, which reads specs 3.0 to 3.3. Where today's Ignition, whose rules the gateway follows, differs from it, the
 //! input is left out, and a comment says so.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
-
 #[path = "ignition/changes.rs"]
 mod changes;
 #[path = "ignition/configs.rs"]
@@ -22,8 +20,8 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use swtpm_tests::{Folder, Images};
 
-use crate::changes::change;
-use crate::configs::config;
+use changes::change;
+use configs::config;
 
 /// A process for each.
 const CASES: u32 = 256;

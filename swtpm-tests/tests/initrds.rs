@@ -1,7 +1,5 @@
 //! How attest-node is ordered in the initrds of distributions (`docs/images.md`): no cycle, after what Ignition finds and before what it
 //! fetches; and where there is no gateway, the same boot as without it.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
-
 #[path = "initrds/distributions.rs"]
 mod distributions;
 

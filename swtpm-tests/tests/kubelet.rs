@@ -1,6 +1,4 @@
 //! A node that started with the pre-approved config, and comes back for the full one with its kubelet's client certificate.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
 use std::fs;
 
 use swtpm_tests::scenario::{Run, Site};

@@ -1,10 +1,7 @@
 //! A pool of MachineConfigs as large as a real worker's: a VM gets exactly what they come to, and before it is approved, exactly what is
 //! needed for that.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
-#[path = "../../gateway/benches/worker/mod.rs"]
-mod worker;
-
+use crate::worker;
 use std::collections::BTreeMap;
 
 use serde_json::Value;

@@ -1,6 +1,4 @@
 //! How attest-node behaves when something is wrong: it says so in one line, changes nothing, and ends in bounded time.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! What the gateway writes, attest-node reads: pointers.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
 use attest_gateway::ignition::pointer::{Pointer, PointerError};
 use attest_gateway::ignition::{Config, SpecVersion};
 use attest_gateway::pki::Certificate;

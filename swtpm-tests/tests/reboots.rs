@@ -1,9 +1,6 @@
 //! First boots that begin again: what changes kernel arguments reboots in the initramfs, after Ignition has fetched and before it has written
 //! anything. The machine gets its full config all the same, once, and nothing of what it was known by is left on its disks.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-
-#[path = "clouds/estate.rs"]
-mod estate;
+use crate::clouds::estate;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

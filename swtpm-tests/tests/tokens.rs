@@ -1,7 +1,5 @@
 //! A machine whose pointer has the token from before the last rotation: it boots within the grace period, and the log says so; after it,
 //! the machine is refused. The clock is the gateway's, so it runs in this process.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 

@@ -1,7 +1,5 @@
 //! What Ignition cannot do twice, by Debian's own Ignition: its stage for files is run on a folder that stands for a system that exists, for each
 //! kind of node at each kind of place, and does or does not what `attest_node::apply::twice` says beforehand.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

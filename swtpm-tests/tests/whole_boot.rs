@@ -1,7 +1,5 @@
 //! Whole boots, of two releases of Debian: firmware, Debian's kernel, dracut's initrd with Debian's ignition module and our appended node-initrd file, a TPM,
 //! systemd, a real root, up to multi-user.target; with the full config's files on the disk.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! `attest-node config --apply` on a folder that stands for a system, with a gateway that asks for the kubelet's certificate.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;

@@ -1,9 +1,5 @@
 //! Whole runs of the program on a cloud, without a TPM: a gateway over TLS and a metadata server, both small and of this test.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,8 +13,9 @@ use attest::protocol::{Blob, CLAIMANT_HEADER};
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
 use serde_json::{Value, json};
 
-use support::gateway::{Gateway, NONCE, TOKEN};
-use support::{Asked, GOOGLE, Reply, Server, google, google_token, googles, imds, ok, status};
+use crate::support;
+use crate::support::gateway::{Gateway, NONCE, TOKEN};
+use crate::support::{Asked, GOOGLE, Reply, Server, google, google_token, googles, imds, ok, status};
 
 struct Run {
     stderr: String,

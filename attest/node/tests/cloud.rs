@@ -1,13 +1,10 @@
 //! What clouds are asked for, and which of their answers are taken: against servers that speak as the clouds' do.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
 use attest::SpkiSha256;
 use attest::aws::sts::{self, StsRules};
 use attest::azure::attested_document::ImdsNonce;
@@ -16,7 +13,6 @@ use attest_node::cloud::{Cloud, CloudError, Metadata, aws, azure, detect, gcp, u
 use attest_node::deadline::Deadline;
 use data_encoding::BASE64;
 use rustls_pki_types::UnixTime;
-use support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
 
 /// More than any of these takes.
 fn long() -> Deadline {

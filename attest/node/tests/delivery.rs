@@ -1,16 +1,12 @@
 //! A node whose ticket cannot be delivered: known before it attests, or when it is written; and told to console and gateway.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::gateway::Gateway;
+use crate::support::google;
 use serde_json::{Value, json};
-use support::gateway::Gateway;
-use support::google;
 
 /// Runs with this as `--output` in `folder`; the last line of the console, and what the gateway was asked for in order.
 fn run(folder: &Path, output: &str) -> (String, Vec<(String, Value)>) {

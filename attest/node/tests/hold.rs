@@ -1,20 +1,16 @@
 //! Nodes that are told to come again: whole runs of the program against a gateway that is busy.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::gateway::{Gateway, Instead, TOKEN};
+use crate::support::{Server, google};
 use attest::protocol::CLAIMANT_HEADER;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
-use support::gateway::{Gateway, Instead, TOKEN};
-use support::{Server, google};
 
 const CHALLENGE: &str = "/v1/attest/challenge";
 const EVIDENCE: &str = "/v1/attest/evidence";

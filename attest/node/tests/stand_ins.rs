@@ -1,7 +1,5 @@
 //! What the stand-ins of the clouds give to a node is what the verifiers take: attester and verifier, side by side.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -4,8 +4,8 @@ use attest::Kind;
 use cloud_fixtures::aws::Sts;
 use serde_json::json;
 
-use crate::machine::Machine;
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
+use super::machine::Machine;
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::support::{Gateway, digest, tpm};
 
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";

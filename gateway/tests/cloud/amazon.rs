@@ -11,8 +11,8 @@ use cloud_fixtures::pkcs7::{Key, OTHER};
 use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use serde_json::{Value, json};
 
-use crate::machine::{Asked, Machine, NITRO, REGION, nitro_evidence};
-use crate::site::{self, DOCUMENT, NITRO_TPM};
+use super::machine::{Asked, Machine, NITRO, REGION, nitro_evidence};
+use super::site::{self, DOCUMENT, NITRO_TPM};
 use crate::support::{Answer, Gateway};
 
 /// Another region's key, which the gateway trusts for that region.
@@ -193,7 +193,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
     let answer = thief.attest(&gateway, &[KIND]).await;
     let record = site::refused(&gateway, &answer, "instance-claimed");
     let alert = record["alerts"][0].as_str().unwrap();
-    let first = format!("claimant:{}", crate::machine::sha256(&node.claimant));
+    let first = format!("claimant:{}", super::machine::sha256(&node.claimant));
     assert!(
         alert.contains(identity) && alert.contains("a second time") && alert.contains(&first),
         "{alert}"
@@ -243,13 +243,17 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
         let machine = Machine::another();
         let asked = machine.ask(&gateway, &[KIND]).await;
         let body = asked.body(machine.evidence(&asked));
-        claiming.push(tokio::spawn(Answer::of(
-            gateway.client.post(gateway.url("/v1/attest/evidence")).json(&body),
-        )));
+        let request = gateway.client.post(gateway.url("/v1/attest/evidence")).json(&body);
+        claiming.push((machine, tokio::spawn(Answer::of(request))));
     }
     let mut won = 0;
-    for answer in claiming {
-        let answer = answer.await.unwrap();
+    for (machine, answer) in claiming {
+        let mut answer = answer.await.unwrap();
+        // Who comes while another's claim is not decided yet is told to come again.
+        while answer.status == 503 {
+            answer.refused(503, "unavailable");
+            answer = machine.attest(&gateway, &[KIND]).await;
+        }
         match answer.status.as_u16() {
             200 => won += 1,
             _ => answer.refused(403, "instance-claimed"),

@@ -4,8 +4,8 @@ use attest::Kind;
 use attest::protocol::{Blob, Evidence, IdentityDocumentAttester};
 use serde_json::{Value, json};
 
-use crate::machine::{Asked, Machine, sha256};
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
+use super::machine::{Asked, Machine, sha256};
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
 use attest_gateway::store::{Claim, Embedded, Entry, Kind as Entries, Pending, Store};
 
 use crate::support::{Gateway, bearer, digest, now, serving_within, tpm};

@@ -8,8 +8,8 @@ use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
-use crate::machine::{GOOGLE, Machine, gcp_evidence};
-use crate::site::{self, GCP, TPM, VTPM};
+use super::machine::{GOOGLE, Machine, gcp_evidence};
+use super::site::{self, GCP, TPM, VTPM};
 use crate::support::{Answer, Gateway, tpm};
 
 /// Shows this instead of the identity token.
@@ -173,7 +173,7 @@ async fn attack_16_the_header_of_a_token_chooses_neither_algorithm_nor_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_10_an_identity_token_for_another_gateway_challenge_or_pool_is_refused() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
-    let other = async |change: fn(&mut crate::machine::Asked)| {
+    let other = async |change: fn(&mut super::machine::Asked)| {
         let machine = Machine::new();
         let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
         let evidence = machine.evidence(&asked.but(change));

@@ -3,8 +3,8 @@
 use attest::Kind;
 use serde_json::json;
 
-use crate::machine::Machine;
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
+use super::machine::Machine;
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
 use crate::support::{Gateway, bearer, digest, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";

@@ -4,8 +4,8 @@ use attest::Kind;
 use attest::protocol::{Evidence, SecretText, TokenEvidence};
 use serde_json::json;
 
-use crate::machine::{Asked, Machine, gcp_evidence};
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
+use super::machine::{Asked, Machine, gcp_evidence};
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
 use crate::support::{Gateway, bearer, digest, next_boot, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
@@ -374,7 +374,7 @@ async fn evidence_that_lacks_a_kind_or_has_one_more_is_refused() {
     check(&[Kind::Gcp], |evidence, asked| {
         evidence.aws_nitro_tpm = {
             let document = Machine::new().nitro_document(asked).document();
-            Some(crate::machine::nitro_evidence(document))
+            Some(super::machine::nitro_evidence(document))
         }
     })
     .await;

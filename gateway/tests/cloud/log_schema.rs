@@ -19,8 +19,8 @@ use attest_gateway::settings::TicketSettings;
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
+use super::machine::Machine;
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::support::kubelet::{self, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;

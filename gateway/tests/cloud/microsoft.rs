@@ -15,8 +15,8 @@ use cloud_fixtures::server::{Answer as Said, Fault, Server, loopback};
 use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use serde_json::{Value, json};
 
-use crate::machine::{AZURE, Asked, Machine, azure_evidence};
-use crate::site::{self, AZURE_RULES};
+use super::machine::{AZURE, Asked, Machine, azure_evidence};
+use super::site::{self, AZURE_RULES};
 use crate::support::{Answer, Gateway};
 
 const KINDS: [Kind; 1] = [Kind::Azure];

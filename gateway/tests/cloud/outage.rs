@@ -8,8 +8,8 @@ use cloud_fixtures::google::identity_provider::{ISSUER_HOST, KEYS_HOST};
 use cloud_fixtures::google::{IdentityProvider, Keys, Signer};
 use cloud_fixtures::server::Fault;
 
-use crate::machine::Machine;
-use crate::site::{self, GCP};
+use super::machine::Machine;
+use super::site::{self, GCP};
 use crate::support::{Gateway, LIMIT};
 
 const KINDS: [Kind; 1] = [Kind::Gcp];

@@ -3,8 +3,8 @@
 use attest::Kind;
 use serde_json::json;
 
-use crate::machine::{Machine, gcp_evidence};
-use crate::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
+use super::machine::{Machine, gcp_evidence};
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
 use crate::support::{Gateway, tpm};
 
 /// A machine with a TPM, endorsed or not.

@@ -13,7 +13,7 @@ use cloud_fixtures::google::vtpm;
 use rcgen::KeyPair;
 use serde_json::Value;
 
-use crate::machine::{AZURE, GOOGLE, Machine, NITRO, REGION};
+use super::machine::{AZURE, GOOGLE, Machine, NITRO, REGION};
 use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
 
 /// Google's CA of vTPMs.

@@ -8,8 +8,8 @@ use cloud_fixtures::server::Fault;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
 
-use crate::machine::{Asked, Machine, sts_evidence};
-use crate::site::{self, DOCUMENT, STS};
+use super::machine::{Asked, Machine, sts_evidence};
+use super::site::{self, DOCUMENT, STS};
 use crate::support::{Answer, Gateway};
 
 const KINDS: [Kind; 1] = [Kind::AwsSts];

@@ -2,8 +2,6 @@
 //!
 //! It reads `/proc/cmdline`, `/run/ignition`, `/etc/ignition` and `/usr/lib/ignition` by these names, so it runs in mounts of its own, in which
 //! each of them is what a case says. Every config holds one file, whose path says where that config was.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Evidence of clouds, shown to the real program over TLS: what is accepted and by what, and the attacks that are refused.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
-
 mod accepted;
 mod amazon;
 mod first_use;
@@ -15,5 +13,3 @@ mod outage;
 mod policy;
 mod site;
 mod sts;
-#[path = "../support/mod.rs"]
-mod support;

@@ -1,0 +1,19 @@
+//! The node against stand-ins of clouds and gateways: one crate, so that what its tests share is compiled once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "a test may panic"
+)]
+
+mod apply;
+mod attest_in_cloud;
+mod cloud;
+mod command;
+mod delivery;
+mod hold;
+mod stand_ins;
+mod support;

@@ -1,0 +1,42 @@
+//! The program as a whole, over TLS: one crate, so that what its tests share is compiled once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "a test may panic"
+)]
+
+mod admission;
+mod attestation;
+mod audit;
+mod authentication;
+mod authorities;
+mod certificates;
+mod cli;
+mod clock;
+mod cloud;
+mod clouds;
+mod examples;
+mod first_boot;
+mod given_back;
+mod hold;
+mod inspection;
+mod inventory;
+mod journal;
+mod kubelet;
+mod mcs;
+mod owner;
+mod pointers;
+mod probe;
+mod recorded;
+mod reload;
+mod revocation;
+mod rotation;
+mod store;
+mod support;
+mod token_import;
+mod tokens;
+mod transport;

@@ -8,10 +8,14 @@ MAKEFLAGS += --no-print-directory
 
 CARGO ?= cargo
 PACKAGES := $(shell sed -e 's/\#.*//' .ci/debian-packages)
+# What the demo and all tests are built from: the workspace as one, with the features that its tests ask for, so that no crate is compiled
+# twice (swtpm-tests/src/programs.rs has the same).
+PROGRAMS := --workspace --locked --bins --test=documents
+DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # An emulated VM waits for much of its boot: three keep two processors busy.
 VM_TEST_THREADS ?= 3
 
-.PHONY: help deps crates packages toolchain build check deny test test-rust test-vm bench mutants demo node-initrd images clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd images clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -43,6 +47,10 @@ build: toolchain ## attest-gateway and attest-node, release builds in target/rel
 	@echo "== Building attest-gateway and attest-node"
 	$(CARGO) build --release --locked --package attest-gateway --package attest-node
 
+programs: toolchain # development builds, and the demo
+	@echo "== Building attest-gateway, attest-node and the demo; make test goes on from here"
+	$(CARGO) build $(PROGRAMS)
+
 check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	@echo "== Formatting"
 	$(CARGO) fmt --all --check
@@ -50,7 +58,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run swtpm-tests/images/build swtpm-tests/images/fast-init
+		shellcheck .ci/run .ci/times swtpm-tests/images/build swtpm-tests/images/fast-init
 	fi
 
 deny:
@@ -70,6 +78,13 @@ test: deps check ## everything: checks, all tests, TPMs and VMs included
 test-rust:
 	@echo "== Tests"
 	$(CARGO) test --workspace --exclude swtpm-tests --locked
+
+quick: toolchain ## what to run after each change: formatting, the modules' own tests, what the documents say
+	@$(CARGO) fmt --all --check
+	$(CARGO) test --workspace --locked --quiet --lib --test documents --test architecture
+
+test-times: deps ## make test, and a table of where its time goes
+	@.ci/times
 
 test-vm: images
 	@echo "== Tests with TPMs and VMs"
@@ -95,8 +110,9 @@ node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.
 	@mkdir -p build
 	attest/node/initrd/build "$${CARGO_TARGET_DIR:-target}/release/attest-node" build/attest-node-initrd.cpio.gz
 
-demo: deps build ## four VMs ask for their config; KEEP=1 leaves the gateway running
-	@$(CARGO) run --quiet --release --locked --package swtpm-tests --bin demo -- $(if $(KEEP),--keep)
+demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
+	@$(MAKE) programs
+	$(DEBUG)/demo $(if $(KEEP),--keep)
 
 clean: ## remove target/ and build/
 	@$(CARGO) clean

@@ -10,6 +10,10 @@ use anyhow::{Context, Result, bail};
 /// repository's root.
 const PROGRAMS_VARIABLE: &str = "ATTEST_PROGRAMS";
 
+/// What is built for the demo and all tests: the workspace as one, and a test among its targets. Of fewer packages, or without a test,
+/// cargo leaves features out that others ask for, and compiles dozens of crates once more. The Makefile has the same.
+const TARGETS: [&str; 4] = ["--workspace", "--locked", "--bins", "--test=documents"];
+
 /// The repository's root.
 #[must_use]
 pub fn repository() -> PathBuf {
@@ -27,8 +31,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them if the source is newer, once for each process: release builds for a release build of this harness (the demo), else
-    /// those that `cargo test` has built for the packages' own tests.
+    /// Builds them if the source is newer, once for each process: those that `make demo` and `cargo test` have built.
     pub fn build() -> Result<&'static Self> {
         static PROGRAMS: OnceLock<Result<Programs, String>> = OnceLock::new();
         PROGRAMS
@@ -56,23 +59,13 @@ impl Programs {
 }
 
 fn build() -> Result<PathBuf> {
-    let (profile, targets): (_, &[_]) = if cfg!(debug_assertions) {
-        // A test of the packages among the targets: without one, cargo leaves the features out that the dependencies of tests ask for, and
-        // compiles dozens of crates once more.
-        ("debug", &["--bins", "--test=documents"])
-    } else {
-        ("release", &["--bins", "--release"])
-    };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command
-        .current_dir(repository())
-        .args(["build", "--quiet", "--locked", "--package=attest-gateway", "--package=attest-node"])
-        .args(targets);
+    command.current_dir(repository()).args(["build", "--quiet"]).args(TARGETS);
     let status = command.status().context("starting cargo")?;
     if !status.success() {
         bail!("building the programs that are tested failed ({status}): {command:?}");
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), |target| repository().join(target));
-    Ok(target.join(profile))
+    Ok(target.join("debug"))
 }

@@ -53,7 +53,7 @@ fn demo(keep: bool) -> Result<bool> {
         .prefix("attestation-demo-")
         .tempdir()
         .context("a temporary folder")?;
-    story.step("the programs under test: attest-gateway and attest-node, release builds");
+    story.step("the programs: attest-gateway and attest-node, development builds, as in the tests");
     Programs::build()?;
     story.step("the image: Debian's kernel and Ignition, attest-node appended (1-2 minutes the first time)");
     Images::fast()?;

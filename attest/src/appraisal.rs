@@ -5,39 +5,31 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::aws::identity_document::{self, IdentityDocumentRules};
+use crate::aws::identity_document;
 use crate::aws::nitro_tpm::{self, NitroTpmRules, Shape};
 use crate::aws::sts::{self, StsRules};
-use crate::azure::attested_document::{self, AttestedDocumentRules};
+use crate::azure::attested_document;
 use crate::claims::Claims;
+use crate::combination::Combination;
 use crate::gcp;
-use crate::kind::{Combination, Kind};
+use crate::kinds::{Kind, each_machine, members, moved};
 use crate::reject::Reject;
 use crate::tpm::EndorsedBy;
 use crate::tpm::pcr::PcrSelection;
 use crate::tpm::reference_values::ReferenceValues;
 use crate::withheld::Withheld;
 
-/// What a pool accepts: which kinds of evidence, and of each what it has to say.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AppraisalPolicy {
-    /// Which kinds of evidence have to be shown together, the preferred first. A node is asked for the first that it can show.
-    accepts: Vec<Combination>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tpm: Option<ReferenceValues>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    gcp: Option<gcp::Rules>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aws_identity_document: Option<IdentityDocumentRules>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aws_nitro_tpm: Option<NitroTpmRules>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aws_sts: Option<StsRules>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    azure: Option<AttestedDocumentRules>,
-    #[serde(default = "FirstUse::of_older_records")]
-    first_use: FirstUse,
+members! {
+    /// What a pool accepts: which kinds of evidence, and of each what it has to say.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct AppraisalPolicy {
+        /// Which kinds of evidence have to be shown together, the preferred first. A node is asked for the first that it can show.
+        accepts: Vec<Combination>,
+        ..#[serde(skip_serializing_if = "Option::is_none")] EvidenceKind::Rules of machines,
+        #[serde(default = "FirstUse::of_older_records")]
+        first_use: FirstUse,
+    }
 }
 
 /// What the first use of an instance's evidence means, where no TPM stands beside it. Whoever reaches the metadata server can ask for
@@ -60,23 +52,14 @@ impl FirstUse {
     }
 }
 
-/// The rules of a pool, for each kind of evidence of which it has some.
-#[derive(Debug, Clone, Default)]
-pub struct Rules {
-    /// The PCR values accepted.
-    pub tpm: Option<ReferenceValues>,
-    /// Instances of Google Compute Engine.
-    pub gcp: Option<gcp::Rules>,
-    /// Identity documents of AWS.
-    pub aws_identity_document: Option<IdentityDocumentRules>,
-    /// NitroTPM documents of AWS.
-    pub aws_nitro_tpm: Option<NitroTpmRules>,
-    /// Callers of AWS STS.
-    pub aws_sts: Option<StsRules>,
-    /// Attested documents of Azure.
-    pub azure: Option<AttestedDocumentRules>,
-    /// What the first use of an instance's evidence means.
-    pub first_use: FirstUse,
+members! {
+    /// The rules of a pool, for each kind of evidence of which it has some.
+    #[derive(Debug, Clone, Default)]
+    pub struct Rules {
+        ..#[doc = "What the pool accepts of it."] pub EvidenceKind::Rules of machines,
+        /// What the first use of an instance's evidence means.
+        pub first_use: FirstUse,
+    }
 }
 
 /// A policy that cannot be meant.
@@ -112,16 +95,7 @@ impl AppraisalPolicy {
     /// # Errors
     /// [`PolicyError`], if rules and accepted kinds do not fit together.
     pub fn new(accepts: Vec<Combination>, rules: Rules) -> Result<Self, PolicyError> {
-        let policy = Self {
-            accepts,
-            tpm: rules.tpm,
-            gcp: rules.gcp,
-            aws_identity_document: rules.aws_identity_document,
-            aws_nitro_tpm: rules.aws_nitro_tpm,
-            aws_sts: rules.aws_sts,
-            azure: rules.azure,
-            first_use: rules.first_use,
-        };
+        let policy = Self::unchecked(accepts, rules);
         policy.check()?;
         Ok(policy)
     }
@@ -129,16 +103,16 @@ impl AppraisalPolicy {
     /// The policy of a pool that accepts TPMs only.
     #[must_use]
     pub fn of_tpm(reference_values: ReferenceValues) -> Self {
-        Self {
-            accepts: vec![Kind::Tpm.into()],
+        let rules = Rules {
             tpm: Some(reference_values),
-            gcp: None,
-            aws_identity_document: None,
-            aws_nitro_tpm: None,
-            aws_sts: None,
-            azure: None,
-            first_use: FirstUse::Binds,
-        }
+            ..Rules::default()
+        };
+        Self::unchecked(vec![Kind::Tpm.into()], rules)
+    }
+
+    fn unchecked(accepts: Vec<Combination>, rules: Rules) -> Self {
+        let first_use = rules.first_use;
+        moved! { Self { accepts, ..rules, first_use } }
     }
 
     fn check(&self) -> Result<(), PolicyError> {
@@ -171,17 +145,17 @@ impl AppraisalPolicy {
         }
     }
 
-    const fn has_rules(&self, kind: Kind) -> bool {
-        match kind {
-            Kind::Tpm => self.tpm.is_some(),
-            Kind::Gcp => self.gcp.is_some(),
-            Kind::AwsIdentityDocument => self.aws_identity_document.is_some(),
-            Kind::AwsNitroTpm => self.aws_nitro_tpm.is_some(),
-            Kind::AwsSts => self.aws_sts.is_some(),
-            Kind::Azure => self.azure.is_some(),
-            // Whether it is good is the gateway's to say.
-            Kind::Token => true,
+    fn has_rules(&self, kind: Kind) -> bool {
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if kind == Kind::$kind {
+                    return self.$member.is_some();
+                }
+            };
         }
+        each_machine!(one);
+        // Whether what stands beside is good is the gateway's to say.
+        true
     }
 
     /// Which kinds of evidence have to be shown together, the preferred first.

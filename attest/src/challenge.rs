@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 use crate::appraisal::AppraisalPolicy;
 use crate::aws::nitro_tpm::NitroTpmSubject;
 use crate::azure::attested_document::{AzureSubject, NonceForm};
+use crate::combination::Combination;
 use crate::endorsements::Endorsements;
-use crate::kind::{Combination, Kind, kinds_of};
+use crate::kinds::{Kind, kinds_of, members};
 use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
 use crate::protocol::{Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task};
 use crate::reject::Reject;
@@ -54,34 +55,16 @@ pub struct Challenge {
     pub subject: Subject,
 }
 
-/// Who is asked, and what: one member for each kind of evidence that is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Subject {
-    /// TPM 2.0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tpm: Option<TpmSubject>,
-    /// An identity token of Google Compute Engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gcp: Option<GcpTask>,
-    /// An instance identity document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_identity_document: Option<IdentityDocumentAttester>,
-    /// A NitroTPM attestation document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_nitro_tpm: Option<NitroTpmSubject>,
-    /// A request to AWS STS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_sts: Option<Nothing>,
-    /// An attested document of Azure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub azure: Option<AzureSubject>,
-    /// A provisioning token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<Nothing>,
-    /// SHA-256 of the claimant that has to come with the evidence: whoever asked for the challenge is who answers it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub claimant_sha256: Option<HexDigest>,
+members! {
+    /// Who is asked, and what: one member for each kind of evidence that is asked for.
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Subject {
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Subject,
+        /// SHA-256 of the claimant that has to come with the evidence: whoever asked for the challenge is who answers it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub claimant_sha256: Option<HexDigest>,
+    }
 }
 
 kinds_of!(Subject);

@@ -5,15 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aws::identity_document::{Replayable, VerifiedIdentityDocument};
-use crate::aws::nitro_tpm::VerifiedNitroTpm;
-use crate::aws::sts::VerifiedSts;
-use crate::azure::attested_document::VerifiedAttestedDocument;
-use crate::gcp::VerifiedIdentity;
-use crate::kind::Kind;
+use crate::kinds::{EvidenceKind, Kind, each_machine, members};
 use crate::nonce::SpkiSha256;
+use crate::tpm::EndorsedBy;
 use crate::tpm::ek::EkDigest;
-use crate::tpm::{EndorsedBy, TpmClaims};
 use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
@@ -65,23 +60,22 @@ pub struct Claims {
     pub(crate) proven: Proven,
 }
 
-/// What each kind of evidence has proven.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Proven {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tpm: Option<TpmClaims>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gcp: Option<VerifiedIdentity>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) aws_identity_document: Option<ClaimedDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) aws_nitro_tpm: Option<VerifiedNitroTpm>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) aws_sts: Option<VerifiedSts>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) azure: Option<VerifiedAttestedDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<String>,
+members! {
+    /// What each kind of evidence has proven.
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+    pub(crate) struct Proven {
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub(crate) EvidenceKind::Proof,
+    }
+}
+
+macro_rules! proof {
+    ($kind:ident, $member:ident, $room:ty) => {
+        /// What the evidence of this kind has proven.
+        #[must_use]
+        pub const fn $member(&self) -> Option<&<$room as EvidenceKind>::Proof> {
+            self.proven.$member.as_ref()
+        }
+    };
 }
 
 impl Claims {
@@ -142,61 +136,11 @@ impl Claims {
         self.tpm().is_some_and(|tpm| matches!(tpm.endorsed_by, EndorsedBy::GcpInstance(_)))
     }
 
-    /// What the TPM says.
-    #[must_use]
-    pub const fn tpm(&self) -> Option<&TpmClaims> {
-        self.proven.tpm.as_ref()
-    }
-
-    /// What Google's identity token says.
-    #[must_use]
-    pub const fn gcp(&self) -> Option<&VerifiedIdentity> {
-        self.proven.gcp.as_ref()
-    }
-
-    /// What AWS's identity document says, and who claims it.
-    #[must_use]
-    pub const fn aws_identity_document(&self) -> Option<&ClaimedDocument> {
-        self.proven.aws_identity_document.as_ref()
-    }
-
-    /// What AWS's NitroTPM attestation document says.
-    #[must_use]
-    pub const fn aws_nitro_tpm(&self) -> Option<&VerifiedNitroTpm> {
-        self.proven.aws_nitro_tpm.as_ref()
-    }
-
-    /// What AWS STS says.
-    #[must_use]
-    pub const fn aws_sts(&self) -> Option<&VerifiedSts> {
-        self.proven.aws_sts.as_ref()
-    }
-
-    /// What Azure's attested document says.
-    #[must_use]
-    pub const fn azure(&self) -> Option<&VerifiedAttestedDocument> {
-        self.proven.azure.as_ref()
-    }
+    each_machine!(proof);
 
     /// The name of the provisioning token that the gateway has taken.
     #[must_use]
     pub fn token(&self) -> Option<&str> {
         self.proven.token.as_deref()
-    }
-}
-
-/// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClaimedDocument {
-    pub(crate) document: Replayable<VerifiedIdentityDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) claimant_sha256: Option<HexDigest>,
-}
-
-impl ClaimedDocument {
-    /// The document.
-    #[must_use]
-    pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
-        &self.document
     }
 }

@@ -2,15 +2,16 @@
 
 use rustls_pki_types::UnixTime;
 
+use crate::aws::identity_document::ClaimedDocument;
 use crate::aws::nitro_tpm::NitroTpmSubject;
 use crate::aws::sts::{Answer, StsRules};
 use crate::aws::{identity_document, nitro_tpm, sts};
 use crate::azure::attested_document::{self, AttestedDocumentError, AzureSubject, ImdsNonce, NonceForm, VerifiedAttestedDocument};
 use crate::challenge::{Challenge, Subject};
-use crate::claims::{ClaimedDocument, Claims, NodeIdentity, Proven};
+use crate::claims::{Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::gcp::{self, Audience};
-use crate::kind::Kind;
+use crate::kinds::Kind;
 use crate::nonce::{SpkiSha256, qualifying_data};
 use crate::protocol::{AzureEvidence, Evidence, GcpTask, HexDigest, NitroTpmEvidence};
 use crate::reject::Reject;

@@ -10,8 +10,9 @@ use crate::aws::identity_document::IdentityDocumentError;
 use crate::aws::nitro_tpm::NitroTpmError;
 use crate::aws::sts::StsError;
 use crate::azure::attested_document::AttestedDocumentError;
+use crate::combination;
 use crate::gcp::GcpError;
-use crate::kind::{self, Kind};
+use crate::kinds::Kind;
 use crate::tpm::{self, TpmEvidenceError};
 use crate::withheld::Withheld;
 
@@ -35,7 +36,7 @@ pub enum Reject {
         now: u64,
     },
     /// The node can show nothing that the pool accepts.
-    #[error("the node can show {}, which is not enough", kind::list(.offered))]
+    #[error("the node can show {}, which is not enough", combination::list(.offered))]
     KindsOffered {
         /// What the node offers.
         offered: BTreeSet<Kind>,
@@ -43,7 +44,7 @@ pub enum Reject {
         accepted: Withheld,
     },
     /// The evidence is of other kinds than were asked for.
-    #[error("the challenge asked for {}, the evidence is {}", kind::list(.asked), kind::list(.shown))]
+    #[error("the challenge asked for {}, the evidence is {}", combination::list(.asked), combination::list(.shown))]
     KindsShown {
         /// What the challenge asked for.
         asked: BTreeSet<Kind>,
@@ -51,7 +52,7 @@ pub enum Reject {
         shown: BTreeSet<Kind>,
     },
     /// The evidence is of kinds that the pool does not accept any more.
-    #[error("the evidence is {}, which is not accepted any more", kind::list(.shown))]
+    #[error("the evidence is {}, which is not accepted any more", combination::list(.shown))]
     KindsAccepted {
         /// What was shown.
         shown: BTreeSet<Kind>,

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::SecretText;
+use crate::kinds::EvidenceKind;
+use crate::values::{Nothing, SecretText};
 
 /// A provisioning token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,4 +11,24 @@ use crate::values::SecretText;
 pub struct TokenEvidence {
     /// The token. A secret.
     pub token: SecretText,
+}
+
+/// A provisioning token, beside evidence of another kind.
+#[derive(Debug)]
+pub enum Token {}
+
+/// No token was taken, or none was looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoToken;
+
+impl EvidenceKind for Token {
+    type Offer = Nothing;
+    type Task = Nothing;
+    type Subject = Nothing;
+    type Evidence = TokenEvidence;
+    /// Whether it is good is the gateway's to say.
+    type Rules = ();
+    /// Its name.
+    type Proof = String;
+    type Error = NoToken;
 }

@@ -240,7 +240,11 @@ const EARNED: [(&str, &str, &str); 15] = [
         "    vm_id:",
     ),
     ("attest/src/claims.rs", "pub struct Claims {\n", "    pub(crate) identity:"),
-    ("attest/src/claims.rs", "pub struct ClaimedDocument {\n", "    pub(crate) document:"),
+    (
+        "attest/src/aws/identity_document/document.rs",
+        "pub struct ClaimedDocument {\n",
+        "    pub(crate) document:",
+    ),
     ("attest/src/appraisal.rs", "pub struct AttestationResult {\n", "    claims:"),
     ("gateway/src/credentials/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),
     (

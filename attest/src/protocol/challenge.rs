@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blob, GcpTask, HexDigest, IdentityDocumentAttester, Nothing};
-use crate::kind::{Kind, kinds_of};
+use super::{Blob, HexDigest};
+use crate::kinds::{Kind, kinds_of, members};
 use crate::tpm::{TpmAttester, TpmTask};
 
 /// Body of [`super::CHALLENGE_PATH`]: who asks, and for which pool.
@@ -21,34 +21,16 @@ pub struct ChallengeRequest {
     pub attester: Attester,
 }
 
-/// What a node can attest with, and the public half of it: one member for each kind of evidence that it can show.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Attester {
-    /// TPM 2.0: its keys.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tpm: Option<TpmAttester>,
-    /// An identity token of Google Compute Engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gcp: Option<Nothing>,
-    /// An instance identity document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_identity_document: Option<IdentityDocumentAttester>,
-    /// A NitroTPM attestation document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_nitro_tpm: Option<Nothing>,
-    /// A request to AWS STS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_sts: Option<Nothing>,
-    /// An attested document of Azure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub azure: Option<Nothing>,
-    /// A provisioning token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<Nothing>,
-    /// SHA-256 of [`super::Evidence::claimant`]: who claims the instance that evidence of a cloud is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub claimant_sha256: Option<HexDigest>,
+members! {
+    /// What a node can attest with, and the public half of it: one member for each kind of evidence that it can show.
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Attester {
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Offer,
+        /// SHA-256 of [`super::Evidence::claimant`]: who claims the instance that evidence of a cloud is about.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub claimant_sha256: Option<HexDigest>,
+    }
 }
 
 kinds_of!(Attester);
@@ -92,31 +74,13 @@ pub struct ChallengeResponse {
     pub task: Task,
 }
 
-/// What a challenge asks for: one member for each kind of evidence, all of which have to be shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Task {
-    /// TPM 2.0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tpm: Option<TpmTask>,
-    /// An identity token of Google Compute Engine for [`crate::gcp::Audience`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gcp: Option<GcpTask>,
-    /// The instance identity document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_identity_document: Option<Nothing>,
-    /// A NitroTPM attestation document with the challenge's nonce and [`crate::aws::nitro_tpm::expected_user_data`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_nitro_tpm: Option<Nothing>,
-    /// A request to AWS STS with [`crate::aws::sts::expected_server_id`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_sts: Option<Nothing>,
-    /// An attested document of Azure for [`crate::azure::attested_document::ImdsNonce`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub azure: Option<Nothing>,
-    /// The provisioning token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<Nothing>,
+members! {
+    /// What a challenge asks for: one member for each kind of evidence, all of which have to be shown.
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Task {
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Task,
+    }
 }
 
 kinds_of!(Task);

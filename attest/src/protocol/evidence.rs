@@ -4,12 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    AzureEvidence, Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, GcpEvidence, HexDigest, IdentityDocumentEvidence, NitroTpmEvidence,
-    StsEvidence, TokenEvidence,
-};
+use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest};
 use crate::aws::sts::SignedRequest;
-use crate::kind::{Kind, kinds_of};
+use crate::kinds::{Kind, kinds_of, members};
 use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
 
@@ -23,35 +20,17 @@ pub struct EvidenceRequest {
     pub evidence: Evidence,
 }
 
-/// Evidence: exactly the kinds that were asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Evidence {
-    /// TPM 2.0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tpm: Option<TpmEvidence>,
-    /// An identity token of Google Compute Engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gcp: Option<GcpEvidence>,
-    /// An instance identity document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_identity_document: Option<IdentityDocumentEvidence>,
-    /// A NitroTPM attestation document of AWS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_nitro_tpm: Option<NitroTpmEvidence>,
-    /// A request to AWS STS.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aws_sts: Option<StsEvidence>,
-    /// An attested document of Azure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub azure: Option<AzureEvidence>,
-    /// A provisioning token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<TokenEvidence>,
-    /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
-    /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub claimant: Option<Blob>,
+members! {
+    /// Evidence: exactly the kinds that were asked for.
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Evidence {
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Evidence,
+        /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
+        /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub claimant: Option<Blob>,
+    }
 }
 
 kinds_of!(Evidence);

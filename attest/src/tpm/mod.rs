@@ -13,6 +13,7 @@ pub mod ek_certificate;
 pub(crate) mod endorsements;
 mod error;
 pub mod event_log;
+mod kind;
 mod messages;
 pub mod pcr;
 pub mod quote;
@@ -24,4 +25,5 @@ pub mod wire;
 
 pub use claims::{EndorsedBy, EventLogClaims, EventLogProblem, TpmClaims};
 pub use error::{ADVICE, TpmEvidenceError};
+pub use kind::Tpm;
 pub use messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};

@@ -2,6 +2,7 @@ use der::DateTime;
 use serde::{Deserialize, Serialize};
 
 use super::{IdentityDocumentError, Partition};
+use crate::values::HexDigest;
 
 /// Where the node gets its evidence: a GET at IMDSv2 (`http://169.254.169.254`) with a session token. The answer is the Base64 of
 /// the PKCS#7 message, in lines; the document is inside of it. Neither `…/document` with `…/signature` (RSA-1024) nor `…/pkcs7`
@@ -54,6 +55,22 @@ pub struct VerifiedIdentityDocument {
     billing_products: Vec<String>,
     marketplace_product_codes: Vec<String>,
     certificate_sha256: String,
+}
+
+/// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClaimedDocument {
+    pub(crate) document: Replayable<VerifiedIdentityDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) claimant_sha256: Option<HexDigest>,
+}
+
+impl ClaimedDocument {
+    /// The document.
+    #[must_use]
+    pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
+        &self.document
+    }
 }
 
 /// The document as AWS writes it. Fields that are not read here may come and go.

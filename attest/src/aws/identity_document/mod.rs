@@ -15,6 +15,7 @@
 mod certificates;
 mod document;
 mod error;
+mod kind;
 mod messages;
 mod partition;
 mod rules;
@@ -23,8 +24,9 @@ mod verifier;
 pub use certificates::{
     CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, RegionCertificatesError,
 };
-pub use document::{IMDS_PATH, Replayable, VerifiedIdentityDocument};
+pub use document::{ClaimedDocument, IMDS_PATH, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
+pub use kind::IdentityDocument;
 pub use messages::{IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use partition::Partition;
 pub(crate) use rules::appraise_beside_fresh;

@@ -1,29 +1,11 @@
-//! Kinds of evidence, and which of them a pool wants to see together.
+//! Which kinds of evidence a pool wants to see together.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A kind of evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// A TPM's quote ([`crate::tpm`]).
-    Tpm,
-    /// An identity token of Google Compute Engine ([`crate::gcp`]).
-    Gcp,
-    /// An instance identity document of AWS ([`crate::aws::identity_document`]).
-    AwsIdentityDocument,
-    /// A NitroTPM attestation document of AWS ([`crate::aws::nitro_tpm`]).
-    AwsNitroTpm,
-    /// A signed request to AWS STS ([`crate::aws::sts`]).
-    AwsSts,
-    /// An attested document of Azure ([`crate::azure`]).
-    Azure,
-    /// A provisioning token, beside evidence of another kind. The gateway looks it up; nothing here verifies it.
-    Token,
-}
+use crate::kinds::Kind;
 
 /// Who runs the machine, by the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,45 +16,6 @@ enum Cloud {
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 7] = [
-        Self::Tpm,
-        Self::Gcp,
-        Self::AwsIdentityDocument,
-        Self::AwsNitroTpm,
-        Self::AwsSts,
-        Self::Azure,
-        Self::Token,
-    ];
-
-    /// The kind's word: in `pool.toml`, on the wire and in the log.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Tpm => "tpm",
-            Self::Gcp => "gcp",
-            Self::AwsIdentityDocument => "aws-identity-document",
-            Self::AwsNitroTpm => "aws-nitro-tpm",
-            Self::AwsSts => "aws-sts",
-            Self::Azure => "azure",
-            Self::Token => "token",
-        }
-    }
-
-    /// The member of messages, and the section of `pool.toml`, that is about this kind.
-    #[must_use]
-    pub const fn section(self) -> &'static str {
-        match self {
-            Self::Tpm => "tpm",
-            Self::Gcp => "gcp",
-            Self::AwsIdentityDocument => "aws_identity_document",
-            Self::AwsNitroTpm => "aws_nitro_tpm",
-            Self::AwsSts => "aws_sts",
-            Self::Azure => "azure",
-            Self::Token => "token",
-        }
-    }
-
     /// Whether a cloud says it of an instance.
     #[must_use]
     pub const fn is_of_a_cloud(self) -> bool {
@@ -92,12 +35,6 @@ impl Kind {
             Self::AwsIdentityDocument | Self::AwsNitroTpm | Self::AwsSts => Some(Cloud::Amazon),
             Self::Azure => Some(Cloud::Microsoft),
         }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -184,32 +121,6 @@ pub(crate) fn list(kinds: &BTreeSet<Kind>) -> String {
     words.join(" + ")
 }
 
-/// Gives a message with one optional member for each kind of evidence the set of kinds that it has.
-macro_rules! kinds_of {
-    ($type:ty) => {
-        impl $type {
-            /// The kinds of evidence in it.
-            #[must_use]
-            pub fn kinds(&self) -> std::collections::BTreeSet<$crate::Kind> {
-                let members = [
-                    ($crate::Kind::Tpm, self.tpm.is_some()),
-                    ($crate::Kind::Gcp, self.gcp.is_some()),
-                    ($crate::Kind::AwsIdentityDocument, self.aws_identity_document.is_some()),
-                    ($crate::Kind::AwsNitroTpm, self.aws_nitro_tpm.is_some()),
-                    ($crate::Kind::AwsSts, self.aws_sts.is_some()),
-                    ($crate::Kind::Azure, self.azure.is_some()),
-                    ($crate::Kind::Token, self.token.is_some()),
-                ];
-                members
-                    .into_iter()
-                    .filter_map(|(kind, there)| there.then_some(kind))
-                    .collect()
-            }
-        }
-    };
-}
-pub(crate) use kinds_of;
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
@@ -240,12 +151,5 @@ mod tests {
         check(r#"["gcp", "azure"]"#, Err("gcp and azure are evidence of different clouds"));
         check(r#"["aws-sts", "gcp", "tpm"]"#, Err("different clouds"));
         check(r#"["sgx"]"#, Err("unknown variant"));
-    }
-
-    #[test]
-    fn words_are_the_same_everywhere() {
-        for kind in Kind::ALL {
-            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
-        }
     }
 }

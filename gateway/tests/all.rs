@@ -28,6 +28,7 @@ mod inventory;
 mod journal;
 mod kubelet;
 mod mcs;
+mod older_release;
 mod owner;
 mod pointers;
 mod probe;

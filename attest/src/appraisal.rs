@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use crate::aws::identity_document;
-use crate::aws::nitro_tpm::{self, NitroTpmRules, Shape};
+use crate::aws::nitro_tpm::{self, NitroTpmRules};
 use crate::aws::sts::{self, StsRules};
 use crate::azure::attested_document;
 use crate::claims::Claims;
@@ -209,12 +209,6 @@ impl AppraisalPolicy {
     pub fn selection(&self) -> Option<PcrSelection> {
         // Reference values that exist can be selected: they were checked when they were made.
         self.tpm.as_ref()?.selection().ok()
-    }
-
-    /// Which of AWS's documents is asked for.
-    #[must_use]
-    pub fn nitro_tpm_shape(&self) -> Shape {
-        self.aws_nitro_tpm.as_ref().map_or(Shape::NitroTpm, NitroTpmRules::shape)
     }
 }
 

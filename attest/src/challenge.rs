@@ -182,8 +182,7 @@ impl Challenge {
                     task.aws_identity_document = Some(Nothing {});
                 }
                 Kind::AwsNitroTpm => {
-                    let shape = policy.nitro_tpm_shape();
-                    (subject.aws_nitro_tpm, task.aws_nitro_tpm) = (Some(NitroTpmSubject { shape }), Some(Nothing {}));
+                    (subject.aws_nitro_tpm, task.aws_nitro_tpm) = (Some(NitroTpmSubject::default()), Some(Nothing {}));
                 }
                 Kind::AwsSts => (subject.aws_sts, task.aws_sts) = (Some(Nothing {}), Some(Nothing {})),
                 Kind::Azure => {

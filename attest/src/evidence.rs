@@ -132,10 +132,9 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
         let claimant_sha256 = subject.claimant_sha256.clone();
         proven.aws_identity_document = Some(ClaimedDocument { document, claimant_sha256 });
     }
-    if let (Some(NitroTpmSubject { shape }), Some(NitroTpmEvidence { document })) = (&subject.aws_nitro_tpm, &evidence.aws_nitro_tpm) {
+    if let (Some(NitroTpmSubject { .. }), Some(NitroTpmEvidence { document })) = (&subject.aws_nitro_tpm, &evidence.aws_nitro_tpm) {
         let roots = anchors(clouds.nitro_roots.as_ref(), Kind::AwsNitroTpm)?;
         let expected = nitro_tpm::Expected {
-            shape: *shape,
             nonce: challenge.nonce.as_ref(),
             purpose: &challenge.purpose,
             pool: &challenge.pool,

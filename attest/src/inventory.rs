@@ -48,7 +48,7 @@ pub enum InventoryError {
 }
 
 impl Inventory {
-    /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`, `aws-enclave:<instance>`,
+    /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`,
     /// `gcp:<project>/<instance id>`, `azure:<subscription>/<vmId>`, or `tpm:<EkDigest>` for a machine that no cloud speaks of. After an
     /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people.
     ///
@@ -172,17 +172,17 @@ fn check_identity(text: &str) -> Result<(), &'static str> {
     let uuid = |text: &str| text.len() == 36 && text.bytes().all(|byte| byte == b'-' || is_lower_hex(byte));
     let fits = match kind {
         "tpm" => is_tpm(text),
-        "aws-nitrotpm" | "aws-enclave" => instance(rest),
+        "aws-nitrotpm" => instance(rest),
         "aws" => two().is_some_and(|(account, id)| account.len() == 12 && digits(account) && instance(id)),
         "gcp" => two().is_some_and(|(project, id)| !project.contains('/') && digits(id)),
         "azure" => two().is_some_and(|(subscription, id)| uuid(subscription) && uuid(id)),
-        _ => return Err("an identity begins with aws:, aws-nitrotpm:, aws-enclave:, gcp:, azure: or tpm:"),
+        _ => return Err("an identity begins with aws:, aws-nitrotpm:, gcp:, azure: or tpm:"),
     };
     if fits {
         Ok(())
     } else {
         Err(
-            "identities are aws:<account>/<instance>, aws-nitrotpm:<instance>, aws-enclave:<instance>, gcp:<project>/<number of the instance>, azure:<subscription>/<vmId> in lower case, tpm:<64 hexadecimal digits>",
+            "identities are aws:<account>/<instance>, aws-nitrotpm:<instance>, gcp:<project>/<number of the instance>, azure:<subscription>/<vmId> in lower case, tpm:<64 hexadecimal digits>",
         )
     }
 }
@@ -240,10 +240,7 @@ mod tests {
             "aws:123456789012/i-0123456789abcdef0 # the first\r\ngcp:my-project/152986662232938449\n",
             Ok(2),
         );
-        check(
-            "gcp:example.com:my-project/1\naws-nitrotpm:i-0123456789abcdef0\naws-enclave:i-1",
-            Ok(3),
-        );
+        check("gcp:example.com:my-project/1\naws-nitrotpm:i-0123456789abcdef0", Ok(2));
         check(&format!("azure:{uuid}/{uuid}\ttpm:{ek}\ntpm:{ek}"), Ok(2));
         check(
             "aws:123456789012/i-1\naws:123456789012/i-1 # again",
@@ -256,6 +253,7 @@ mod tests {
             "aws:123456789012/i-",
             "aws:123456789012/I-1",
             "aws-nitrotpm:123456789012/i-1",
+            "aws-enclave:i-1",
             "gcp:my-project",
             "gcp:my-project/worker-7",
             "gcp:/1",

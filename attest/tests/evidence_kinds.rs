@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use crate::support::{Case, NOW, SERVER_KEY, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::RegionCertificates;
-use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject, Shape};
+use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject};
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
 use attest::protocol::{
@@ -67,7 +67,7 @@ impl Shown {
                     });
                 }
                 Kind::AwsNitroTpm => {
-                    subject.aws_nitro_tpm = Some(NitroTpmSubject { shape: Shape::NitroTpm });
+                    subject.aws_nitro_tpm = Some(NitroTpmSubject::default());
                     let document = NITRO.document(
                         &instance.instance_id,
                         &instance.region,

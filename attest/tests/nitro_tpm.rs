@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::nitro_authority;
 use crate::nitro_authority::{Case, INSTANCE, MODULE, NONCE, NOW, REGION, SERVER_KEY, at, leaf, named, p256, p384};
 use attest::aws::nitro_tpm::{
-    self, ADVICE, DOCUMENT_LIMIT_BYTES, NitroRoots, NitroTpmError, NitroTpmRules, RootProblem, Shape, VerifiedNitroTpm, appraise,
+    self, ADVICE, DOCUMENT_LIMIT_BYTES, NitroRoots, NitroTpmError, NitroTpmRules, NitroTpmSubject, RootProblem, VerifiedNitroTpm, appraise,
     expected_user_data,
 };
 use attest::nonce::PURPOSE_CONFIG;
@@ -51,7 +51,6 @@ fn a_document_is_accepted() {
     assert_eq!((document.timestamp_ms(), document.pcrs().len()), (NOW * 1000 - 2500, 24));
     assert_eq!(document.pcrs()[&4].as_bytes(), [4; 48]);
     assert_eq!((document.nonce(), document.public_key()), (Some(NONCE.as_slice()), None));
-    assert_eq!(document.shape(), Shape::NitroTpm);
     assert_eq!(verified.server_key(), &SERVER_KEY);
     assert_eq!(verified.identity(), format!("aws-nitrotpm:{INSTANCE}"));
 
@@ -228,8 +227,25 @@ fn fields_that_are_not_known_are_passed_over() {
     assert_eq!(said(&case), plain);
 }
 
+/// A pool's rules, or a challenge, of a release that took enclaves.
 #[test]
-fn an_enclaves_document_is_refused_unless_asked_for() {
+fn who_asks_for_an_enclave_is_told_that_none_are_taken() {
+    let subject = |shape: &str| serde_json::from_value::<NitroTpmSubject>(serde_json::json!({"shape": shape}));
+    assert_eq!(subject("nitro-tpm").unwrap(), NitroTpmSubject::default());
+    assert_eq!(
+        serde_json::to_value(NitroTpmSubject::default()).unwrap(),
+        serde_json::json!({"shape": "nitro-tpm"})
+    );
+    let refused = subject("enclave").unwrap_err().to_string();
+    assert!(
+        refused.starts_with("documents of Nitro Enclaves are not taken any more"),
+        "{refused}"
+    );
+    assert!(subject("other").is_err());
+}
+
+#[test]
+fn an_enclaves_document_is_refused() {
     let enclave = |case: &mut Case| {
         let module = "i-0123456789abcdef0-enc0123456789abcdef";
         case.fields[3].0 = "pcrs".into();
@@ -237,18 +253,6 @@ fn an_enclaves_document_is_refused_unless_asked_for() {
         *case.levels.last_mut().unwrap() = leaf(&format!("{module}.{REGION}.aws"));
     };
     refused(&case(enclave), "Shape", SHAPE);
-    let asked = case(|case| {
-        enclave(case);
-        case.shape = Shape::Enclave;
-    });
-    let verified = asked.verify().unwrap();
-    assert_eq!(verified.identity(), format!("aws-enclave:{INSTANCE}"));
-    assert_eq!(
-        verified.with_account("123456789012", INSTANCE).unwrap().identity(),
-        format!("aws-enclave:{INSTANCE}"),
-        "an enclave is not its instance"
-    );
-    refused(&case(|case| case.shape = Shape::Enclave), "Shape", SHAPE);
     // Both at once, and an enclave that says to have an instance's PCRs.
     let both = ("pcrs".into(), Value::Map(vec![(0.into(), Value::Bytes(vec![0; 48]))]));
     refused(&case(|case| case.more_fields.push(both)), "Shape", SHAPE);
@@ -552,7 +556,7 @@ fn attack_23_every_truncation_is_refused() {
     let case = Case::small();
     let (document, roots) = (case.document(), case.nitro_roots());
     for end in 0..document.len() {
-        let error = nitro_tpm::authenticate(&document[..end], &roots, Shape::NitroTpm, at(NOW)).unwrap_err();
+        let error = nitro_tpm::authenticate(&document[..end], &roots, at(NOW)).unwrap_err();
         assert_eq!(error.code(), MALFORMED, "{end}: {error}");
     }
 }
@@ -565,7 +569,7 @@ fn attack_23_every_flipped_bit_is_refused() {
     for bit in 0..document.len() * 8 {
         altered[bit / 8] ^= 1 << (bit % 8);
         assert!(
-            nitro_tpm::authenticate(&altered, &roots, Shape::NitroTpm, at(NOW)).is_err(),
+            nitro_tpm::authenticate(&altered, &roots, at(NOW)).is_err(),
             "bit {bit} of {}",
             document.len() * 8
         );
@@ -578,14 +582,14 @@ static SMALL: LazyLock<(Vec<u8>, NitroRoots)> = LazyLock::new(|| (Case::small().
 proptest! {
     #[test]
     fn attack_23_no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        prop_assert!(nitro_tpm::authenticate(&bytes, &SMALL.1, Shape::NitroTpm, at(NOW)).is_err());
+        prop_assert!(nitro_tpm::authenticate(&bytes, &SMALL.1, at(NOW)).is_err());
     }
 
     /// Garbage as payload of a good envelope, and as an envelope that begins well.
     #[test]
     fn attack_23_no_payload_makes_it_panic(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
         let swapped = [&[0x84, 0x44, 0xa1, 0x01, 0x38, 0x22, 0xa0, 0x59][..], &u16::try_from(payload.len()).unwrap().to_be_bytes(), &payload, &[0x58, 0x60], &[0; 96]].concat();
-        prop_assert!(nitro_tpm::authenticate(&swapped, &SMALL.1, Shape::NitroTpm, at(NOW)).is_err());
+        prop_assert!(nitro_tpm::authenticate(&swapped, &SMALL.1, at(NOW)).is_err());
     }
 
     #[test]
@@ -595,7 +599,7 @@ proptest! {
         let end = altered.len().min(position + bytes.len());
         altered.splice(position..end, bytes);
         prop_assume!(altered != SMALL.0);
-        prop_assert!(nitro_tpm::authenticate(&altered, &SMALL.1, Shape::NitroTpm, at(NOW)).is_err());
+        prop_assert!(nitro_tpm::authenticate(&altered, &SMALL.1, at(NOW)).is_err());
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::{Answered, ask, client, read};
 use attest::aws::identity_document::{self, IMDS_PATH, IdentityDocumentRules, RegionCertificateProblem, RegionCertificates};
-use attest::aws::nitro_tpm::{self, NitroRoots, Shape, expected_user_data};
+use attest::aws::nitro_tpm::{self, NitroRoots, expected_user_data};
 use attest::aws::sts::{self, BODY, SignedRequest, StsRules, expected_server_id};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
@@ -210,7 +210,6 @@ fn nitro_tpm_documents_are_verified() {
     let document = || authority.document("i-0123456789abcdef0", REGION, &NONCE, &user_data, NOW);
     let roots = NitroRoots::new(&[authority.root()]).unwrap();
     let expected = nitro_tpm::Expected {
-        shape: Shape::NitroTpm,
         nonce: &NONCE,
         purpose: PURPOSE_CONFIG,
         pool: "worker",

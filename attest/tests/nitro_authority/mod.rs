@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use attest::aws::nitro_tpm::{self, AuthenticDocument, Expected, NitroRoots, NitroTpmError, Shape, VerifiedNitroTpm, expected_user_data};
+use attest::aws::nitro_tpm::{self, AuthenticDocument, Expected, NitroRoots, NitroTpmError, VerifiedNitroTpm, expected_user_data};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use ciborium::Value;
@@ -40,7 +40,6 @@ pub struct Case {
     pub document: NitroDocument,
     /// Roots that are configured, if not the first level.
     pub roots: Option<Vec<CertificateDer<'static>>>,
-    pub shape: Shape,
     pub nonce: Vec<u8>,
     pub pool: String,
     pub purpose: String,
@@ -69,7 +68,6 @@ impl Case {
         Self {
             document: AUTHORITY.document(INSTANCE, REGION, &NONCE, &user_data, NOW),
             roots: None,
-            shape: Shape::NitroTpm,
             nonce: NONCE.to_vec(),
             pool: "worker".to_owned(),
             purpose: PURPOSE_CONFIG.to_owned(),
@@ -100,7 +98,6 @@ impl Case {
 
     pub fn expected(&self) -> Expected<'_> {
         Expected {
-            shape: self.shape,
             nonce: &self.nonce,
             purpose: &self.purpose,
             pool: &self.pool,
@@ -113,6 +110,6 @@ impl Case {
     }
 
     pub fn authenticate(&self) -> Result<AuthenticDocument, NitroTpmError> {
-        nitro_tpm::authenticate(&self.document(), &self.nitro_roots(), self.shape, at(self.now))
+        nitro_tpm::authenticate(&self.document(), &self.nitro_roots(), at(self.now))
     }
 }

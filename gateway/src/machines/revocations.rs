@@ -14,7 +14,7 @@ use crate::clock::rfc3339;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
-const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "aws-enclave:", "azure:"];
+const CLOUDS: [&str; 4] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:"];
 /// Longest identity that a cloud gives: a subscription and a machine have 36 characters each, a project of Google 30 and some.
 const IDENTITY_LIMIT_BYTES: usize = 256;
 
@@ -237,7 +237,7 @@ mod tests {
             ("tpm:abc", None),
             ("aws:123456789012/i-1", Some("aws:123456789012/i-1")),
             ("aws-nitrotpm:i-1", Some("aws-nitrotpm:i-1")),
-            ("aws-enclave:i-1", Some("aws-enclave:i-1")),
+            ("aws-enclave:i-1", None),
             ("gcp:project/1", Some("gcp:project/1")),
             ("azure:", None),
             ("kubelet:worker-7", None),

@@ -19,41 +19,34 @@ const MODULE_ID_LIMIT_CHARS: usize = 64;
 const PCR_LAST: u64 = 31;
 /// A PCR of the SHA-384 bank, which is the only digest that there is.
 const PCR_BYTES: usize = 48;
+/// Where an instance's PCRs stand.
+const PCRS_FIELD: &str = "nitrotpm_pcrs";
+/// Where an enclave's document, which has the same root, has those of the enclave's image.
+const ENCLAVE_PCRS_FIELD: &str = "pcrs";
+/// What stands between the instance and the number in a module_id.
+const MODULE_INFIX: &str = "-tpm";
 /// What `digest` says.
 const DIGEST: &str = "SHA384";
-/// Digits that follow `-tpm` and `-enc` in a module_id.
+/// Digits that follow `-tpm` in a module_id.
 const MODULE_SUFFIX_CHARS: usize = 16;
 
-/// Which of the two kinds of documents a caller wants. They have the same root, so they must not be mixed up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What a document is of, as challenges, rules and records say it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", try_from = "String")]
 pub enum Shape {
-    /// Of an EC2 instance: `nitrotpm_pcrs`.
+    /// Of an EC2 instance.
+    #[default]
     NitroTpm,
-    /// Of a Nitro Enclave on an instance: `pcrs`, which are about the enclave's image and not about the instance's boot.
-    Enclave,
 }
 
-impl Shape {
-    const fn pcrs_field(self) -> &'static str {
-        match self {
-            Self::NitroTpm => "nitrotpm_pcrs",
-            Self::Enclave => "pcrs",
-        }
-    }
+impl TryFrom<String> for Shape {
+    type Error = &'static str;
 
-    /// What stands between the instance and the number in a module_id.
-    const fn module_infix(self) -> &'static str {
-        match self {
-            Self::NitroTpm => "-tpm",
-            Self::Enclave => "-enc",
-        }
-    }
-
-    const fn identity_prefix(self) -> &'static str {
-        match self {
-            Self::NitroTpm => "aws-nitrotpm",
-            Self::Enclave => "aws-enclave",
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "nitro-tpm" => Ok(Self::NitroTpm),
+            "enclave" => Err("documents of Nitro Enclaves are not taken any more: they say nothing of what the instance has booted"),
+            _ => Err("expected \"nitro-tpm\""),
         }
     }
 }
@@ -92,14 +85,13 @@ pub struct VerifiedNitroTpm {
 
 impl AuthenticDocument {
     /// Parses the verified bytes; nothing else is ever parsed.
-    pub(super) fn parse(payload: &VerifiedPayload, common_name: &str, root_sha256: HexDigest, shape: Shape) -> Result<Self, NitroTpmError> {
-        let fields = Fields::parse(payload.bytes(), shape)?;
+    pub(super) fn parse(payload: &VerifiedPayload, common_name: &str, root_sha256: HexDigest) -> Result<Self, NitroTpmError> {
+        let fields = Fields::parse(payload.bytes())?;
         let module_id = fields.module_id.ok_or(NitroTpmError::FieldMissing { field: "module_id" })?;
-        let unknown = |wanted| NitroTpmError::ModuleId {
+        let instance = instance_of(module_id).ok_or_else(|| NitroTpmError::ModuleId {
             found: printable(module_id),
-            wanted,
-        };
-        let instance = instance_of(module_id, shape).ok_or_else(|| unknown(shape.module_infix()))?;
+            wanted: MODULE_INFIX,
+        })?;
         // The CA of the instance has certified which module signs, and where it is.
         let region = region_of(common_name, module_id).ok_or_else(|| NitroTpmError::ModuleIdNotCertified {
             module_id: printable(module_id),
@@ -107,7 +99,7 @@ impl AuthenticDocument {
         })?;
         fields.digest.ok_or(NitroTpmError::FieldMissing { field: "digest" })?;
         Ok(Self {
-            shape,
+            shape: Shape::NitroTpm,
             module_id: module_id.to_owned(),
             instance: instance.to_owned(),
             region: region.to_owned(),
@@ -115,18 +107,12 @@ impl AuthenticDocument {
             pcrs: fields
                 .pcrs
                 .filter(|pcrs| !pcrs.is_empty())
-                .ok_or(NitroTpmError::FieldMissing { field: shape.pcrs_field() })?,
+                .ok_or(NitroTpmError::FieldMissing { field: PCRS_FIELD })?,
             public_key: fields.public_key.flatten(),
             user_data: fields.user_data.flatten(),
             nonce: fields.nonce.flatten(),
             root_sha256,
         })
-    }
-
-    /// Which kind of document it is.
-    #[must_use]
-    pub const fn shape(&self) -> Shape {
-        self.shape
     }
 
     /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
@@ -226,16 +212,15 @@ impl VerifiedNitroTpm {
     /// prefixes, so that a node whose account nobody has shown can never be taken for one whose account was.
     #[must_use]
     pub fn identity(&self) -> String {
-        let AuthenticDocument { shape, instance, .. } = &self.document;
-        match (&self.account, shape) {
-            (Some(account), Shape::NitroTpm) => format!("aws:{account}/{instance}"),
-            _ => format!("{}:{instance}", shape.identity_prefix()),
+        let instance = &self.document.instance;
+        match &self.account {
+            Some(account) => format!("aws:{account}/{instance}"),
+            None => format!("aws-nitrotpm:{instance}"),
         }
     }
 }
 
-/// The fields that are known, as they stand in the map: AWS's User Guide, "Attestation Document specification", and the same of enclaves in
-/// aws-nitro-enclaves-nsm-api.
+/// The fields that are known, as they stand in the map: AWS's User Guide, "Attestation Document specification".
 #[derive(Default)]
 struct Fields<'a> {
     module_id: Option<&'a str>,
@@ -250,7 +235,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn parse(payload: &'a [u8], shape: Shape) -> Result<Self, NitroTpmError> {
+    fn parse(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
         let cbor = |error| NitroTpmError::Cbor { part: "document", error };
         let mut reader = Reader::new(payload);
         let mut fields = Self::default();
@@ -268,11 +253,11 @@ impl<'a> Fields<'a> {
                 "public_key" => set(&mut fields.public_key, "public_key", optional(&mut reader, "public_key")?)?,
                 "user_data" => set(&mut fields.user_data, "user_data", optional(&mut reader, "user_data")?)?,
                 "nonce" => set(&mut fields.nonce, "nonce", optional(&mut reader, "nonce")?)?,
-                name if name == shape.pcrs_field() => set(&mut fields.pcrs, shape.pcrs_field(), pcrs(&mut reader)?)?,
-                found @ ("pcrs" | "nitrotpm_pcrs") => {
+                PCRS_FIELD => set(&mut fields.pcrs, PCRS_FIELD, pcrs(&mut reader)?)?,
+                ENCLAVE_PCRS_FIELD => {
                     return Err(NitroTpmError::Shape {
-                        found: if found == "pcrs" { "pcrs" } else { "nitrotpm_pcrs" },
-                        wanted: shape.pcrs_field(),
+                        found: ENCLAVE_PCRS_FIELD,
+                        wanted: PCRS_FIELD,
                     });
                 }
                 // AWS may say more tomorrow than today. What is signed and not known changes nothing that is.
@@ -354,8 +339,8 @@ const fn in_document(error: super::CborError) -> NitroTpmError {
 }
 
 /// The instance in `i-0123456789abcdef0-tpm0000000000000000`.
-fn instance_of(module_id: &str, shape: Shape) -> Option<&str> {
-    let (instance, number) = module_id.split_once(shape.module_infix())?;
+fn instance_of(module_id: &str) -> Option<&str> {
+    let (instance, number) = module_id.split_once(MODULE_INFIX)?;
     (is_instance(instance) && number.len() == MODULE_SUFFIX_CHARS && is_lower_hex(number)).then_some(instance)
 }
 

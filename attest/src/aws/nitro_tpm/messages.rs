@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::document::Shape;
 use crate::values::Blob;
 
-/// Which of AWS's two kinds of documents is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Which of AWS's documents is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NitroTpmSubject {
-    /// The document's shape.
+    /// The document's shape: there is one.
     pub shape: Shape,
 }
 

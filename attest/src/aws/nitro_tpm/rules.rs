@@ -29,8 +29,7 @@ pub struct NitroTpmRules {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    /// An enclave's document is about the enclave, and not about what the instance has booted.
-    #[serde(default = "nitro_tpm")]
+    #[serde(default)]
     shape: Shape,
     accounts: Rule<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,10 +39,6 @@ struct Raw {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     age_limit_seconds: Option<u64>,
     pcrs: BTreeMap<String, PcrRule>,
-}
-
-const fn nitro_tpm() -> Shape {
-    Shape::NitroTpm
 }
 
 #[derive(Serialize, Deserialize)]
@@ -119,12 +114,6 @@ impl NitroTpmRules {
     #[must_use]
     pub const fn checks_account(&self) -> bool {
         self.accounts.is_some()
-    }
-
-    /// Which of the two kinds of documents is accepted.
-    #[must_use]
-    pub const fn shape(&self) -> Shape {
-        self.shape
     }
 
     /// What is accepted in the PCRs: SHA-384.

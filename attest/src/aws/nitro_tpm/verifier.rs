@@ -4,7 +4,7 @@ use rustls_pki_types::UnixTime;
 
 use super::chain::NitroRoots;
 use super::cose::Unverified;
-use super::document::{AuthenticDocument, Shape, VerifiedNitroTpm, expected_user_data};
+use super::document::{AuthenticDocument, VerifiedNitroTpm, expected_user_data};
 use super::error::NitroTpmError;
 use crate::nonce::SpkiSha256;
 
@@ -15,8 +15,6 @@ pub const DOCUMENT_LIMIT_BYTES: usize = 16 * 1024;
 /// What a document has to answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The kind of document. [`Shape::Enclave`] only where a pool asks for it.
-    pub shape: Shape,
     /// The challenge's nonce.
     pub nonce: &'a [u8],
     /// The challenge's purpose.
@@ -32,14 +30,14 @@ pub struct Expected<'a> {
 /// # Errors
 /// [`NitroTpmError`]: one variant for each thing that can be wrong.
 pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &Expected<'_>, now: UnixTime) -> Result<VerifiedNitroTpm, NitroTpmError> {
-    authenticate(bytes, roots, expected.shape, now)?.answering(expected)
+    authenticate(bytes, roots, now)?.answering(expected)
 }
 
 /// Verifies that AWS has signed a document, whenever and for whomever. By itself that is no evidence: see [`verify`].
 ///
 /// # Errors
 /// [`NitroTpmError`].
-pub fn authenticate(bytes: &[u8], roots: &NitroRoots, shape: Shape, now: UnixTime) -> Result<AuthenticDocument, NitroTpmError> {
+pub fn authenticate(bytes: &[u8], roots: &NitroRoots, now: UnixTime) -> Result<AuthenticDocument, NitroTpmError> {
     if bytes.len() > DOCUMENT_LIMIT_BYTES {
         return Err(NitroTpmError::TooLarge {
             found: bytes.len(),
@@ -49,7 +47,7 @@ pub fn authenticate(bytes: &[u8], roots: &NitroRoots, shape: Shape, now: UnixTim
     let (envelope, unverified) = Unverified::read(bytes)?;
     let leaf = roots.validate(&unverified, now)?;
     let payload = envelope.verify(&leaf.key)?;
-    AuthenticDocument::parse(&payload, &leaf.common_name, leaf.root_sha256, shape)
+    AuthenticDocument::parse(&payload, &leaf.common_name, leaf.root_sha256)
 }
 
 impl AuthenticDocument {

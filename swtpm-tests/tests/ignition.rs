@@ -30,6 +30,8 @@ const SHRINK_STEPS: u32 = 200;
 
 /// Around what is the longest line, and what the parser reads ahead.
 const LINE_LENGTHS: &[usize] = &[1000, 2040, 2045, 2046, 2047, 2048, 2049, 3000, 4090, 4096, 5000];
+/// From here on a line of a unit file is too long.
+const LINE_LIMIT_BYTES: usize = 2048;
 /// What unit files are made of.
 #[rustfmt::skip]
 const UNIT_PIECES: &[&str] = &[
@@ -88,6 +90,10 @@ fn unit_files_are_ignitions() {
         let config = json!({"ignition": {"version": "3.3.0"}, "systemd": {"units": [{"name": "a.service", "contents": contents}]}});
         let ours = Config::parse(text(&config).as_bytes());
         let theirs = accepts(images, folder.path(), text(&config).as_bytes());
+        // Ignition misses a line that is too long where its buffer happens to end; we refuse every one.
+        if ours.is_err() && contents.split(['\r', '\n']).any(|line| line.len() >= LINE_LIMIT_BYTES) {
+            return Ok(());
+        }
         prop_assert_eq!(ours.is_ok(), theirs, "{:?}", ours.err());
         Ok(())
     });

@@ -1,9 +1,7 @@
-//! Unit files, exactly as far as Ignition's parser (go-systemd's) refuses them.
+//! Unit files, as far as Ignition's parser (go-systemd's) refuses them.
 
-/// What the parser calls a line that is too long.
-const LINE_MAX_BYTES: usize = 2048;
-/// How much it reads ahead: the length of a line is looked at only as far as it was read.
-const READ_AHEAD_BYTES: usize = 4096;
+/// The parser's `SYSTEMD_LINE_MAX`.
+const LINE_LIMIT_BYTES: usize = 2048;
 
 /// A unit file that Ignition cannot parse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -22,154 +20,98 @@ pub(super) enum NotAUnitFile {
     LineTooLong,
 }
 
+/// The parser misses a line that is too long if that begins late in what it has read ahead. Whether it does hangs on what stands before the line, so
+/// every one is refused.
 pub(super) fn check(contents: &str) -> Result<(), NotAUnitFile> {
-    let mut reader = Reader {
-        text: contents,
-        position: 0,
-        read: 0,
-        line_end: 0,
-    };
-    let mut step = Some(Step::BeforeSections);
-    while let Some(current) = step {
-        reader.check_line()?;
-        step = reader.step(current)?;
+    if contents.split(['\r', '\n']).any(|line| line.len() >= LINE_LIMIT_BYTES) {
+        return Err(NotAUnitFile::LineTooLong);
+    }
+    let mut rest = Rest(contents);
+    while let Some(letter) = rest.next() {
+        match letter {
+            '[' => return sections(rest),
+            '#' | ';' => rest.comment(),
+            _ => {}
+        }
     }
     Ok(())
 }
 
-/// What comes next. The parser looks at the length of the line before each.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Anything, until the first section.
-    BeforeSections,
-    /// The rest of a comment, and the lines it continues on; then back.
-    Comment {
-        in_section: bool,
-    },
-    SectionName,
-    AfterSectionName,
-    InSection,
-    OptionName,
-    OptionValue,
+/// From the first section's name on.
+fn sections(mut rest: Rest<'_>) -> Result<(), NotAUnitFile> {
+    rest.section_name()?;
+    while let Some(letter) = rest.next() {
+        match letter {
+            '[' => rest.section_name()?,
+            '#' | ';' => rest.comment(),
+            space if space.is_whitespace() => {}
+            '=' => rest.option_value(),
+            _ => rest.option()?,
+        }
+    }
+    Ok(())
 }
 
-/// The text with the parser's buffer around it: `read` is how far the buffer is filled.
-struct Reader<'a> {
-    text: &'a str,
-    position: usize,
-    read: usize,
-    /// The first line end at or after the position, as far as it was looked for.
-    line_end: usize,
-}
+/// What was not read yet.
+struct Rest<'a>(&'a str);
 
-impl<'a> Reader<'a> {
-    fn step(&mut self, step: Step) -> Result<Option<Step>, NotAUnitFile> {
-        Ok(Some(match step {
-            Step::BeforeSections => match self.next() {
-                None => return Ok(None),
-                Some('[') => Step::SectionName,
-                Some('#' | ';') => Step::Comment { in_section: false },
-                Some(_) => step,
-            },
-            Step::Comment { in_section } => {
-                let continues = |line: &str| line.strip_suffix(' ').unwrap_or(line).ends_with('\\');
-                while continues(self.rest_of_line()) {}
-                if in_section { Step::InSection } else { Step::BeforeSections }
-            }
-            Step::SectionName => {
-                if !self.through(']').ends_with(']') {
-                    return Err(NotAUnitFile::Section);
-                }
-                Step::AfterSectionName
-            }
-            Step::AfterSectionName => {
-                if !self.rest_of_line().trim().is_empty() {
-                    return Err(NotAUnitFile::AfterSection);
-                }
-                Step::InSection
-            }
-            Step::InSection => match self.peek() {
-                None => return Ok(None),
-                Some(first) => {
-                    let next = match first {
-                        '[' => Step::SectionName,
-                        '#' | ';' => Step::Comment { in_section: true },
-                        space if space.is_whitespace() => Step::InSection,
-                        _ => return Ok(Some(Step::OptionName)),
-                    };
-                    self.next();
-                    next
-                }
-            },
-            Step::OptionName => loop {
-                match self.next() {
-                    None | Some('\n' | '\r') => return Err(NotAUnitFile::Option),
-                    Some('=') => break Step::OptionValue,
-                    Some(_) => {}
-                }
-            },
-            Step::OptionValue => {
-                let line = self.rest_of_line();
-                if line.ends_with('\\') { Step::OptionValue } else { Step::InSection }
-            }
-        }))
+impl<'a> Rest<'a> {
+    fn next(&mut self) -> Option<char> {
+        let mut letters = self.0.chars();
+        let next = letters.next();
+        self.0 = letters.as_str();
+        next
     }
 
-    fn check_line(&mut self) -> Result<(), NotAUnitFile> {
-        if self.read.saturating_sub(self.position) < LINE_MAX_BYTES {
-            return Ok(());
+    /// Up to a character, or to the end; and whether the character was there.
+    fn through(&mut self, end: char) -> (&'a str, bool) {
+        let (taken, found) = match self.0.split_once(end) {
+            Some((taken, rest)) => {
+                self.0 = rest;
+                (taken, true)
+            }
+            None => (std::mem::take(&mut self.0), false),
+        };
+        (taken, found)
+    }
+
+    fn line(&mut self) -> &'a str {
+        self.through('\n').0
+    }
+
+    /// The rest of a comment, and the lines that it continues on.
+    fn comment(&mut self) {
+        loop {
+            let line = self.line();
+            if !line.strip_suffix(' ').unwrap_or(line).ends_with('\\') {
+                break;
+            }
         }
-        if self.line_end < self.position {
-            let rest = self.rest();
-            self.line_end = self.position.saturating_add(rest.find(['\r', '\n']).unwrap_or(rest.len()));
+    }
+
+    fn section_name(&mut self) -> Result<(), NotAUnitFile> {
+        if !self.through(']').1 {
+            return Err(NotAUnitFile::Section);
         }
-        if self.line_end.saturating_sub(self.position) >= LINE_MAX_BYTES {
-            return Err(NotAUnitFile::LineTooLong);
+        if !self.line().trim().is_empty() {
+            return Err(NotAUnitFile::AfterSection);
         }
         Ok(())
     }
 
-    fn rest(&self) -> &'a str {
-        self.text.get(self.position..).unwrap_or_default()
-    }
-
-    fn fill(&mut self) {
-        self.read = self.position.saturating_add(READ_AHEAD_BYTES).min(self.text.len());
-    }
-
-    fn peek(&mut self) -> Option<char> {
-        let next = self.rest().chars().next()?;
-        if self.position.saturating_add(next.len_utf8()) > self.read {
-            self.fill();
+    /// After the first letter of an option's name.
+    fn option(&mut self) -> Result<(), NotAUnitFile> {
+        let (name, value) = self.0.split_once('=').ok_or(NotAUnitFile::Option)?;
+        if name.contains(['\n', '\r']) {
+            return Err(NotAUnitFile::Option);
         }
-        Some(next)
+        self.0 = value;
+        self.option_value();
+        Ok(())
     }
 
-    fn next(&mut self) -> Option<char> {
-        let next = self.peek()?;
-        self.position = self.position.saturating_add(next.len_utf8());
-        Some(next)
-    }
-
-    /// Up to and with a character, or to the end.
-    fn through(&mut self, end: char) -> &'a str {
-        let rest = self.rest();
-        let length = rest.find(end).map_or(rest.len(), |at| at.saturating_add(end.len_utf8()));
-        let after = self.position.saturating_add(length);
-        // The buffer is filled until the character is in it; what was looked through in vain is dropped once the buffer is full.
-        while self.read < after {
-            if self.read.saturating_sub(self.position) >= READ_AHEAD_BYTES {
-                self.position = self.read;
-            }
-            self.fill();
-        }
-        self.position = after;
-        rest.get(..length).unwrap_or_default()
-    }
-
-    fn rest_of_line(&mut self) -> &'a str {
-        let line = self.through('\n');
-        line.strip_suffix('\n').unwrap_or(line)
+    fn option_value(&mut self) {
+        while self.line().ends_with('\\') {}
     }
 }
 
@@ -224,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_measured_as_far_as_they_were_read() {
+    fn lines_have_a_limit() {
         let with = |before: usize, length: usize| format!("[Unit]\n{}A={}\n", "\n".repeat(before), "b".repeat(length));
         check_it(&with(0, 2045), Ok(()));
         check_it(&with(0, 2046), Err(NotAUnitFile::LineTooLong));
         check_it(&with(0, 100_000), Err(NotAUnitFile::LineTooLong));
-        // It begins so late in what was read that the parser does not see its length.
-        check_it(&with(3000, 2048), Ok(()));
+        check_it(&with(3000, 2046), Err(NotAUnitFile::LineTooLong));
+        check_it(&"x".repeat(2048), Err(NotAUnitFile::LineTooLong));
     }
 }

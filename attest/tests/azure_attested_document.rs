@@ -334,7 +334,6 @@ fn clouds_are_those_configured() {
         (AzureCloud::Public, "metadata.azure.com"),
         (AzureCloud::UsGovernment, "metadata.azure.us"),
         (AzureCloud::China, "metadata.azure.cn"),
-        (AzureCloud::Germany, "metadata.microsoftazure.de"),
     ];
     for (cloud, domain) in clouds {
         assert_eq!(cloud.domain(), domain);
@@ -467,10 +466,10 @@ fn rules_are_read_strictly() {
     assert!(read(json!({ "subscriptions": [], "vmIds": [] })).is_err());
     let all = json!({ "subscriptions": ["x"], "vm_ids": ["x"], "skus": [""], "locations": ["eastus"], "max_age_seconds": 60 });
     assert_eq!(serde_json::to_value(read(all.clone()).unwrap()).unwrap(), all);
-    let clouds: Vec<AzureCloud> = serde_json::from_value(json!(["public", "us-government", "china", "germany"])).unwrap();
+    let clouds: Vec<AzureCloud> = serde_json::from_value(json!(["public", "us-government", "china"])).unwrap();
     assert_eq!(
         clouds.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["public", "us-government", "china", "germany"]
+        ["public", "us-government", "china"]
     );
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::azure::attested_document::AzureCloud;
 use attest::protocol::{ChallengeRequest, Evidence, GATEWAY_UNREACHABLE, HELD_TOO_LONG, HexDigest, TICKET_UNDELIVERABLE};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::digests::Digests;
 use super::reason::Use;
@@ -389,7 +389,7 @@ pub struct CloudBasis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nitro_roots: Vec<String>,
     /// Whose attested documents are taken.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "clouds_of_today")]
     pub azure_clouds: Vec<AzureCloud>,
     /// The CAs of attested documents, configured and fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -404,6 +404,28 @@ pub struct CloudBasis {
     /// cloud says of the instance, is the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimant_sha256: Option<HexDigest>,
+}
+
+/// Records of older releases may name Azure Germany. It closed before there was a gateway, so no document of it was ever taken.
+fn clouds_of_today<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AzureCloud>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Named {
+        OfToday(AzureCloud),
+        Closed(Closed),
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Closed {
+        Germany,
+    }
+    let named = Vec::<Named>::deserialize(deserializer)?.into_iter();
+    Ok(named
+        .filter_map(|named| match named {
+            Named::OfToday(cloud) => Some(cloud),
+            Named::Closed(Closed::Germany) => None,
+        })
+        .collect())
 }
 
 impl CloudBasis {
@@ -441,6 +463,20 @@ pub struct RecordedAnswer {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_that_names_a_closed_cloud_is_read() {
+        let read = |clouds: serde_json::Value| {
+            let basis: Result<CloudBasis, _> = serde_json::from_value(serde_json::json!({"azure_clouds": clouds}));
+            basis.map(|basis| basis.azure_clouds).map_err(drop)
+        };
+        assert_eq!(
+            read(serde_json::json!(["public", "germany", "china"])),
+            Ok(vec![AzureCloud::Public, AzureCloud::China])
+        );
+        assert_eq!(read(serde_json::json!(["germany"])), Ok(Vec::new()));
+        assert_eq!(read(serde_json::json!(["public", "mars"])), Err(()));
+    }
 
     #[test]
     fn what_a_node_says_is_a_code_that_there_is_and_perhaps_an_id() {

@@ -12,8 +12,6 @@ pub enum AzureCloud {
     UsGovernment,
     /// Azure operated by 21Vianet in China.
     China,
-    /// Azure Germany. Closed in 2021; Microsoft still documents its name.
-    Germany,
 }
 
 impl AzureCloud {
@@ -24,7 +22,6 @@ impl AzureCloud {
             Self::Public => "metadata.azure.com",
             Self::UsGovernment => "metadata.azure.us",
             Self::China => "metadata.azure.cn",
-            Self::Germany => "metadata.microsoftazure.de",
         }
     }
 
@@ -45,7 +42,6 @@ impl fmt::Display for AzureCloud {
             Self::Public => "public",
             Self::UsGovernment => "us-government",
             Self::China => "china",
-            Self::Germany => "germany",
         })
     }
 }

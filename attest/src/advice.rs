@@ -13,8 +13,8 @@ pub struct Advice {
 
 /// A table of codes: a constant for each, and `ADVICE` with all of them, which the comment before the first describes.
 macro_rules! advice {
-    ($(#[$about:meta])* $($name:ident = $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
+    ($(#[$about:meta])* $($vis:vis $name:ident = $code:literal, $title:literal, $next:literal;)*) => {
+        $(#[doc = $title] $vis const $name: Advice = Advice { code: $code, title: $title, next_step: $next };)*
         $(#[$about])*
         pub const ADVICE: &[Advice] = &[$($name),*];
     };

@@ -144,6 +144,7 @@ impl Challenge {
         endorsements: &Endorsements,
         policy: &AppraisalPolicy,
         gateway: &str,
+        drawn: &Drawn,
         now: UnixTime,
         lifetime: Duration,
     ) -> Result<Issued, Reject> {
@@ -153,7 +154,6 @@ impl Challenge {
         if claimant.is_none() && policy.first_use_binds(kinds.kinds()) {
             return Err(Reject::ClaimantMissing);
         }
-        let random = Random(SystemRandom::new());
         let (mut subject, mut task) = (Subject::default(), Task::default());
         if kinds.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
             subject.claimant_sha256 = claimant.cloned();
@@ -161,8 +161,7 @@ impl Challenge {
         if let (Some(ek), Some(attester)) = (ek, &request.attester.tpm) {
             let ak = AkPublic::parse(attester.ak_public.as_ref())?;
             let selection = policy.selection().ok_or(Reject::NothingToHoldAgainst { kind: Kind::Tpm })?;
-            let secret: Zeroizing<[u8; SECRET_BYTES]> = random.bytes()?;
-            let (asked, credential) = task::ask(&ek, &ak, attester, selection, &secret).map_err(|_| Reject::Request {
+            let (asked, credential) = task::ask(&ek, &ak, attester, selection, &drawn.secret).map_err(|_| Reject::Request {
                 field: "ek_public",
                 problem: "the key cannot be encrypted to",
             })?;
@@ -192,16 +191,14 @@ impl Challenge {
                 Kind::Token => (subject.token, task.token) = (Some(Nothing {}), Some(Nothing {})),
             }
         }
-        let nonce: Zeroizing<[u8; NONCE_BYTES]> = random.bytes()?;
-        let id: Zeroizing<[u8; 32]> = random.bytes()?;
         let challenge = Self {
-            id: HexDigest::from(*id),
+            id: HexDigest::from(drawn.id),
             issued: now.as_secs(),
             expires: now.as_secs().saturating_add(lifetime.as_secs()),
             purpose: PURPOSE_CONFIG.to_owned(),
             pool: request.pool.clone(),
             name: request.name.clone(),
-            nonce: Blob(nonce.to_vec()),
+            nonce: Blob(drawn.nonce.to_vec()),
             subject,
         };
         Ok(Issued { challenge, task })
@@ -217,16 +214,28 @@ impl Challenge {
     }
 }
 
-struct Random(SystemRandom);
+/// What is drawn for one challenge.
+pub struct Drawn {
+    id: [u8; 32],
+    nonce: Zeroizing<[u8; NONCE_BYTES]>,
+    /// What only the TPM may be able to find, if one is asked.
+    secret: Zeroizing<[u8; SECRET_BYTES]>,
+}
 
-impl Random {
-    fn bytes<const N: usize>(&self) -> Result<Zeroizing<[u8; N]>, Reject> {
-        let mut out = Zeroizing::new([0; N]);
-        self.0.fill(&mut *out).map_err(|_| Reject::Request {
-            field: "challenge",
-            problem: "the system's random generator failed",
-        })?;
-        Ok(out)
+impl Drawn {
+    /// `None` if the system's random generator fails.
+    #[must_use]
+    pub fn draw() -> Option<Self> {
+        let random = SystemRandom::new();
+        let mut drawn = Self {
+            id: [0; 32],
+            nonce: Zeroizing::new([0; NONCE_BYTES]),
+            secret: Zeroizing::new([0; SECRET_BYTES]),
+        };
+        random.fill(&mut drawn.id).ok()?;
+        random.fill(&mut *drawn.nonce).ok()?;
+        random.fill(&mut *drawn.secret).ok()?;
+        Some(drawn)
     }
 }
 

@@ -120,10 +120,10 @@ pub enum Reject {
 
 advice! {
     /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
-    MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
-    CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
+    pub MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
+    pub CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
     EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";
-    EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
+    pub EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
     EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
     IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
     NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is none of those that may join the pool", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";

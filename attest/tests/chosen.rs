@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::support::maker::Maker;
 use crate::support::{Case, NOW, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
+use attest::challenge::Drawn;
 use attest::protocol::{Attester, Blob, ChallengeRequest, HexDigest, IdentityDocumentAttester, Nothing};
 use attest::{AppraisalPolicy, Challenge, EkRoots, Endorsements, Issued, Reject};
 
@@ -34,7 +35,15 @@ fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPoli
         name: None,
         attester,
     };
-    Challenge::issue(&request, endorsements, policy, "gateway.test", at(NOW), Duration::from_secs(60))
+    Challenge::issue(
+        &request,
+        endorsements,
+        policy,
+        "gateway.test",
+        &Drawn::draw().unwrap(),
+        at(NOW),
+        Duration::from_secs(60),
+    )
 }
 
 /// An older node says beside its document, and in no other place, who it is.

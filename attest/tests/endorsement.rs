@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::maker::Maker;
 use crate::support::{Case, NOW, SoftKey, accepting, at};
+use attest::challenge::Drawn;
 use attest::protocol::{Attester, ChallengeRequest};
 use attest::tpm::ak::AkPublic;
 use attest::tpm::vtpm::VtpmRoots;
@@ -18,7 +19,15 @@ fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, R
         attester: Attester::from(case.attester()),
     };
     let policy = accepting(&case.selection);
-    let issued = Challenge::issue(&request, endorsements, &policy, "gateway.test", at(NOW), Duration::from_secs(60));
+    let issued = Challenge::issue(
+        &request,
+        endorsements,
+        &policy,
+        "gateway.test",
+        &Drawn::draw().unwrap(),
+        at(NOW),
+        Duration::from_secs(60),
+    );
     let (challenge, evidence) = (case.challenge(), case.evidence());
     let submission = Submission::new(&challenge, &evidence, &case.server_keys);
     [issued.map(|_| None), attest::verify(&submission, endorsements, at(NOW)).map(Some)]

@@ -224,6 +224,7 @@ fn attack_06_weak_hashes_and_empty_nonces() {
             &case.endorsements(),
             &support::accepting(&case.selection),
             "gateway.test",
+            &attest::challenge::Drawn::draw().unwrap(),
             support::at(NOW),
             std::time::Duration::from_secs(60),
         )
@@ -608,9 +609,18 @@ fn as_many_intermediates_come_along_as_the_limit_says() {
         };
         let policy = support::accepting(&case.selection);
         let lifetime = std::time::Duration::from_secs(60);
-        attest::Challenge::issue(&request, &case.endorsements(), &policy, "gateway.test", support::at(NOW), lifetime)
-            .map(|_| ())
-            .map_err(|reject| reject.code())
+        let drawn = attest::challenge::Drawn::draw().unwrap();
+        attest::Challenge::issue(
+            &request,
+            &case.endorsements(),
+            &policy,
+            "gateway.test",
+            &drawn,
+            support::at(NOW),
+            lifetime,
+        )
+        .map(|_| ())
+        .map_err(|reject| reject.code())
     };
     assert_eq!(with(INTERMEDIATES_LIMIT), Ok(()));
     assert_eq!(with(INTERMEDIATES_LIMIT + 1), Err("malformed-request"));

@@ -173,7 +173,7 @@ pub enum TpmEvidenceError {
 
 advice! {
     /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
-    TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
+    pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
     EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK; if it did, clear the TPM in the firmware setup.";
     EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";

@@ -24,6 +24,6 @@ pub mod vtpm;
 pub mod wire;
 
 pub use claims::{EndorsedBy, EventLogClaims, EventLogProblem, TpmClaims};
-pub use error::{ADVICE, TpmEvidenceError};
+pub use error::{ADVICE, TPM_MALFORMED, TpmEvidenceError};
 pub use kind::Tpm;
 pub use messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};

@@ -4,12 +4,13 @@ use super::ak::AkPublic;
 use super::error::TpmEvidenceError;
 use super::pcr::{PcrSelection, PcrValues, Signed};
 use super::wire::{ClockInfo, Quoted};
+use crate::nonce::SpkiSha256;
 
 /// What a quote has to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The extraData, one for each key that the server may have shown ([`crate::nonce::qualifying_data`]).
-    pub extra_data: &'a [[u8; 32]],
+    /// The extraData for each key that the server may have shown ([`crate::nonce::qualifying_data`]).
+    pub extra_data: &'a [(SpkiSha256, [u8; 32])],
     /// The PCRs.
     pub selection: &'a PcrSelection,
     /// Their values.
@@ -23,8 +24,8 @@ pub struct Quote {
     pub clock: ClockInfo,
     /// The TPM's firmware version.
     pub firmware_version: u64,
-    /// Which of [`Expected::extra_data`] was signed.
-    pub key_used: usize,
+    /// The key that the server has shown, by what was signed.
+    pub server_key: SpkiSha256,
 }
 
 /// Verifies a TPMS_ATTEST: first its signature, then what the signed bytes say.
@@ -38,10 +39,10 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
         error,
     })?;
 
-    let key_used = expected
+    let (server_key, _) = expected
         .extra_data
         .iter()
-        .position(|data| quoted.extra_data == data)
+        .find(|(_, data)| quoted.extra_data == data)
         .ok_or_else(|| TpmEvidenceError::ExtraData {
             found: data_encoding::HEXLOWER.encode(&quoted.extra_data),
             keys: expected.extra_data.len(),
@@ -64,6 +65,6 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
     Ok(Quote {
         clock: quoted.clock,
         firmware_version: quoted.firmware_version,
-        key_used,
+        server_key: *server_key,
     })
 }

@@ -43,22 +43,14 @@ pub(crate) fn verify(
     let ak = AkPublic::parse(subject.attester.ak_public.as_ref())?;
 
     // The TPM signed these PCRs for this challenge and for a key of this server.
-    let extra_data: Vec<[u8; 32]> = binding
-        .server_keys
-        .iter()
-        .map(|key| qualifying_data(binding.nonce, binding.purpose, binding.pool, key))
-        .collect();
+    let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));
+    let extra_data: Vec<_> = binding.server_keys.iter().map(bound).collect();
     let expected = Expected {
         extra_data: &extra_data,
         selection: &subject.selection,
         pcrs,
     };
     let quote = quote::verify(&ak, evidence.quoted.as_ref(), evidence.signature.as_ref(), &expected)?;
-    let server_key = binding
-        .server_keys
-        .get(quote.key_used)
-        .copied()
-        .ok_or(TpmEvidenceError::Signature)?;
 
     // Somebody trusted vouches for the EK, still: the endorsements may have changed since the challenge.
     let endorsed = endorsements.endorse(&subject.attester, now)?;
@@ -77,7 +69,7 @@ pub(crate) fn verify(
         firmware_version: quote.firmware_version,
         event_log,
     };
-    Ok((claims, server_key))
+    Ok((claims, quote.server_key))
 }
 
 /// Replays the log against the PCRs, which at this point are the quoted ones. What is wrong with it is for the pool's rules to weigh, after the

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest::challenge::Drawn;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Attester, Blob, Evidence, HexDigest, TpmAttester, TpmEvidence};
 use attest::tpm::ak::{AkPublic, Hierarchy};
@@ -304,6 +305,7 @@ impl Case {
             &self.endorsements(),
             &accepting(&self.selection),
             "gateway.test",
+            &Drawn::draw().unwrap(),
             at(self.now),
             Duration::from_secs(120),
         )

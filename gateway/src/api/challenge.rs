@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest::challenge::NAME_LIMIT_BYTES;
+use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, Reject, UnixTime};
 use axum::Extension;
@@ -93,7 +93,11 @@ async fn issue(
     let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
     let lifetime = gateway.settings.challenge_lifetime;
     let gateway_name = gateway.clouds.gateway_name();
-    let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, now, lifetime);
+    let Some(drawn) = Drawn::draw() else {
+        tracing::error!("cannot make a challenge: the system's random generator failed");
+        return Err(Refusal::unavailable());
+    };
+    let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
     let issued = gateway.admission.verification.run(source, issue).await??;
     let challenge = challenges::seal(&gateway.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {

@@ -2,7 +2,8 @@
 
 use attest::advice::Advice;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
-use attest::reject::ADVICE;
+use attest::reject::{CHALLENGE_EXPIRED, EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
+use attest::tpm::TPM_MALFORMED;
 use attest::{Reject, TpmEvidenceError};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -19,13 +20,24 @@ use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::InstanceError;
 use crate::machines::revocations::RevocationError;
 
+/// What a refusal says, and what it comes from.
+#[derive(Debug, Clone, Copy)]
+struct Code {
+    status: StatusCode,
+    by: DecidedBy,
+    advice: Advice,
+}
+
 macro_rules! codes {
     ($($name:ident = $status:ident, $by:ident, $code:literal, $title:literal, $next:literal;)*) => {
-        $(const $name: (StatusCode, Advice) = (StatusCode::$status, Advice { code: $code, title: $title, next_step: $next });)*
+        $(const $name: Code = Code {
+            status: StatusCode::$status,
+            by: DecidedBy::$by,
+            advice: Advice { code: $code, title: $title, next_step: $next },
+        };)*
         /// Codes that are the gateway's own; [`attest::reject::ADVICE`] has the others.
-        pub const CODES: &[Advice] = &[$($name.1),*];
-        /// What a refusal with each of them comes from.
-        const DECIDED_BY: &[(&str, DecidedBy)] = &[$(($code, DecidedBy::$by)),*];
+        pub const CODES: &[Advice] = &[$($name.advice),*];
+        const OWN: &[Code] = &[$($name),*];
     };
 }
 
@@ -71,7 +83,7 @@ const REASON_LIMIT_CHARACTERS: usize = 4096;
 
 /// Codes of the library's that are about requests in which nothing was looked at that could be held against anything. Its others are about
 /// evidence.
-const BY_REQUEST: [&str; 2] = ["challenge-expired", "malformed-request"];
+const BY_REQUEST: [Advice; 2] = [CHALLENGE_EXPIRED, MALFORMED_REQUEST];
 
 /// Whether a refusal can have this code.
 #[must_use]
@@ -79,12 +91,12 @@ pub fn is_code(code: &str) -> bool {
     CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
 }
 
-/// What a refusal with this code comes from; also for records of before they said it.
+/// What a recorded refusal with this code came from: records of before do not say it.
 #[must_use]
 pub fn decided_by(code: &str) -> DecidedBy {
-    match DECIDED_BY.iter().find(|(own, _)| *own == code) {
-        Some((_, by)) => *by,
-        None if BY_REQUEST.contains(&code) => DecidedBy::Request,
+    match OWN.iter().find(|own| own.advice.code == code) {
+        Some(own) => own.by,
+        None if BY_REQUEST.iter().any(|advice| advice.code == code) => DecidedBy::Request,
         None => DecidedBy::Evidence,
     }
 }
@@ -92,8 +104,7 @@ pub fn decided_by(code: &str) -> DecidedBy {
 /// A refusal: what the node is told, and the reason that the log and the record get.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    status: StatusCode,
-    advice: Advice,
+    code: Code,
     /// What the node is told.
     told: String,
     /// What the log and the record say: all that is known.
@@ -104,16 +115,15 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal whose whole reason the node may know.
-    fn new(code: (StatusCode, Advice), reason: impl ToString) -> Self {
+    fn new(code: Code, reason: impl ToString) -> Self {
         let reason = reason.to_string();
         Self::guarded(code, reason.clone(), reason)
     }
 
     /// A refusal whose reason is more than the node may know.
-    fn guarded((status, advice): (StatusCode, Advice), told: impl Into<String>, detail: impl ToString) -> Self {
+    fn guarded(code: Code, told: impl Into<String>, detail: impl ToString) -> Self {
         Self {
-            status,
-            advice,
+            code,
             told: told.into(),
             detail: detail.to_string(),
             command: None,
@@ -131,7 +141,7 @@ impl Refusal {
     /// The stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
-        self.advice.code
+        self.code.advice.code
     }
 
     /// What the node is told.
@@ -149,7 +159,7 @@ impl Refusal {
     /// What to do about it.
     #[must_use]
     pub fn next_step(&self) -> &str {
-        self.command.as_deref().unwrap_or(self.advice.next_step)
+        self.command.as_deref().unwrap_or(self.code.advice.next_step)
     }
 
     /// Both, for the record. Some details are as long as what the node sent.
@@ -164,14 +174,14 @@ impl Refusal {
 
     /// What the refusal came from: what `audit` can expect of the evidence.
     #[must_use]
-    pub fn decided_by(&self) -> DecidedBy {
-        decided_by(self.advice.code)
+    pub const fn decided_by(&self) -> DecidedBy {
+        self.code.by
     }
 
     /// Whether this is the gateway's own trouble, and no verdict on the node.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        self.status == StatusCode::SERVICE_UNAVAILABLE
+        self.code.status == StatusCode::SERVICE_UNAVAILABLE
     }
 
     /// 503: the cause is the gateway's own and stays in its log.
@@ -205,12 +215,12 @@ impl Refusal {
     }
 
     pub(super) fn malformed(problem: impl ToString) -> Self {
-        let malformed = ADVICE
-            .iter()
-            .find(|advice| advice.code == "malformed-request")
-            .copied()
-            .unwrap_or(UNAVAILABLE.1);
-        Self::new((StatusCode::BAD_REQUEST, malformed), problem)
+        let code = Code {
+            status: StatusCode::BAD_REQUEST,
+            by: DecidedBy::Request,
+            advice: MALFORMED_REQUEST,
+        };
+        Self::new(code, problem)
     }
 
     pub(super) fn attested_not_accepted(pool: &str) -> Self {
@@ -262,9 +272,17 @@ impl From<TooBusy> for Refusal {
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
         let advice = reject.advice();
-        let status = match advice.code {
-            "malformed-request" | "tpm-malformed" | "evidence-incomplete" => StatusCode::BAD_REQUEST,
-            _ => StatusCode::FORBIDDEN,
+        let code = Code {
+            status: match advice {
+                MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => StatusCode::BAD_REQUEST,
+                _ => StatusCode::FORBIDDEN,
+            },
+            by: if BY_REQUEST.contains(&advice) {
+                DecidedBy::Request
+            } else {
+                DecidedBy::Evidence
+            },
+            advice,
         };
         let command = match &reject {
             Reject::Tpm(TpmEvidenceError::EkNotEndorsed { ek_digest, .. } | TpmEvidenceError::EkUnknown { ek_digest }) => Some(format!(
@@ -272,7 +290,7 @@ impl From<Reject> for Refusal {
             )),
             _ => None,
         };
-        let refusal = Self::guarded((status, advice), reject.told(), reject.detail());
+        let refusal = Self::guarded(code, reject.told(), reject.detail());
         match command {
             Some(command) => refusal.with_command(command),
             None => refusal,
@@ -417,7 +435,11 @@ impl Refusal {
     /// The answer, which says by which record of the attestation log it was refused, if there is one.
     pub(super) fn recorded_as(self, decision: Option<String>) -> Response {
         let next_step = self.next_step().to_owned();
-        let Self { status, advice, told, .. } = self;
+        let Self {
+            code: Code { status, advice, .. },
+            told,
+            ..
+        } = self;
         let problem = Problem {
             kind: format!("urn:attestation-gateway:problem:{}", advice.code),
             title: advice.title.to_owned(),

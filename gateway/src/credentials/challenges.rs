@@ -11,7 +11,7 @@ use crate::store::{Kind, Spend, Spendable, Store, StoreError};
 /// # Errors
 /// [`SealError`].
 pub fn seal(seal: &Seal, challenge: &Challenge) -> Result<String, SealError> {
-    let content = serde_json::to_vec(challenge).map_err(|_| SealError::Random)?;
+    let content = serde_json::to_vec(challenge)?;
     seal.seal(Sealed::Challenge, &content)
 }
 

@@ -100,6 +100,12 @@ pub enum SealError {
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,
+    /// A key or a text that AES-256-GCM does not take.
+    #[error("AES-256-GCM took no key, or nothing to seal")]
+    Cipher,
+    /// What cannot be written.
+    #[error("what is to be sealed cannot be written: {0}")]
+    Content(#[from] serde_json::Error),
 }
 
 /// What was presented was not sealed by this key, or as something else, or was changed.
@@ -160,15 +166,15 @@ impl Seal {
     /// Seals `content` as `kind`: the key's id, a dot, base64url without padding.
     ///
     /// # Errors
-    /// [`SealError::Random`].
+    /// [`SealError`].
     pub fn seal(&self, kind: Sealed, content: &[u8]) -> Result<String, SealError> {
         let keys = self.keys();
-        let key = keys.0.first().ok_or(SealError::Random)?;
+        let key = keys.0.first().ok_or_else(|| SealError::NoKey(self.file.clone()))?;
         let mut sealed = content.to_vec();
         let nonce = key
             .key
             .seal_in_place_append_tag(Aad::from(kind.domain()), &mut sealed)
-            .map_err(|_| SealError::Random)?;
+            .map_err(|_| SealError::Cipher)?;
         let mut out = nonce.as_ref().to_vec();
         out.append(&mut sealed);
         Ok(format!("{}.{}", key.id, BASE64URL_NOPAD.encode(&out)))
@@ -287,7 +293,7 @@ impl Key {
             .and_then(|()| random.fill(&mut *key))
             .map_err(|_| SealError::Random)?;
         let hex = Zeroizing::new(HEXLOWER.encode(&*key));
-        Self::of(&HEXLOWER.encode(&id), made, &hex).ok_or(SealError::Random)
+        Self::of(&HEXLOWER.encode(&id), made, &hex).ok_or(SealError::Cipher)
     }
 
     fn of(id: &str, made: u64, hex: &str) -> Option<Self> {

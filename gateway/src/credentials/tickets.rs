@@ -112,7 +112,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         late: settings.late.as_secs(),
         uses: settings.uses,
     };
-    let bytes = serde_json::to_vec(&content).map_err(|_| SealError::Random)?;
+    let bytes = serde_json::to_vec(&content)?;
     Ok(Issued {
         text: format!("{PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
         expires: content.expires,

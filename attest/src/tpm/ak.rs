@@ -135,6 +135,12 @@ impl AkPublic {
         })
     }
 
+    /// Whether it is the RSA key of this modulus and public exponent, big-endian.
+    #[must_use]
+    pub fn is_rsa_key(&self, modulus: &[u8], exponent: &[u8]) -> bool {
+        matches!(&self.key, KeyParameters::Rsa { modulus: own, .. } if own == modulus) && exponent == EXPONENT
+    }
+
     /// The AK's Name, recomputed.
     #[must_use]
     pub const fn name(&self) -> &Name {

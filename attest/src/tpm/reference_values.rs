@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::claims::TpmClaims;
+use super::claims::{EventLogClaims, TpmClaims};
 use super::error::TpmEvidenceError;
 use super::pcr::{PcrSelection, SelectionError};
 use super::wire::HashAlg;
@@ -242,28 +242,38 @@ fn range(key: &str) -> Option<(u8, u8)> {
 impl ReferenceValues {
     /// Compares every quoted PCR with the pool's reference values; only then the event log is looked at.
     pub(crate) fn appraise(&self, tpm: &TpmClaims) -> Result<(), TpmEvidenceError> {
-        if tpm.pcr_bank != self.bank() || !tpm.pcrs.keys().eq(self.pcrs().keys()) {
+        self.appraise_quoted(tpm.pcr_bank, &tpm.pcrs, tpm.event_log.as_ref())
+    }
+
+    /// The same, whoever has vouched for what was quoted.
+    pub(crate) fn appraise_quoted(
+        &self,
+        bank: HashAlg,
+        pcrs: &BTreeMap<u8, HexDigest>,
+        event_log: Option<&EventLogClaims>,
+    ) -> Result<(), TpmEvidenceError> {
+        if bank != self.bank() || !pcrs.keys().eq(self.pcrs().keys()) {
             let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
             return Err(TpmEvidenceError::ReferenceSelection {
-                quoted: list(tpm.pcr_bank, tpm.pcrs.keys().map(u8::to_string).collect()),
+                quoted: list(bank, pcrs.keys().map(u8::to_string).collect()),
                 accepted: Withheld::words(list(self.bank(), self.pcrs().keys().map(u8::to_string).collect())),
             });
         }
-        for ((&index, quoted), accepted) in tpm.pcrs.iter().zip(self.pcrs().values()) {
+        for ((&index, quoted), accepted) in pcrs.iter().zip(self.pcrs().values()) {
             match accepted {
                 Accepted::NotChecked => {}
                 Accepted::AnyOf(digests) if digests.contains(quoted) => {}
                 Accepted::AnyOf(digests) => {
                     return Err(TpmEvidenceError::PcrMismatch {
                         index,
-                        bank: tpm.pcr_bank,
+                        bank,
                         quoted: quoted.to_string(),
                         accepted: Withheld::one_of(digests),
                     });
                 }
             }
         }
-        match (self.event_log(), &tpm.event_log) {
+        match (self.event_log(), event_log) {
             (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),
             (EventLogRule::Required | EventLogRule::Checked, Some(log)) => {
                 log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.refusal()))

@@ -1,5 +1,7 @@
 //! A TPM's evidence, verified step by step; cheap refusals first, and nothing used before it is verified.
 
+use std::collections::BTreeMap;
+
 use rustls_pki_types::UnixTime;
 use subtle::ConstantTimeEq;
 
@@ -9,9 +11,11 @@ use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
 use super::messages::{TpmEvidence, TpmSubject};
-use super::pcr::PcrValues;
-use super::quote::{self, Expected};
+use super::pcr::{PcrSelection, PcrValues};
+use super::quote::{self, Expected, Quote};
+use super::wire::HashAlg;
 use crate::nonce::{SpkiSha256, qualifying_data};
+use crate::values::HexDigest;
 
 /// What a quote has to be bound to.
 #[derive(Debug, Clone, Copy)]
@@ -39,23 +43,22 @@ pub(crate) fn verify(
     if !bool::from(activated) {
         return Err(TpmEvidenceError::CredentialMismatch);
     }
-    let pcrs = PcrValues::presented(&evidence.pcrs, &subject.selection)?;
-    let ak = AkPublic::parse(subject.attester.ak_public.as_ref())?;
-
-    // The TPM signed these PCRs for this challenge and for a key of this server.
-    let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));
-    let extra_data: Vec<_> = binding.server_keys.iter().map(bound).collect();
-    let expected = Expected {
-        extra_data: &extra_data,
-        selection: &subject.selection,
-        pcrs,
+    let answer = Answer {
+        ak_public: subject.attester.ak_public.as_ref(),
+        quoted: evidence.quoted.as_ref(),
+        signature: evidence.signature.as_ref(),
+        pcrs: &evidence.pcrs,
     };
-    let quote = quote::verify(&ak, evidence.quoted.as_ref(), evidence.signature.as_ref(), &expected)?;
+    // The TPM signed these PCRs for this challenge and for a key of this server.
+    let (ak, quote) = quoted(binding, &subject.selection, &answer)?;
 
     // Somebody trusted vouches for the EK, still: the endorsements may have changed since the challenge.
     let endorsed = endorsements.endorse(&subject.attester, now)?;
 
-    let event_log = evidence.event_log.as_ref().map(|log| explain(log.as_ref(), subject, evidence));
+    let event_log = evidence
+        .event_log
+        .as_ref()
+        .map(|log| explain(log.as_ref(), subject.selection.bank(), &evidence.pcrs));
     let claims = TpmClaims {
         ek_digest: endorsed.ek.digest(),
         endorsed_by: endorsed.by,
@@ -72,9 +75,41 @@ pub(crate) fn verify(
     Ok((claims, quote.server_key))
 }
 
+/// What a TPM answers with, whoever vouches for its AK.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer<'a> {
+    /// TPMT_PUBLIC of the AK.
+    pub(crate) ak_public: &'a [u8],
+    /// TPMS_ATTEST.
+    pub(crate) quoted: &'a [u8],
+    /// TPMT_SIGNATURE over it.
+    pub(crate) signature: &'a [u8],
+    /// The PCRs' values.
+    pub(crate) pcrs: &'a BTreeMap<u8, HexDigest>,
+}
+
+/// Verifies that the AK signed these PCRs, for this challenge and for a key of this server. That the AK is in a TPM is for others to say.
+pub(crate) fn quoted(
+    binding: &Binding<'_>,
+    selection: &PcrSelection,
+    answer: &Answer<'_>,
+) -> Result<(AkPublic, Quote), TpmEvidenceError> {
+    let pcrs = PcrValues::presented(answer.pcrs, selection)?;
+    let ak = AkPublic::parse(answer.ak_public)?;
+    let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));
+    let extra_data: Vec<_> = binding.server_keys.iter().map(bound).collect();
+    let expected = Expected {
+        extra_data: &extra_data,
+        selection,
+        pcrs,
+    };
+    let quote = quote::verify(&ak, answer.quoted, answer.signature, &expected)?;
+    Ok((ak, quote))
+}
+
 /// Replays the log against the PCRs, which at this point are the quoted ones. What is wrong with it is for the pool's rules to weigh, after the
 /// PCRs themselves: [`crate::appraise`].
-fn explain(log: &[u8], subject: &TpmSubject, evidence: &TpmEvidence) -> EventLogClaims {
+pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>) -> EventLogClaims {
     let nothing = |events, problem| EventLogClaims {
         events,
         problem: Some(problem),
@@ -84,7 +119,7 @@ fn explain(log: &[u8], subject: &TpmSubject, evidence: &TpmEvidence) -> EventLog
         Ok(parsed) => parsed,
         Err(error) => return nothing(0, EventLogProblem::Malformed(error)),
     };
-    match parsed.check_against(subject.selection.bank(), &evidence.pcrs) {
+    match parsed.check_against(bank, quoted) {
         Err(error) => nothing(parsed.event_count(), EventLogProblem::Mismatch(error)),
         Ok(trusted) => EventLogClaims {
             events: parsed.event_count(),

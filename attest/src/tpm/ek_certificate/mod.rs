@@ -51,6 +51,8 @@ const SIGNATURES_LIMIT: usize = 8;
 const EK_CERTIFICATE_OID: &str = "2.23.133.8.1";
 /// The same, as the content of a DER object identifier.
 const EK_CERTIFICATE_OID_DER: &[u8] = &[0x67, 0x81, 0x05, 0x08, 0x01];
+/// For EKs, where the certificate, or a CA's, says what it is for.
+pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE_OID_DER);
 /// tcg-at-tpmManufacturer, tcg-at-tpmModel, tcg-at-tpmVersion (EK Credential Profile, 3.1.2).
 const TPM_MANUFACTURER_OID: &str = "2.23.133.2.1";
 const TPM_MODEL_OID: &str = "2.23.133.2.2";
@@ -155,7 +157,7 @@ pub fn verify(
     roots: &EkRoots,
     now: UnixTime,
 ) -> Result<VerifiedEkCertificate, EkCertificateError> {
-    let path = verify_path(certificate, intermediates, roots, now)?;
+    let path = verify_path(certificate, intermediates, roots, USAGE, now)?;
     // From here on the bytes are what a trusted CA signed.
     let malformed = |problem: String| EkCertificateError::Malformed { problem };
     let (_, parsed) = X509Certificate::from_der(path.leaf).map_err(|error| malformed(error.to_string()))?;
@@ -182,14 +184,15 @@ pub(crate) struct ValidPath<'a> {
     pub(crate) root_sha256: [u8; 32],
 }
 
-/// Validates the path to a certificate, and what is the same for all EK certificates.
+/// Validates the path to a certificate that is for `usage`, and what is the same for all certificates that a TPM keeps.
 pub(crate) fn verify_path<'a>(
     certificate: &'a [u8],
     intermediates: &[&[u8]],
     roots: &'a EkRoots,
+    usage: KeyUsage,
     now: UnixTime,
 ) -> Result<ValidPath<'a>, EkCertificateError> {
-    verify_path_within(&Budget::new(SIGNATURES_LIMIT), certificate, intermediates, roots, now)
+    verify_path_within(&Budget::new(SIGNATURES_LIMIT), certificate, intermediates, roots, usage, now)
 }
 
 fn verify_path_within<'a>(
@@ -197,6 +200,7 @@ fn verify_path_within<'a>(
     certificate: &'a [u8],
     intermediates: &[&[u8]],
     roots: &'a EkRoots,
+    usage: KeyUsage,
     now: UnixTime,
 ) -> Result<ValidPath<'a>, EkCertificateError> {
     if intermediates.len() > INTERMEDIATES_LIMIT {
@@ -227,7 +231,6 @@ fn verify_path_within<'a>(
     let algorithms = budget.limit(SIGNATURES);
     // webpki knows nothing of an anchor but its name and key; what else the anchor's certificate says is enforced here.
     let anchor_refuses = RefCell::new(None);
-    let usage = KeyUsage::required_if_present(EK_CERTIFICATE_OID_DER);
     let path = end_entity.verify_for_usage(
         &Budgeted::as_algorithms(&algorithms),
         roots.anchors(),
@@ -286,7 +289,7 @@ pub fn unverified_key(certificate: &[u8]) -> Result<EkKey, EkCertificateError> {
 }
 
 /// The certificate without the padding of its NV index: the DER element, and nothing but one byte repeated behind it.
-fn without_padding(bytes: &[u8]) -> Result<&[u8], EkCertificateError> {
+pub(crate) fn without_padding(bytes: &[u8]) -> Result<&[u8], EkCertificateError> {
     if bytes.len() > CERTIFICATE_LIMIT_BYTES {
         return Err(EkCertificateError::TooLarge { bytes: bytes.len() });
     }
@@ -368,7 +371,7 @@ fn extended_key_usage_of(certificate: &[u8]) -> String {
     }
 }
 
-fn name_text(name: &X509Name<'_>) -> String {
+pub(crate) fn name_text(name: &X509Name<'_>) -> String {
     printable(&name.to_string())
 }
 

@@ -174,7 +174,8 @@ impl VerifiedInstance {
 /// # Errors
 /// [`VtpmError`].
 pub fn verify(certificate: &[u8], intermediates: &[&[u8]], roots: &VtpmRoots, now: UnixTime) -> Result<VerifiedInstance, VtpmError> {
-    let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, now).map_err(VtpmError::Certificate)?;
+    let path =
+        ek_certificate::verify_path(certificate, intermediates, &roots.0, ek_certificate::USAGE, now).map_err(VtpmError::Certificate)?;
 
     // From here on the bytes are what Google signed.
     let (_, leaf) = X509Certificate::from_der(path.leaf).map_err(malformed)?;

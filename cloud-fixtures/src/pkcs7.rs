@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest;
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RsaEncoding, RsaKeyPair};
+use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RsaEncoding, RsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, RsaKeySize, SerialNumber, date_time_ymd};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
@@ -69,6 +69,12 @@ impl Key {
         let pair = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
         let raw = RsaKeyPair::from_pkcs8(&pair.serialize_der()).unwrap();
         Self { pair, raw }
+    }
+
+    /// Its modulus, big-endian.
+    #[must_use]
+    pub fn modulus(&self) -> Vec<u8> {
+        self.raw.public_key().modulus().big_endian_without_leading_zero().to_vec()
     }
 
     /// A signature, RSASSA-PKCS1-v1_5, with the hash of this OID; SHA-256 for those that nobody signs with.

@@ -89,11 +89,7 @@ pub(crate) struct Answer<'a> {
 }
 
 /// Verifies that the AK signed these PCRs, for this challenge and for a key of this server. That the AK is in a TPM is for others to say.
-pub(crate) fn quoted(
-    binding: &Binding<'_>,
-    selection: &PcrSelection,
-    answer: &Answer<'_>,
-) -> Result<(AkPublic, Quote), TpmEvidenceError> {
+pub(crate) fn quoted(binding: &Binding<'_>, selection: &PcrSelection, answer: &Answer<'_>) -> Result<(AkPublic, Quote), TpmEvidenceError> {
     let pcrs = PcrValues::presented(answer.pcrs, selection)?;
     let ak = AkPublic::parse(answer.ak_public)?;
     let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));

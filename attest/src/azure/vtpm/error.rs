@@ -1,0 +1,87 @@
+//! Why a vTPM's evidence is refused.
+
+use super::{VM_ID_PCR, VmId};
+use crate::advice::{Advice, advice};
+use crate::azure::attested_document::AttestedDocumentError;
+use crate::tpm::TpmEvidenceError;
+use crate::tpm::ek_certificate::EkCertificateError;
+use crate::withheld::Withheld;
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AzureVtpmError {
+    /// The certificate does not hold.
+    #[error("the certificate of the vTPM's AK is refused: {0}")]
+    Certificate(#[from] EkCertificateError),
+    /// It is not an AK's.
+    #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = super::certificate::AK_CERTIFICATE_OID)]
+    Usage {
+        /// What it is.
+        found: String,
+    },
+    /// Its name is none of a vTPM.
+    #[error("the certificate of the vTPM's AK names {found:?}, which is no vTPM of Azure's (CN=….TrustedVM.Azure.windows.net)")]
+    Name {
+        /// Its subject.
+        found: String,
+    },
+    /// It is about another key.
+    #[error("the certificate is about another key than the AK {ak} that the vTPM presents")]
+    OtherKey {
+        /// The AK's Name, hexadecimal.
+        ak: String,
+    },
+    /// The quote does not prove the vmId.
+    #[error("PCR {VM_ID_PCR} is {quoted}, into which the firmware of the machine {vm_id} has not extended its vmId first")]
+    VmId {
+        /// What the node says.
+        vm_id: VmId,
+        /// What is quoted, hexadecimal, or `not quoted`.
+        quoted: String,
+    },
+    /// A machine that the pool does not accept.
+    #[error(transparent)]
+    Machine(AttestedDocumentError),
+    /// What is the same for every TPM: the AK's attributes, the quote, the PCRs, the event log.
+    #[error(transparent)]
+    Tpm(#[from] TpmEvidenceError),
+}
+
+advice! {
+    /// The codes of an [`AzureVtpmError`], without those that every TPM's evidence can have, and those of attested documents.
+    CERTIFICATE = "azure-vtpm-certificate", "The certificate of the vTPM's AK does not hold", "Compare the gateway's clock and azure-vtpm-roots with the certificate (the gateway's log names it). Azure renews it by itself: boot again if it has expired.";
+    NOT_ENDORSED = "azure-vtpm-not-endorsed", "Nobody the gateway trusts has certified the vTPM's AK", "Add Azure's virtual TPM root, and the intermediate that the gateway's log names, to azure-vtpm-roots: docs/evidence/azure-vtpm.md says where Microsoft publishes them.";
+    OTHER_KEY = "azure-vtpm-other-key", "The certificate is about another key than the vTPM's AK", "Deallocate and start the machine; if it stays, somebody may be presenting another machine's certificate.";
+    VM_ID = "azure-vtpm-vm-id", "The quote does not say that the machine is the one it says to be", "Boot again; if it stays, the firmware measures other things than it did (the gateway's log has the PCR): look for a newer gateway. Otherwise somebody presents another machine's vmId.";
+}
+
+impl AzureVtpmError {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Certificate(error) if error.is_unknown_issuer() => NOT_ENDORSED,
+            Self::Certificate(_) | Self::Usage { .. } | Self::Name { .. } => CERTIFICATE,
+            Self::OtherKey { .. } => OTHER_KEY,
+            Self::VmId { .. } => VM_ID,
+            Self::Machine(error) => error.advice(),
+            Self::Tpm(error) => error.advice(),
+        }
+    }
+
+    /// What the pool accepts, if that is what the refusal is about.
+    #[must_use]
+    pub const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::Machine(error) => error.withheld(),
+            Self::Tpm(error) => error.withheld(),
+            _ => None,
+        }
+    }
+
+    /// The stable code: [`Advice::code`].
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.advice().code
+    }
+}

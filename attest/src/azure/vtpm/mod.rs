@@ -1,0 +1,44 @@
+//! Azure's vTPM: a quote by the AK that Azure has certified, and what it proves beside the PCRs: which machine it is.
+//!
+//! A virtual machine with a vTPM (Trusted Launch, confidential VMs) has an AK at [`AK_HANDLE`], and Azure's certificate for it in the NV
+//! index [`AK_CERTIFICATE_NV_INDEX`]. There is no EK certificate, so there is no credential to activate: that the AK is in a vTPM of Azure's
+//! is what Azure says by this certificate, and the quote is by that very key.
+//!
+//! **Proves**: that the vTPM of a machine of Azure's has these PCRs now, for this gateway; and which machine that is. The certificate does
+//! not name the vmId: its name is twelve hexadecimal digits that stand for the vTPM. The firmware does: before anything else it extends the
+//! vmId into PCR 6 ([`VmId`]), which no software of the guest can undo.
+//!
+//! **Does not prove**: whose machine it is. Whoever has a subscription can start the same image and have the same PCRs. So a pool names the
+//! machines, has the attested document shown beside it, which names the subscription, or says that any subscription will do
+//! ([`AzureVtpmRules`]). Nor that the machine is not compromised after its boot.
+//!
+//! What is said here of Azure is what public sources have of it, at two places or more:
+//!
+//! - handle, NV index, the AK's attributes and scheme: microsoft/openvmm `vm/devices/tpm/tpm_protocol` and `tpm_lib` (what makes the vTPM),
+//!   Azure/confidential-computing-cvm-guest-attestation `Tss2Util.h`, edgelesssys/constellation `attestation/azure/trustedlaunch`;
+//! - the certificates: three real ones, with their chains, in agentrust-io/cmcp `tests/fixtures/hardware/azure-vtpm-2026-07-27` (Trusted
+//!   Launch) and flashbots/attested-tls `crates/attestation/test-assets` (confidential VMs); root and intermediates: Microsoft's "Trusted
+//!   Launch FAQ";
+//! - the vmId in PCR 6: microsoft/mu_msvm `MsvmPkg/VmMeasurementDxe` (the firmware), and the two real quotes of flashbots/attested-tls, beside
+//!   which the vmId is known.
+
+mod certificate;
+mod error;
+mod messages;
+mod rules;
+mod verifier;
+mod vm_id;
+
+pub use certificate::{AkCertificate, AkRoots, verify_certificate};
+pub use error::{ADVICE, AzureVtpmError};
+pub use messages::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, AzureVtpmTask};
+pub use rules::{AzureVtpmRules, RulesError, appraise};
+pub use verifier::{Expected, VerifiedAzureVtpm, verify};
+pub use vm_id::{NotAVmId, VM_ID_PCR, VmId};
+
+/// Where the AK is, a persistent object.
+pub const AK_HANDLE: u32 = 0x8100_0003;
+
+/// Where Azure's certificate for the AK is. The index has 4096 bytes, of which those behind the certificate are zero; older ones are as long as
+/// the certificate.
+pub const AK_CERTIFICATE_NV_INDEX: u32 = 0x01c1_01d0;

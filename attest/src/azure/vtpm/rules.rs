@@ -1,0 +1,118 @@
+//! What a pool accepts of Azure's vTPMs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AzureVtpmError, VerifiedAzureVtpm, VmId};
+use crate::azure::attested_document::{AttestedDocumentError, Rule};
+use crate::tpm::pcr::{PcrSelection, SelectionError};
+use crate::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError, ReferenceValues};
+use crate::tpm::wire::HashAlg;
+use crate::withheld::Withheld;
+
+/// The rules. Every one that is given must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Raw", into = "Raw")]
+pub struct AzureVtpmRules {
+    vm_ids: Option<Vec<VmId>>,
+    accept_any_subscription: bool,
+    reference_values: ReferenceValues,
+}
+
+/// As it stands in `pool.toml`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vm_ids: Option<Vec<VmId>>,
+    #[serde(default)]
+    accept_any_subscription: bool,
+    #[serde(default = "sha256")]
+    bank: HashAlg,
+    #[serde(default)]
+    event_log: EventLogRule,
+    pcrs: BTreeMap<String, PcrRule>,
+}
+
+const fn sha256() -> HashAlg {
+    HashAlg::Sha256
+}
+
+/// Rules that cannot be meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// A bank that Azure's vTPMs do not have.
+    #[error("bank: Azure's vTPMs have sha256 and sha384, not {0}")]
+    Bank(HashAlg),
+    /// Of the PCRs.
+    #[error(transparent)]
+    Pcrs(#[from] PcrRulesError),
+}
+
+impl TryFrom<Raw> for AzureVtpmRules {
+    type Error = RulesError;
+
+    fn try_from(raw: Raw) -> Result<Self, RulesError> {
+        if raw.bank == HashAlg::Sha512 {
+            return Err(RulesError::Bank(raw.bank));
+        }
+        Ok(Self {
+            vm_ids: raw.vm_ids,
+            accept_any_subscription: raw.accept_any_subscription,
+            reference_values: ReferenceValues::from_rules(raw.bank, raw.pcrs)?.with_event_log(raw.event_log),
+        })
+    }
+}
+
+impl From<AzureVtpmRules> for Raw {
+    fn from(rules: AzureVtpmRules) -> Self {
+        Self {
+            vm_ids: rules.vm_ids,
+            accept_any_subscription: rules.accept_any_subscription,
+            bank: rules.reference_values.bank(),
+            event_log: rules.reference_values.event_log(),
+            pcrs: rules.reference_values.to_rules(),
+        }
+    }
+}
+
+impl AzureVtpmRules {
+    /// Whether a vTPM may stand alone: its machine is named, or the administrator has said that any subscription will do. Else the attested
+    /// document has to be beside it.
+    #[must_use]
+    pub const fn stands_alone(&self) -> bool {
+        self.vm_ids.is_some() || self.accept_any_subscription
+    }
+
+    /// What is accepted in the PCRs.
+    #[must_use]
+    pub const fn reference_values(&self) -> &ReferenceValues {
+        &self.reference_values
+    }
+
+    /// The PCRs that a vTPM has to quote: 0 to 7, of which one holds the vmId, and what else the pool names.
+    ///
+    /// # Errors
+    /// None that reading the rules would not have given already.
+    pub fn selection(&self) -> Result<PcrSelection, SelectionError> {
+        self.reference_values.selection()
+    }
+}
+
+/// Appraises what was verified against a pool's rules.
+///
+/// # Errors
+/// [`AzureVtpmError::Machine`] and [`AzureVtpmError::Tpm`].
+pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<(), AzureVtpmError> {
+    if let Some(accepted) = rules.vm_ids.as_ref().filter(|accepted| !accepted.contains(verified.vm_id())) {
+        return Err(AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
+            rule: Rule::Vm,
+            found: format!("{:?}", verified.vm_id().as_str()),
+            accepted: Withheld::one_of(accepted),
+        }));
+    }
+    let quoted = verified.quoted();
+    let event_log = quoted.event_log.as_ref();
+    Ok(rules.reference_values.appraise_quoted(quoted.pcr_bank, &quoted.pcrs, event_log)?)
+}

@@ -1,0 +1,163 @@
+//! A vTPM's evidence, verified step by step; nothing used before it is verified.
+
+use std::collections::BTreeMap;
+
+use rustls_pki_types::UnixTime;
+use serde::Serialize;
+
+use super::certificate::{AkCertificate, AkRoots, verify_certificate};
+use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId};
+use crate::azure::attested_document::VerifiedAttestedDocument;
+use crate::nonce::SpkiSha256;
+use crate::tpm::EventLogClaims;
+use crate::tpm::verifier::{self, Answer, Binding};
+use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// What a quote has to be bound to.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The challenge's nonce.
+    pub nonce: &'a [u8],
+    /// The challenge's purpose.
+    pub purpose: &'a str,
+    /// The challenge's pool.
+    pub pool: &'a str,
+    /// Keys that the node may have seen this server use.
+    pub server_keys: &'a [SpkiSha256],
+}
+
+/// What a vTPM's evidence has proven. Only [`verify`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifiedAzureVtpm {
+    vm_id: VmId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subscription_id: Option<String>,
+    certificate: AkCertificate,
+    ak_name: String,
+    #[serde(flatten)]
+    quoted: QuotedState,
+    #[serde(skip)]
+    server_key: SpkiSha256,
+}
+
+/// What the vTPM has signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct QuotedState {
+    pub(super) pcr_bank: HashAlg,
+    pub(super) pcrs: BTreeMap<u8, HexDigest>,
+    clock_ms: u64,
+    reset_count: u32,
+    restart_count: u32,
+    clock_safe: bool,
+    firmware_version: u64,
+    pub(super) event_log: Option<EventLogClaims>,
+}
+
+impl VerifiedAzureVtpm {
+    /// The stable identity of the node: `azure:<subscription>/<vmId>` where an attested document of the same machine stands beside it,
+    /// `azure-vtpm:<vmId>` where the subscription is not known.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match &self.subscription_id {
+            Some(subscription) => format!("azure:{subscription}/{}", self.vm_id),
+            None => format!("azure-vtpm:{}", self.vm_id),
+        }
+    }
+
+    /// The machine, as the firmware has measured it.
+    #[must_use]
+    pub const fn vm_id(&self) -> &VmId {
+        &self.vm_id
+    }
+
+    /// What Azure has certified.
+    #[must_use]
+    pub const fn certificate(&self) -> &AkCertificate {
+        &self.certificate
+    }
+
+    /// The PCRs quoted.
+    #[must_use]
+    pub const fn pcrs(&self) -> &BTreeMap<u8, HexDigest> {
+        &self.quoted.pcrs
+    }
+
+    /// The server key that the node saw.
+    #[must_use]
+    pub const fn server_key(&self) -> &SpkiSha256 {
+        &self.server_key
+    }
+
+    pub(super) const fn quoted(&self) -> &QuotedState {
+        &self.quoted
+    }
+
+    /// Takes the subscription from an attested document of the same machine. From one of another machine it takes nothing: the two then have
+    /// different identities, which nothing accepts.
+    #[must_use]
+    pub fn beside(mut self, document: &VerifiedAttestedDocument) -> Self {
+        if document.vm_id() == self.vm_id.as_str() {
+            self.subscription_id = Some(document.subscription_id().to_owned());
+        }
+        self
+    }
+}
+
+/// Verifies `evidence` as the answer to what was asked of `subject`, at `now`: first the quote, whose signature costs least, then the
+/// certificate of the key that made it.
+///
+/// # Errors
+/// [`AzureVtpmError`]: one variant for each thing that can be wrong.
+pub fn verify(
+    subject: &AzureVtpmSubject,
+    evidence: &AzureVtpmEvidence,
+    expected: &Expected<'_>,
+    roots: &AkRoots,
+    now: UnixTime,
+) -> Result<VerifiedAzureVtpm, AzureVtpmError> {
+    let (attester, selection) = (&subject.attester, &subject.selection);
+    let binding = Binding {
+        nonce: expected.nonce,
+        purpose: expected.purpose,
+        pool: expected.pool,
+        server_keys: expected.server_keys,
+    };
+    let answer = Answer {
+        ak_public: attester.ak_public.as_ref(),
+        quoted: evidence.quoted.as_ref(),
+        signature: evidence.signature.as_ref(),
+        pcrs: &evidence.pcrs,
+    };
+    let (ak, quote) = verifier::quoted(&binding, selection, &answer)?;
+
+    let intermediates: Vec<&[u8]> = attester.ak_intermediates.iter().map(AsRef::as_ref).collect();
+    let certificate = verify_certificate(attester.ak_certificate.as_ref(), &intermediates, roots, now)?;
+    certificate.check_key(&ak)?;
+
+    let (bank, log) = (selection.bank(), evidence.event_log.as_ref().map(AsRef::as_ref));
+    if !attester.vm_id.is_measured(bank, &evidence.pcrs, log) {
+        let quoted = evidence.pcrs.get(&VM_ID_PCR);
+        return Err(AzureVtpmError::VmId {
+            vm_id: attester.vm_id.clone(),
+            quoted: quoted.map_or_else(|| "not quoted".to_owned(), ToString::to_string),
+        });
+    }
+    Ok(VerifiedAzureVtpm {
+        vm_id: attester.vm_id.clone(),
+        subscription_id: None,
+        certificate,
+        ak_name: ak.name().to_string(),
+        quoted: QuotedState {
+            pcr_bank: bank,
+            pcrs: evidence.pcrs.clone(),
+            clock_ms: quote.clock.clock_ms,
+            reset_count: quote.clock.reset_count,
+            restart_count: quote.clock.restart_count,
+            clock_safe: quote.clock.safe,
+            firmware_version: quote.firmware_version,
+            event_log: log.map(|log| verifier::explain(log, bank, &evidence.pcrs)),
+        },
+        server_key: quote.server_key,
+    })
+}

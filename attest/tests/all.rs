@@ -11,6 +11,8 @@
 
 mod aws_identity_document;
 mod azure_attested_document;
+mod azure_vtpm;
+mod azure_vtpm_vectors;
 mod chosen;
 mod cloud_document_vectors;
 mod credential;

@@ -114,6 +114,8 @@ fn imported(path: &Path) -> BTreeSet<String> {
             let word = word.trim();
             word.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
                 .next()
+                // `$crate::$room` names whatever a macro is given.
+                .filter(|name| !name.is_empty())
                 .map(str::to_owned)
         };
         words.into_iter().filter_map(name).collect::<Vec<_>>()

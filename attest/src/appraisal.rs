@@ -5,16 +5,11 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::aws::identity_document;
-use crate::aws::nitro_tpm::{self, NitroTpmRules};
-use crate::aws::sts::{self, StsRules};
-use crate::azure::attested_document;
-use crate::claims::Claims;
+use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
-use crate::gcp;
-use crate::kinds::{Kind, each_machine, members, moved};
+use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved};
 use crate::reject::Reject;
-use crate::tpm::EndorsedBy;
+use crate::token::Token;
 use crate::tpm::pcr::PcrSelection;
 use crate::tpm::reference_values::ReferenceValues;
 use crate::withheld::Withheld;
@@ -77,16 +72,24 @@ pub enum PolicyError {
     /// Rules for a kind that is not accepted.
     #[error("there is a section [{section}], but {0} is not among what is accepted", section = .0.section())]
     NotAccepted(Kind),
-    /// A NitroTPM document says no account.
-    #[error(
-        "{0}: the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account"
-    )]
-    Account(Combination),
-    /// A document that a copy would be as well is accepted by itself.
-    #[error(
-        "{0}: an identity document has no nonce, so a copy of it is as good: set accept_replayable = true in [aws_identity_document] if that is meant"
-    )]
-    Replayable(Combination),
+    /// Rules that mean nothing among these kinds.
+    #[error("{together}: {problem}")]
+    Together {
+        /// The kinds.
+        together: Combination,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+macro_rules! getter {
+    ($kind:ident, $member:ident, $room:ty) => {
+        /// The rules for evidence of this kind.
+        #[must_use]
+        pub const fn $member(&self) -> Option<&<$room as EvidenceKind>::Rules> {
+            self.$member.as_ref()
+        }
+    };
 }
 
 impl AppraisalPolicy {
@@ -126,23 +129,29 @@ impl AppraisalPolicy {
             if let Some(kind) = combination.kinds().iter().find(|kind| !self.has_rules(**kind)) {
                 return Err(PolicyError::NoRules(*kind));
             }
-            let account = combination.has(Kind::AwsIdentityDocument) || combination.has(Kind::AwsSts);
-            let checks_account = self.aws_nitro_tpm.as_ref().is_some_and(NitroTpmRules::checks_account);
-            if combination.has(Kind::AwsNitroTpm) && checks_account && !account {
-                return Err(PolicyError::Account(combination.clone()));
-            }
-            let accepted = self.aws_identity_document.as_ref().is_some_and(|rules| rules.accept_replayable);
-            if combination.has(Kind::AwsIdentityDocument) && !accepted && !proves_instance_anew(combination.kinds()) {
-                return Err(PolicyError::Replayable(combination.clone()));
+            if let Err(problem) = self.check_rules(combination.kinds()) {
+                let together = combination.clone();
+                return Err(PolicyError::Together { together, problem });
             }
         }
-        // Rules that are never looked at are a mistake; those for instances may be about the certificate of their vTPMs.
-        let unused = |kind: &Kind| self.has_rules(*kind) && !self.accepts.iter().any(|combination| combination.has(*kind));
-        let clouds = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
-        match clouds.iter().find(|kind| unused(kind)) {
-            Some(kind) => Err(PolicyError::NotAccepted(*kind)),
+        // Rules that are never looked at are a mistake.
+        let unused = |kind: &Kind| !kind.rules_may_go_unused() && self.has_rules(*kind) && !self.accepts_kind(*kind);
+        match Kind::ALL.into_iter().find(unused) {
+            Some(kind) => Err(PolicyError::NotAccepted(kind)),
             None => Ok(()),
         }
+    }
+
+    fn check_rules(&self, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if let (true, Some(rules)) = (together.contains(&Kind::$kind), Rulebook::<$room>::rules(self)) {
+                    <$room>::check_rules(rules, together)?;
+                }
+            };
+        }
+        each_kind!(one);
+        Ok(())
     }
 
     fn has_rules(&self, kind: Kind) -> bool {
@@ -180,10 +189,9 @@ impl AppraisalPolicy {
     /// a copy would prove as well binds always.
     #[must_use]
     pub fn first_use_binds(&self, kinds: &BTreeSet<Kind>) -> bool {
-        let copied = kinds.contains(&Kind::AwsIdentityDocument) && !proves_instance_anew(kinds);
         kinds.iter().any(|kind| kind.is_of_a_cloud())
             && !kinds.iter().any(|kind| kind.is_of_a_tpm())
-            && (copied || self.first_use == FirstUse::Binds)
+            && (self.first_use == FirstUse::Binds || are_worth_a_copy(kinds))
     }
 
     /// The PCR values accepted, if TPMs are.
@@ -192,17 +200,7 @@ impl AppraisalPolicy {
         self.tpm.as_ref()
     }
 
-    /// The rules for instances of Google Compute Engine.
-    #[must_use]
-    pub const fn gcp(&self) -> Option<&gcp::Rules> {
-        self.gcp.as_ref()
-    }
-
-    /// The rules for callers of AWS STS.
-    #[must_use]
-    pub const fn aws_sts(&self) -> Option<&StsRules> {
-        self.aws_sts.as_ref()
-    }
+    each_machine!(getter);
 
     /// The PCRs that a TPM has to quote.
     #[must_use]
@@ -245,41 +243,56 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
     if claims.claimant_sha256().is_none() && policy.first_use_binds(claims.kinds()) {
         return Err(Reject::ClaimantMissing);
     }
-    if let Some(tpm) = claims.tpm() {
-        rules(policy.tpm.as_ref(), Kind::Tpm)?.appraise(tpm)?;
-        // Beside an identity token, the certificate has only to be about the same instance.
-        if let (EndorsedBy::GcpInstance(instance), None) = (&tpm.endorsed_by, claims.gcp()) {
-            gcp::appraise_vtpm(instance.instance(), rules(policy.gcp.as_ref(), Kind::Gcp)?)?;
-        }
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if let Some(proof) = &claims.proven.$member {
+                appraise_one::<$room>(Kind::$kind, proof, &claims, policy, now)?;
+            }
+        };
     }
-    if let Some(identity) = claims.gcp() {
-        gcp::appraise(identity, rules(policy.gcp.as_ref(), Kind::Gcp)?, now)?;
-    }
-    if let Some(claimed) = claims.aws_identity_document() {
-        let rules = rules(policy.aws_identity_document.as_ref(), Kind::AwsIdentityDocument)?;
-        if proves_instance_anew(claims.kinds()) {
-            identity_document::appraise_beside_fresh(claimed.document(), rules, now)?;
-        } else {
-            identity_document::appraise(claimed.document(), rules, now)?;
-        }
-    }
-    if let Some(document) = claims.aws_nitro_tpm() {
-        nitro_tpm::appraise(document, rules(policy.aws_nitro_tpm.as_ref(), Kind::AwsNitroTpm)?, now)?;
-    }
-    if let Some(caller) = claims.aws_sts() {
-        sts::appraise(caller, rules(policy.aws_sts.as_ref(), Kind::AwsSts)?)?;
-    }
-    if let Some(document) = claims.azure() {
-        attested_document::appraise(document, rules(policy.azure.as_ref(), Kind::Azure)?, now)?;
-    }
+    each_kind!(one);
     Ok(AttestationResult { claims })
 }
 
-/// Whether an identity document stands beside evidence that says, for this challenge, that it is that very instance.
-pub(crate) fn proves_instance_anew(kinds: &BTreeSet<Kind>) -> bool {
-    kinds.contains(&Kind::AwsNitroTpm) || kinds.contains(&Kind::AwsSts)
+fn appraise_one<K>(kind: Kind, proof: &K::Proof, claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<(), Reject>
+where
+    K: Beside<Proven, AppraisalPolicy>,
+    AppraisalPolicy: Rulebook<K>,
+    Reject: From<K::Error>,
+{
+    let rules = Rulebook::<K>::rules(policy).ok_or(Reject::NothingToHoldAgainst { kind })?;
+    K::appraise(proof, rules, claims.kinds(), now)?;
+    K::appraise_beside(proof, &claims.proven, policy)?;
+    Ok(())
 }
 
-fn rules<T>(rules: Option<&T>, kind: Kind) -> Result<&T, Reject> {
-    rules.ok_or(Reject::NothingToHoldAgainst { kind })
+/// Whether a copy of what is shown would prove as much.
+fn are_worth_a_copy(kinds: &BTreeSet<Kind>) -> bool {
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if kinds.contains(&Kind::$kind) && <$room>::is_worth_a_copy(kinds) {
+                return true;
+            }
+        };
+    }
+    each_kind!(one);
+    false
+}
+
+macro_rules! rulebook {
+    ($kind:ident, $member:ident, $room:ty) => {
+        impl Rulebook<$room> for AppraisalPolicy {
+            fn rules(&self) -> Option<&<$room as EvidenceKind>::Rules> {
+                self.$member.as_ref()
+            }
+        }
+    };
+}
+each_machine!(rulebook);
+
+/// Whether a token is good is the gateway's to say.
+impl Rulebook<Token> for AppraisalPolicy {
+    fn rules(&self) -> Option<&()> {
+        Some(&())
+    }
 }

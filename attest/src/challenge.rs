@@ -1,5 +1,6 @@
 //! Challenges: what a node must answer, and everything the answer is held against.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
@@ -8,26 +9,21 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::appraisal::AppraisalPolicy;
-use crate::aws::nitro_tpm::NitroTpmSubject;
-use crate::azure::attested_document::{AzureSubject, NonceForm};
 use crate::combination::Combination;
-use crate::endorsements::Endorsements;
-use crate::kinds::{Kind, kinds_of, members};
-use crate::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
-use crate::protocol::{Attester, Blob, ChallengeRequest, GcpTask, HexDigest, IdentityDocumentAttester, Nothing, Task};
+use crate::endorsements::{Endorsements, HeldAgainst};
+use crate::kinds::{Asking, Kind, Refusal, Rulebook, Verifier, each_kind, kinds_of, members};
+use crate::nonce::{Binding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
+use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task};
 use crate::reject::Reject;
-use crate::tpm::ak::AkPublic;
+use crate::tpm::TpmSubject;
 use crate::tpm::credential::SECRET_BYTES;
-use crate::tpm::endorsements::EndorsedEk;
-use crate::tpm::{TpmSubject, task};
+pub use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
 use crate::withheld::Withheld;
 
 /// Longest pool name in bytes; MachineConfigPool names are DNS labels.
 pub const POOL_LIMIT_BYTES: usize = 63;
 /// Longest node name in bytes: a DNS name.
 pub const NAME_LIMIT_BYTES: usize = 253;
-/// Most intermediate certificates that a TPM may present.
-pub const INTERMEDIATES_LIMIT: usize = 8;
 
 /// The other half of what a node was asked. The gateway keeps no state for it: it goes to the node *encrypted* and authenticated,
 /// and comes back with the evidence. Encrypted, because it holds the digest of the secret that only the TPM may be able to know.
@@ -78,6 +74,20 @@ impl From<TpmSubject> for Subject {
     }
 }
 
+impl Subject {
+    /// Who has to claim the instance; in challenges of before beside a kind.
+    pub(crate) fn claimant_sha256(&self) -> Option<&HexDigest> {
+        let mut claimant = self.claimant_sha256.as_ref();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                claimant = claimant.or_else(|| self.$member.as_ref().and_then(<$room>::claimant_asked));
+            };
+        }
+        each_kind!(one);
+        claimant
+    }
+}
+
 /// A new challenge: one half is sealed, the other is what the node has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
@@ -87,47 +97,89 @@ pub struct Issued {
     pub task: Task,
 }
 
-/// What a node is to be asked for: chosen by the pool's policy, with an EK that somebody vouches for if a TPM is part of it.
+/// What a node is asked for: the kinds, and both halves of it.
 struct Chosen<'a> {
     kinds: &'a Combination,
-    ek: Option<EndorsedEk>,
+    subject: Subject,
+    task: Task,
 }
 
-/// The first combination that the pool accepts and the node can show. A TPM that nobody vouches for is as good as none: a machine in a
-/// cloud may have one, and be accepted for what the cloud says.
+/// The first combination that the pool accepts and the node can show. What is as good as none, such as a TPM that nobody vouches for, leaves the
+/// combinations without it.
 fn choose<'a>(
-    request: &ChallengeRequest,
-    endorsements: &Endorsements,
+    attester: &Attester,
+    held_against: &HeldAgainst<'_>,
     policy: &'a AppraisalPolicy,
-    now: UnixTime,
+    asking: &Asking<'_>,
 ) -> Result<Chosen<'a>, Reject> {
-    let offered = request.attester.kinds();
-    let mut ek: Option<Result<EndorsedEk, Reject>> = None;
-    let mut not_endorsed = None;
+    let offered = attester.kinds();
+    // Once for all combinations: a chain of certificates costs.
+    let mut as_good_as_none = BTreeMap::new();
     for kinds in policy.accepts().iter().filter(|kinds| kinds.kinds().is_subset(&offered)) {
-        let Some(tpm) = request.attester.tpm.as_ref().filter(|_| kinds.has(Kind::Tpm)) else {
-            return Ok(Chosen { kinds, ek: None });
-        };
-        let endorse = || {
-            AkPublic::parse(tpm.ak_public.as_ref())?;
-            Ok(endorsements.tpm().endorse(tpm, now)?)
-        };
-        // Once for all combinations: a chain of certificates costs.
-        match ek.take().unwrap_or_else(endorse) {
-            Ok(endorsed) => {
-                return Ok(Chosen { kinds, ek: Some(endorsed) });
+        if as_good_as_none.keys().any(|kind| kinds.has(*kind)) {
+            continue;
+        }
+        match ask(attester, kinds, held_against, policy, asking) {
+            Ok((subject, task)) => return Ok(Chosen { kinds, subject, task }),
+            Err(unasked) if unasked.is_as_good_as_none => {
+                as_good_as_none.insert(unasked.kind, unasked.reject);
             }
-            Err(reject) if reject.is_not_endorsed() => {
-                not_endorsed.get_or_insert_with(|| reject.clone());
-                ek = Some(Err(reject));
-            }
-            Err(reject) => return Err(reject),
+            Err(unasked) => return Err(unasked.reject),
         }
     }
-    Err(not_endorsed.unwrap_or_else(|| Reject::KindsOffered {
+    Err(as_good_as_none.into_values().next().unwrap_or_else(|| Reject::KindsOffered {
         offered,
         accepted: Withheld::alternatives(policy.accepts()),
     }))
+}
+
+/// Why a kind is not asked for.
+struct Unasked {
+    kind: Kind,
+    reject: Reject,
+    is_as_good_as_none: bool,
+}
+
+/// What a node is asked for that is to show these kinds.
+fn ask(
+    attester: &Attester,
+    kinds: &Combination,
+    held_against: &HeldAgainst<'_>,
+    policy: &AppraisalPolicy,
+    asking: &Asking<'_>,
+) -> Result<(Subject, Task), Unasked> {
+    let (mut subject, mut task) = (Subject::default(), Task::default());
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if let (true, Some(offer)) = (kinds.has(Kind::$kind), &attester.$member) {
+                let (asked, told) = ask_one::<$room>(Kind::$kind, offer, held_against.$member, policy, asking)?;
+                (subject.$member, task.$member) = (Some(asked), Some(told));
+            }
+        };
+    }
+    each_kind!(one);
+    Ok((subject, task))
+}
+
+fn ask_one<K>(
+    kind: Kind,
+    offer: &K::Offer,
+    held_against: Option<K::HeldAgainst<'_>>,
+    policy: &AppraisalPolicy,
+    asking: &Asking<'_>,
+) -> Result<(K::Subject, K::Task), Unasked>
+where
+    K: Verifier,
+    AppraisalPolicy: Rulebook<K>,
+    Reject: From<K::Error>,
+{
+    let rules = Rulebook::<K>::rules(policy).ok_or(Refusal::NothingToHoldAgainst(kind));
+    let asked = rules.and_then(|rules| K::ask(offer, held_against, rules, asking));
+    asked.map_err(|refusal| Unasked {
+        kind,
+        is_as_good_as_none: matches!(&refusal, Refusal::Own(error) if K::is_as_good_as_none(error)),
+        reject: refusal.into(),
+    })
 }
 
 impl Challenge {
@@ -149,47 +201,18 @@ impl Challenge {
         lifetime: Duration,
     ) -> Result<Issued, Reject> {
         check_request(request)?;
-        let Chosen { kinds, ek } = choose(request, endorsements, policy, now)?;
+        let asking = Asking {
+            gateway,
+            secret: &drawn.secret,
+            now,
+        };
+        let Chosen { kinds, mut subject, task } = choose(&request.attester, &endorsements.held_against(None, None), policy, &asking)?;
         let claimant = request.attester.claimant_sha256(kinds.kinds());
         if claimant.is_none() && policy.first_use_binds(kinds.kinds()) {
             return Err(Reject::ClaimantMissing);
         }
-        let (mut subject, mut task) = (Subject::default(), Task::default());
         if kinds.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
             subject.claimant_sha256 = claimant.cloned();
-        }
-        if let (Some(ek), Some(attester)) = (ek, &request.attester.tpm) {
-            let ak = AkPublic::parse(attester.ak_public.as_ref())?;
-            let selection = policy.selection().ok_or(Reject::NothingToHoldAgainst { kind: Kind::Tpm })?;
-            let (asked, credential) = task::ask(&ek, &ak, attester, selection, &drawn.secret).map_err(|_| Reject::Request {
-                field: "ek_public",
-                problem: "the key cannot be encrypted to",
-            })?;
-            (subject.tpm, task.tpm) = (Some(asked), Some(credential));
-        }
-        for kind in kinds.kinds() {
-            match kind {
-                Kind::Tpm => {}
-                Kind::Gcp => {
-                    let audience = GcpTask {
-                        gateway: gateway.to_owned(),
-                    };
-                    (subject.gcp, task.gcp) = (Some(audience.clone()), Some(audience));
-                }
-                Kind::AwsIdentityDocument => {
-                    subject.aws_identity_document = Some(IdentityDocumentAttester::default());
-                    task.aws_identity_document = Some(Nothing {});
-                }
-                Kind::AwsNitroTpm => {
-                    (subject.aws_nitro_tpm, task.aws_nitro_tpm) = (Some(NitroTpmSubject::default()), Some(Nothing {}));
-                }
-                Kind::AwsSts => (subject.aws_sts, task.aws_sts) = (Some(Nothing {}), Some(Nothing {})),
-                Kind::Azure => {
-                    let nonce = NonceForm::Alphanumeric32;
-                    (subject.azure, task.azure) = (Some(AzureSubject { nonce }), Some(Nothing {}));
-                }
-                Kind::Token => (subject.token, task.token) = (Some(Nothing {}), Some(Nothing {})),
-            }
         }
         let challenge = Self {
             id: HexDigest::from(drawn.id),
@@ -204,13 +227,29 @@ impl Challenge {
         Ok(Issued { challenge, task })
     }
 
+    /// What evidence that answers it has to be bound to, with the keys that the node may have seen the server use.
+    pub(crate) fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> Binding<'a> {
+        Binding {
+            nonce: self.nonce.as_ref(),
+            purpose: &self.purpose,
+            pool: &self.pool,
+            server_keys,
+        }
+    }
+
     /// Whether a challenge is still issued like this. One of before asks for less than is asked for today: it can be verified again, from a
     /// record, and must not be answered.
     #[must_use]
     pub fn is_of_today(&self) -> bool {
-        self.subject
-            .azure
-            .is_none_or(|AzureSubject { nonce }| nonce == NonceForm::Alphanumeric32)
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if !self.subject.$member.as_ref().is_none_or(<$room>::is_of_today) {
+                    return false;
+                }
+            };
+        }
+        each_kind!(one);
+        true
     }
 }
 
@@ -266,31 +305,23 @@ fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
     if request.name.as_deref().is_some_and(|name| !is_node_name(name)) {
         return Err(Reject::Request { field: "name", problem });
     }
-    let Attester {
-        tpm,
-        aws_identity_document,
-        claimant_sha256,
-        ..
-    } = &request.attester;
-    if tpm.as_ref().is_some_and(|tpm| tpm.ek_intermediates.len() > INTERMEDIATES_LIMIT) {
-        return Err(Reject::Request {
-            field: "ek_intermediates",
-            problem: "more than eight certificates",
-        });
+    let mut claimants = Vec::from_iter(&request.attester.claimant_sha256);
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if let Some(offer) = &request.attester.$member {
+                <$room>::check_offer(offer)?;
+                claimants.extend(<$room>::claimant_offered(offer));
+            }
+        };
     }
-    let beside_document = aws_identity_document
-        .as_ref()
-        .and_then(|attester| attester.claimant_sha256.as_ref());
-    let claimants = [claimant_sha256.as_ref(), beside_document];
-    if !claimants.iter().flatten().all(|digest| digest.as_bytes().len() == 32) {
+    each_kind!(one);
+    if !claimants.iter().all(|digest| digest.as_bytes().len() == 32) {
         return Err(Reject::Request {
             field: "claimant_sha256",
             problem: "not a SHA-256 digest",
         });
     }
-    if let [Some(first), Some(second)] = claimants
-        && first != second
-    {
+    if claimants.windows(2).any(|two| two.first() != two.last()) {
         return Err(Reject::Request {
             field: "claimant_sha256",
             problem: "two claimants",

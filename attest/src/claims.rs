@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{EvidenceKind, Kind, each_machine, members};
+use crate::kinds::{EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
 use crate::tpm::EndorsedBy;
 use crate::tpm::ek::EkDigest;
@@ -22,11 +22,11 @@ impl NodeIdentity {
     /// The identity that an EK gives a node.
     #[must_use]
     pub fn of_tpm(ek: EkDigest) -> Self {
-        Self(format!("tpm:{ek}"))
+        Self(ek.identity())
     }
 
-    /// The identity that a cloud gives a machine.
-    pub(crate) const fn of_instance(identity: String) -> Self {
+    /// The identity that evidence gives a machine.
+    pub(crate) const fn of_evidence(identity: String) -> Self {
         Self(identity)
     }
 
@@ -78,6 +78,17 @@ macro_rules! proof {
     };
 }
 
+macro_rules! proofs {
+    ($kind:ident, $member:ident, $room:ty) => {
+        impl Proofs<$room> for Proven {
+            fn proof(&self) -> Option<&<$room as EvidenceKind>::Proof> {
+                self.$member.as_ref()
+            }
+        }
+    };
+}
+each_kind!(proofs);
+
 impl Claims {
     /// Who the node is: its TPM, if that has attested, or else what its cloud says.
     #[must_use]
@@ -119,15 +130,29 @@ impl Claims {
     /// Who claims the instance: SHA-256 of a secret that the node has made up. Who claims it again has to know that.
     #[must_use]
     pub fn claimant_sha256(&self) -> Option<&HexDigest> {
-        let beside_document = || self.proven.aws_identity_document.as_ref()?.claimant_sha256.as_ref();
-        self.claimant_sha256.as_ref().or_else(beside_document)
+        let mut claimant = self.claimant_sha256.as_ref();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                claimant = claimant.or_else(|| self.proven.$member.as_ref().and_then(<$room>::claimant_proven));
+            };
+        }
+        each_kind!(one);
+        claimant
     }
 
     /// Whether a TPM of the instance's own has attested, by Google's certificate or as its NitroTPM: nobody else can have been first with it.
     /// Another TPM, beside a NitroTPM's document, may be anybody's for all that this says.
     #[must_use]
     pub fn is_of_the_instances_own_tpm(&self) -> bool {
-        self.proven.aws_nitro_tpm.is_some() || self.has_the_instances_ek()
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if self.proven.$member.as_ref().is_some_and(<$room>::is_of_the_instances_own_tpm) {
+                    return true;
+                }
+            };
+        }
+        each_kind!(one);
+        false
     }
 
     /// Whether the EK that has attested is by its certificate that of the instance.

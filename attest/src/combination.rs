@@ -5,15 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::Kind;
-
-/// Who runs the machine, by the evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cloud {
-    Google,
-    Amazon,
-    Microsoft,
-}
+use crate::kinds::{Cloud, Kind, of_room};
 
 impl Kind {
     /// Whether a cloud says it of an instance.
@@ -25,16 +17,15 @@ impl Kind {
     /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     #[must_use]
     pub const fn is_of_a_tpm(self) -> bool {
-        matches!(self, Self::Tpm | Self::AwsNitroTpm)
+        of_room!(self, IS_OF_A_TPM)
+    }
+
+    pub(crate) const fn rules_may_go_unused(self) -> bool {
+        of_room!(self, RULES_MAY_GO_UNUSED)
     }
 
     const fn cloud(self) -> Option<Cloud> {
-        match self {
-            Self::Tpm | Self::Token => None,
-            Self::Gcp => Some(Cloud::Google),
-            Self::AwsIdentityDocument | Self::AwsNitroTpm | Self::AwsSts => Some(Cloud::Amazon),
-            Self::Azure => Some(Cloud::Microsoft),
-        }
+        of_room!(self, CLOUD)
     }
 }
 

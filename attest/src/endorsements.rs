@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::aws::identity_document::RegionCertificates;
 use crate::aws::nitro_tpm::NitroRoots;
+use crate::aws::sts::StsCall;
 use crate::azure::attested_document::AzureTrust;
 use crate::gcp::GoogleKeys;
+use crate::kinds::held_against;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::ek_certificate::EkRoots;
 use crate::tpm::endorsements::TpmEndorsements;
@@ -31,6 +33,8 @@ pub struct CloudEndorsements {
     /// Azure's roots of attested documents.
     pub azure: Option<Arc<AzureTrust>>,
 }
+
+held_against!(HeldAgainst);
 
 impl Endorsements {
     /// Trust in whatever the roots vouch for, and in no EK by itself.
@@ -66,12 +70,18 @@ impl Endorsements {
         self
     }
 
-    pub(crate) const fn tpm(&self) -> &TpmEndorsements {
-        &self.tpm
-    }
-
-    pub(crate) const fn clouds(&self) -> &CloudEndorsements {
-        &self.clouds
+    /// What evidence of each kind is held against: this, and what others have said of it.
+    pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> HeldAgainst<'a> {
+        let Self { tpm, clouds } = self;
+        HeldAgainst {
+            tpm: Some(tpm),
+            gcp: clouds.google_keys.as_deref(),
+            aws_identity_document: clouds.region_certificates.as_deref(),
+            aws_nitro_tpm: clouds.nitro_roots.as_deref(),
+            aws_sts: sts,
+            azure: clouds.azure.as_deref(),
+            token: Some(token),
+        }
     }
 
     /// Trust in one more EK, whoever made it.

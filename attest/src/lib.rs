@@ -36,11 +36,12 @@ pub mod withheld;
 pub mod x509;
 
 pub use appraisal::{AppraisalPolicy, AttestationResult, appraise};
+pub use aws::sts::StsCall;
 pub use challenge::{Challenge, Issued, Subject};
 pub use claims::{Claims, NodeIdentity};
 pub use combination::Combination;
 pub use endorsements::Endorsements;
-pub use evidence::{StsCall, Submission, verify};
+pub use evidence::{Submission, verify};
 pub use inventory::Inventory;
 pub use kinds::Kind;
 pub use nonce::SpkiSha256;

@@ -12,7 +12,8 @@ use crate::aws::sts::StsError;
 use crate::azure::attested_document::AttestedDocumentError;
 use crate::combination;
 use crate::gcp::GcpError;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Refusal};
+use crate::token::NoToken;
 use crate::tpm::{self, TpmEvidenceError};
 use crate::withheld::Withheld;
 
@@ -118,6 +119,25 @@ pub enum Reject {
     Azure(#[from] AttestedDocumentError),
 }
 
+impl<E> From<Refusal<E>> for Reject
+where
+    Self: From<E>,
+{
+    fn from(refusal: Refusal<E>) -> Self {
+        match refusal {
+            Refusal::Own(error) => error.into(),
+            Refusal::Request { field, problem } => Self::Request { field, problem },
+            Refusal::NothingToHoldAgainst(kind) => Self::NothingToHoldAgainst { kind },
+        }
+    }
+}
+
+impl From<NoToken> for Reject {
+    fn from(NoToken: NoToken) -> Self {
+        Self::TokenMissing
+    }
+}
+
 advice! {
     /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
     pub MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
@@ -183,15 +203,6 @@ impl Reject {
             Self::AwsSts(error) => error.withheld(),
             Self::Azure(error) => error.withheld(),
             _ => None,
-        }
-    }
-
-    /// Whether nobody vouches for the EK, which otherwise is one.
-    #[must_use]
-    pub const fn is_not_endorsed(&self) -> bool {
-        match self {
-            Self::Tpm(error) => error.is_not_endorsed(),
-            _ => false,
         }
     }
 

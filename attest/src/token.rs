@@ -1,9 +1,13 @@
 //! A provisioning token beside evidence. The gateway looks it up; nothing here verifies it.
 
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::EvidenceKind;
-use crate::values::{Nothing, SecretText};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::{Blob, Nothing, SecretText};
 
 /// A provisioning token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,3 +36,34 @@ impl EvidenceKind for Token {
     type Proof = String;
     type Error = NoToken;
 }
+
+impl Verifier for Token {
+    /// The name of the token, if the gateway has taken it.
+    type HeldAgainst<'a> = Option<&'a str>;
+
+    const CLOUD: Option<Cloud> = None;
+    const RULES_MAY_GO_UNUSED: bool = true;
+
+    fn ask(_: &Nothing, _: Option<Option<&str>>, _: &(), _: &Asking<'_>) -> Asked<Self> {
+        Ok((Nothing {}, Nothing {}))
+    }
+
+    fn verify(_: &Nothing, _: &TokenEvidence, taken: Option<&str>, _: &Binding<'_>, _: UnixTime) -> Verified<Self> {
+        Ok((taken.ok_or(NoToken)?.to_owned(), None))
+    }
+
+    /// It says no more than that somebody was given it.
+    fn instance(_: &String) -> Option<String> {
+        None
+    }
+
+    fn size(evidence: &TokenEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.token.reveal().len())
+    }
+
+    fn appraise(_: &String, (): &(), _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<NoToken>> {
+        Ok(())
+    }
+}
+
+impl<P, R> Beside<P, R> for Token {}

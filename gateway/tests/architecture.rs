@@ -251,7 +251,7 @@ const EARNED: [(&str, &str, &str); 17] = [
     (
         "attest/src/aws/identity_document/document.rs",
         "pub struct ClaimedDocument {\n",
-        "    pub(crate) document:",
+        "    pub(super) document:",
     ),
     ("attest/src/appraisal.rs", "pub struct AttestationResult {\n", "    claims:"),
     ("gateway/src/credentials/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),

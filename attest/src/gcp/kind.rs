@@ -1,8 +1,13 @@
 //! The identity token as a kind of evidence.
 
-use super::{GcpError, GcpEvidence, GcpTask, Rules, VerifiedIdentity};
-use crate::kinds::EvidenceKind;
-use crate::values::Nothing;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::{Audience, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::{Blob, Nothing};
 
 /// An identity token of Google Compute Engine.
 #[derive(Debug)]
@@ -17,3 +22,39 @@ impl EvidenceKind for Gcp {
     type Proof = VerifiedIdentity;
     type Error = GcpError;
 }
+
+impl Verifier for Gcp {
+    type HeldAgainst<'a> = &'a GoogleKeys;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Google);
+    // They may be about the certificate of vTPMs.
+    const RULES_MAY_GO_UNUSED: bool = true;
+
+    fn ask(_: &Nothing, _: Option<&GoogleKeys>, _: &Rules, asking: &Asking<'_>) -> Asked<Self> {
+        let task = GcpTask {
+            gateway: asking.gateway.to_owned(),
+        };
+        Ok((task.clone(), task))
+    }
+
+    fn verify(subject: &GcpTask, evidence: &GcpEvidence, keys: &GoogleKeys, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
+        let audience = |key| Audience::new(&subject.gateway, binding.purpose, binding.pool, binding.nonce, key);
+        let audiences: Vec<Audience> = binding.server_keys.iter().map(audience).collect();
+        let identity = super::verify(evidence.token.0.as_bytes(), keys, &audiences, now)?;
+        Ok((identity, None))
+    }
+
+    fn instance(identity: &VerifiedIdentity) -> Option<String> {
+        Some(identity.identity())
+    }
+
+    fn size(evidence: &GcpEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.token.0.len())
+    }
+
+    fn appraise(identity: &VerifiedIdentity, rules: &Rules, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<GcpError>> {
+        Ok(super::appraise(identity, rules, now)?)
+    }
+}
+
+impl<P, R> Beside<P, R> for Gcp {}

@@ -1,6 +1,6 @@
 //! Kinds of evidence: the list of them, and what each of them says of itself in its own room ([`EvidenceKind`]).
 //!
-//! Nothing else names all kinds. What has a member for each of them is made by [`members!`], what goes through them by [`each_machine!`]: these macros
+//! Nothing else names all kinds. What has a member for each of them is made by [`members!`], what goes through them by [`each_kind!`]: these macros
 //! only fan out, to generic functions and to the rooms.
 
 mod room;
@@ -10,8 +10,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use room::EvidenceKind;
+pub(crate) use room::{Asked, Asking, Beside, Cloud, Proofs, Refusal, Rulebook, Verified, Verifier};
 
-/// The list. It hands all kinds to the macro `$then`, after what stands in the braces: those that say which machine a node is, and then what can only
+/// The list. It hands all kinds to the macro in brackets, after what stands in the braces: those that say which machine a node is, and then what can only
 /// stand beside them. Of each it says:
 ///
 /// - its variant of [`Kind`], and that of [`crate::Reject`];
@@ -21,8 +22,8 @@ pub use room::EvidenceKind;
 ///
 /// Its order is that of messages, and the one in which evidence is verified. A new kind stands before those that can only stand beside others.
 macro_rules! with_kinds {
-    ($then:path { $($given:tt)* }) => {
-        $then! {
+    ([$($then:tt)+] { $($given:tt)* }) => {
+        $($then)+! {
             { $($given)* }
             machine {
                 /// A TPM's quote ([`crate::tpm`]).
@@ -73,7 +74,7 @@ macro_rules! kind {
         }
     };
 }
-with_kinds! { kind {} }
+with_kinds! { [kind] {} }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,7 +85,7 @@ impl fmt::Display for Kind {
 /// A structure with an optional member for each kind, where `..` stands in it: of the type of the trait that is named there, with the attribute and the
 /// visibility that stand before it. `..` with `of machines` leaves out what can only stand beside others.
 macro_rules! members {
-    ($($structure:tt)*) => { $crate::kinds::with_kinds! { $crate::kinds::structure { $($structure)* } } };
+    ($($structure:tt)*) => { $crate::kinds::with_kinds! { [$crate::kinds::structure] { $($structure)* } } };
 }
 pub(crate) use members;
 
@@ -129,9 +130,31 @@ macro_rules! structure {
 }
 pub(crate) use structure;
 
+/// `held_against!(Structure)`: what evidence of each kind is held against, borrowed for `'a`.
+macro_rules! held_against {
+    ($name:ident) => {
+        $crate::kinds::with_kinds! { [$crate::kinds::borrowed] { $name } }
+    };
+}
+pub(crate) use held_against;
+
+macro_rules! borrowed {
+    ({ $name:ident } $($group:ident { $($(#[$doc:meta])* $kind:ident, $member:ident, $word:literal, $($room:ident)::+;)* })*) => {
+        /// What evidence of each kind is held against. Of what there is nothing for, evidence is refused.
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name<'a> {
+            $($(
+                $(#[$doc])*
+                pub(crate) $member: Option<<$crate::$($room)::+ as $crate::kinds::Verifier>::HeldAgainst<'a>>,
+            )*)*
+        }
+    };
+}
+pub(crate) use borrowed;
+
 /// `moved! { Structure { before, ..from, after } }`: a structure of machines made of another, member by member.
 macro_rules! moved {
-    ($($structure:tt)*) => { $crate::kinds::with_kinds! { $crate::kinds::moved_members { $($structure)* } } };
+    ($($structure:tt)*) => { $crate::kinds::with_kinds! { [$crate::kinds::moved_members] { $($structure)* } } };
 }
 pub(crate) use moved;
 
@@ -145,10 +168,18 @@ macro_rules! moved_members {
 }
 pub(crate) use moved_members;
 
-/// `each_machine!(one)` is `one!(Kind, member, Room);` for each kind that says which machine a node is, as statements or as items.
+/// `each_kind!(one)` is `one!(Kind, member, Room);` for each kind, as statements or as items.
+macro_rules! each_kind {
+    ($one:path) => {
+        $crate::kinds::with_kinds! { [$crate::kinds::fan_out] { $one } }
+    };
+}
+pub(crate) use each_kind;
+
+/// The same without what can only stand beside others.
 macro_rules! each_machine {
     ($one:path) => {
-        $crate::kinds::with_kinds! { $crate::kinds::fan_out { of machines, $one } }
+        $crate::kinds::with_kinds! { [$crate::kinds::fan_out] { of machines, $one } }
     };
 }
 pub(crate) use each_machine;
@@ -163,10 +194,30 @@ macro_rules! fan_out {
 }
 pub(crate) use fan_out;
 
+/// `of_room!(kind, CONSTANT)`: what the kind's room says of it.
+macro_rules! of_room {
+    ($kind:expr, $constant:ident) => {
+        $crate::kinds::with_kinds! { [$crate::kinds::constant_of] { $kind, $constant } }
+    };
+}
+pub(crate) use of_room;
+
+macro_rules! constant_of {
+    (
+        { $of:expr, $constant:ident }
+        $($group:ident { $($(#[$doc:meta])* $kind:ident, $member:ident, $word:literal, $($room:ident)::+;)* })*
+    ) => {
+        match $of {
+            $($($crate::Kind::$kind => <$crate::$($room)::+ as $crate::kinds::Verifier>::$constant,)*)*
+        }
+    };
+}
+pub(crate) use constant_of;
+
 /// Gives a message the set of kinds that it has.
 macro_rules! kinds_of {
     ($type:ty) => {
-        $crate::kinds::with_kinds! { $crate::kinds::set_of { $type } }
+        $crate::kinds::with_kinds! { [$crate::kinds::set_of] { $type } }
     };
 }
 pub(crate) use kinds_of;

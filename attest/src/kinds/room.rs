@@ -1,5 +1,14 @@
 //! What a kind of evidence says of itself, in its own room.
 
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+use zeroize::Zeroizing;
+
+use super::Kind;
+use crate::nonce::{Binding, SpkiSha256};
+use crate::values::{Blob, HexDigest};
+
 /// A kind of evidence, by the types that it has in what is about all kinds. Each kind is a type of its own, which has no values.
 pub trait EvidenceKind {
     /// What a node says that it can show: its member of [`crate::protocol::Attester`].
@@ -16,4 +25,163 @@ pub trait EvidenceKind {
     type Proof;
     /// Why it is refused: its variant of [`crate::Reject`].
     type Error;
+}
+
+/// Who runs the machine, by the evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cloud {
+    Google,
+    Amazon,
+    Microsoft,
+}
+
+/// What a node is asked for: one half for the seal, one for the node.
+pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as EvidenceKind>::Task), Refusal<<K as EvidenceKind>::Error>>;
+
+/// What evidence proves, and which server key the node saw, where it says that by itself.
+pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha256>), Refusal<<K as EvidenceKind>::Error>>;
+
+/// How evidence of a kind is asked for, verified and appraised. Whatever goes through all kinds calls these, one kind after the other.
+pub(crate) trait Verifier: EvidenceKind {
+    /// What evidence is held against beside the challenge: what the administrator trusts, or what somebody who was asked says of this very evidence.
+    type HeldAgainst<'a>: Copy;
+
+    /// The cloud that says it of an instance.
+    const CLOUD: Option<Cloud>;
+    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
+    const IS_OF_A_TPM: bool = false;
+    /// Whether a pool may have rules for it and not accept it.
+    const RULES_MAY_GO_UNUSED: bool = false;
+
+    /// Whether what a node offers is within its bounds, before anything else is looked at.
+    fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {
+        Ok(())
+    }
+
+    /// What is asked of a node that offers this. Whatever can be refused now is refused now.
+    fn ask(offer: &Self::Offer, held_against: Option<Self::HeldAgainst<'_>>, rules: &Self::Rules, asking: &Asking<'_>) -> Asked<Self>;
+
+    /// Whether what was offered, and is refused for this, is as good as nothing: then the node is asked for something else.
+    fn is_as_good_as_none(_: &Self::Error) -> bool {
+        false
+    }
+
+    /// Whether this is still asked so. What is asked for less than today can be verified again, from a record, and must not be answered.
+    fn is_of_today(_: &Self::Subject) -> bool {
+        true
+    }
+
+    /// Verifies the evidence as the answer to what was asked.
+    fn verify(
+        subject: &Self::Subject,
+        evidence: &Self::Evidence,
+        held_against: Self::HeldAgainst<'_>,
+        binding: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self>;
+
+    /// The stable identity of the machine by a key that nobody else has: it goes before that of an instance.
+    fn machine(_: &Self::Proof) -> Option<String> {
+        None
+    }
+
+    /// The stable identity of the instance of a cloud that it is about.
+    fn instance(proof: &Self::Proof) -> Option<String>;
+
+    /// Whether a TPM of the instance's own has attested: nobody else can have been first with it.
+    fn is_of_the_instances_own_tpm(_: &Self::Proof) -> bool {
+        false
+    }
+
+    /// Whether the rules can be meant, in a combination of kinds with this one.
+    fn check_rules(_: &Self::Rules, _together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Whether a copy of the evidence would prove as much, among these kinds.
+    fn is_worth_a_copy(_together: &BTreeSet<Kind>) -> bool {
+        false
+    }
+
+    /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
+    fn size(evidence: &Self::Evidence, claimant: Option<&Blob>) -> Option<usize>;
+
+    /// Compares what was proven, by these kinds together, with what the pool accepts.
+    fn appraise(proof: &Self::Proof, rules: &Self::Rules, together: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<Self::Error>>;
+
+    /// What older nodes say beside what they can show of this kind: SHA-256 of who claims the instance. Today it stands beside all kinds.
+    fn claimant_offered(_: &Self::Offer) -> Option<&HexDigest> {
+        None
+    }
+
+    /// The same in a challenge of before.
+    fn claimant_asked(_: &Self::Subject) -> Option<&HexDigest> {
+        None
+    }
+
+    /// What older nodes show beside evidence of this kind: the claimant.
+    fn claimant_shown(_: &Self::Evidence) -> Option<&Blob> {
+        None
+    }
+
+    /// What is said of it in records of before.
+    fn claimant_proven(_: &Self::Proof) -> Option<&HexDigest> {
+        None
+    }
+
+    /// Takes the claimant out of the evidence.
+    fn forget_claimant(_: &mut Self::Evidence) {}
+}
+
+/// What a kind makes of others that stand beside it. Which ones it looks at, its bounds say: [`Proofs`] and [`Rulebook`] of those kinds.
+pub(crate) trait Beside<P, R>: Verifier {
+    /// Checks that it is about the same machine as the others, beyond its identity, and takes over what they say of it.
+    fn join(proof: Self::Proof, _proofs: &P) -> Result<Self::Proof, Refusal<Self::Error>> {
+        Ok(proof)
+    }
+
+    /// What is appraised by the rules of another kind.
+    fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), Refusal<Self::Error>> {
+        Ok(())
+    }
+}
+
+/// Has what evidence of a kind has proven, if there was some.
+pub(crate) trait Proofs<K: EvidenceKind> {
+    /// It.
+    fn proof(&self) -> Option<&K::Proof>;
+}
+
+/// Has the rules for a kind, if there are some.
+pub(crate) trait Rulebook<K: EvidenceKind> {
+    /// They.
+    fn rules(&self) -> Option<&K::Rules>;
+}
+
+/// What a challenge is made from, beside what the node offers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    /// The gateway's own name, the same for all its nodes.
+    pub(crate) gateway: &'a str,
+    /// What nobody but who is asked may be able to find.
+    pub(crate) secret: &'a Zeroizing<[u8; 32]>,
+    /// The time.
+    pub(crate) now: UnixTime,
+}
+
+/// Why a kind refuses.
+#[derive(Debug)]
+pub(crate) enum Refusal<E> {
+    /// A reason of its own.
+    Own(E),
+    /// A field of the request that is out of its bounds.
+    Request { field: &'static str, problem: &'static str },
+    /// There is nothing to hold evidence of this kind against.
+    NothingToHoldAgainst(Kind),
+}
+
+impl<E> From<E> for Refusal<E> {
+    fn from(error: E) -> Self {
+        Self::Own(error)
+    }
 }

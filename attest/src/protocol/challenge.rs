@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Blob, HexDigest};
-use crate::kinds::{Kind, kinds_of, members};
+use crate::kinds::{Kind, Verifier, each_kind, kinds_of, members};
 use crate::tpm::{TpmAttester, TpmTask};
 
 /// Body of [`super::CHALLENGE_PATH`]: who asks, and for which pool.
@@ -40,12 +40,15 @@ impl Attester {
     /// only: of one that is not asked for a document, nothing is known.
     #[must_use]
     pub fn claimant_sha256(&self, asked: &BTreeSet<Kind>) -> Option<&HexDigest> {
-        let document = self
-            .aws_identity_document
-            .as_ref()
-            .filter(|_| asked.contains(&Kind::AwsIdentityDocument));
-        let beside_document = || document?.claimant_sha256.as_ref();
-        self.claimant_sha256.as_ref().or_else(beside_document)
+        let mut claimant = self.claimant_sha256.as_ref();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                let offer = self.$member.as_ref().filter(|_| asked.contains(&Kind::$kind));
+                claimant = claimant.or_else(|| offer.and_then(<$room>::claimant_offered));
+            };
+        }
+        each_kind!(one);
+        claimant
     }
 }
 

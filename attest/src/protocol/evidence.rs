@@ -5,8 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest};
-use crate::aws::sts::SignedRequest;
-use crate::kinds::{Kind, kinds_of, members};
+use crate::kinds::{Kind, Verifier, each_kind, kinds_of, members};
 use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
 
@@ -48,8 +47,14 @@ impl Evidence {
     /// SHA-256 of the claimant; older nodes send it beside the identity document. `None` if there is none, or what cannot be one.
     #[must_use]
     pub fn claimant_sha256(&self) -> Option<HexDigest> {
-        let beside_document = || self.aws_identity_document.as_ref()?.claimant.as_ref();
-        let claimant = self.claimant.as_ref().or_else(beside_document)?.as_ref();
+        let mut claimant = self.claimant.as_ref();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                claimant = claimant.or_else(|| self.$member.as_ref().and_then(<$room>::claimant_shown));
+            };
+        }
+        each_kind!(one);
+        let claimant = claimant?.as_ref();
         // A short one could be guessed, whatever its digest is.
         (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
     }
@@ -57,38 +62,31 @@ impl Evidence {
     /// Takes the claimant out, so that whoever reads what is left is nobody.
     pub fn forget_claimant(&mut self) {
         self.claimant = None;
-        if let Some(document) = &mut self.aws_identity_document {
-            document.claimant = None;
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                self.$member.as_mut().map(<$room>::forget_claimant);
+            };
         }
+        each_kind!(one);
     }
 
     /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a
     /// record; a TPM's event log has a limit of its own.
     #[must_use]
     pub fn too_large(&self) -> Option<Kind> {
-        let request = |request: &SignedRequest| {
-            let headers = request.headers.iter().map(|header| header.name.len() + header.value.len());
-            headers.sum::<usize>() + request.method.len() + request.url.len() + request.body.len()
-        };
-        let sizes = [
-            (Kind::Gcp, self.gcp.as_ref().map(|evidence| evidence.token.0.len())),
-            (
-                Kind::AwsIdentityDocument,
-                self.aws_identity_document.as_ref().map(|evidence| {
-                    let claimant = evidence.claimant.as_ref().or(self.claimant.as_ref());
-                    evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len())
-                }),
-            ),
-            (
-                Kind::AwsNitroTpm,
-                self.aws_nitro_tpm.as_ref().map(|evidence| evidence.document.0.len()),
-            ),
-            (Kind::AwsSts, self.aws_sts.as_ref().map(|evidence| request(&evidence.request))),
-            (Kind::Azure, self.azure.as_ref().map(|evidence| evidence.signature.0.len())),
-            (Kind::Token, self.token.as_ref().map(|evidence| evidence.token.reveal().len())),
-        ];
-        let large = |(kind, size): (Kind, Option<usize>)| size.filter(|size| *size > DOCUMENT_LIMIT_BYTES).map(|_| kind);
-        sizes.into_iter().find_map(large)
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                let size = self
+                    .$member
+                    .as_ref()
+                    .and_then(|shown| <$room>::size(shown, self.claimant.as_ref()));
+                if size.is_some_and(|size| size > DOCUMENT_LIMIT_BYTES) {
+                    return Some(Kind::$kind);
+                }
+            };
+        }
+        each_kind!(one);
+        None
     }
 }
 

@@ -25,6 +25,11 @@ pub struct EkDigest([u8; 32]);
 pub struct NotAnEkDigest;
 
 impl EkDigest {
+    /// The stable identity of a node with this TPM.
+    pub(crate) fn identity(&self) -> String {
+        format!("tpm:{self}")
+    }
+
     /// The digest of a key.
     #[must_use]
     pub fn of(key: &EkKey) -> Self {

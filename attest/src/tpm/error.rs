@@ -241,6 +241,7 @@ impl TpmEvidenceError {
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::PcrMismatch { accepted, .. } | Self::ReferenceSelection { accepted, .. } => Some(accepted),
+            Self::Vtpm(VtpmError::Instance(error)) => error.withheld(),
             _ => None,
         }
     }

@@ -1,10 +1,22 @@
 //! A TPM's quote as a kind of evidence.
 
-use super::claims::TpmClaims;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::ak::AkPublic;
+use super::claims::{EndorsedBy, TpmClaims};
+use super::ek_certificate::INTERMEDIATES_LIMIT;
+use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};
 use super::reference_values::ReferenceValues;
-use crate::kinds::EvidenceKind;
+use super::vtpm::{VerifiedInstance, VtpmError};
+use super::{task, verifier};
+use crate::gcp::{self, Gcp, GcpError};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::Blob;
 
 /// A TPM's quote.
 #[derive(Debug)]
@@ -18,4 +30,103 @@ impl EvidenceKind for Tpm {
     type Rules = ReferenceValues;
     type Proof = TpmClaims;
     type Error = TpmEvidenceError;
+}
+
+impl Verifier for Tpm {
+    type HeldAgainst<'a> = &'a TpmEndorsements;
+
+    const CLOUD: Option<Cloud> = None;
+    const IS_OF_A_TPM: bool = true;
+    const RULES_MAY_GO_UNUSED: bool = true;
+
+    fn check_offer(offer: &TpmAttester) -> Result<(), Refusal<TpmEvidenceError>> {
+        if offer.ek_intermediates.len() > INTERMEDIATES_LIMIT {
+            return Err(Refusal::Request {
+                field: "ek_intermediates",
+                problem: "more than eight certificates",
+            });
+        }
+        Ok(())
+    }
+
+    /// An EK that nobody endorses, and an AK that could sign for others, never cost a credential.
+    fn ask(offer: &TpmAttester, endorsements: Option<&TpmEndorsements>, values: &ReferenceValues, asking: &Asking<'_>) -> Asked<Self> {
+        let ak = AkPublic::parse(offer.ak_public.as_ref())?;
+        let nothing = || Refusal::NothingToHoldAgainst(Kind::Tpm);
+        let ek = endorsements.ok_or_else(nothing)?.endorse(offer, asking.now)?;
+        // Reference values that exist can be selected: they were checked when they were made.
+        let selection = values.selection().map_err(|_| nothing())?;
+        task::ask(&ek, &ak, offer, selection, asking.secret).map_err(|_| Refusal::Request {
+            field: "ek_public",
+            problem: "the key cannot be encrypted to",
+        })
+    }
+
+    /// A TPM that nobody vouches for: a machine in a cloud may have one, and be accepted for what the cloud says.
+    fn is_as_good_as_none(error: &TpmEvidenceError) -> bool {
+        error.is_not_endorsed()
+    }
+
+    fn verify(
+        subject: &TpmSubject,
+        evidence: &TpmEvidence,
+        endorsements: &TpmEndorsements,
+        binding: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let (claims, server_key) = verifier::verify(binding, subject, evidence, endorsements, now)?;
+        Ok((claims, Some(server_key)))
+    }
+
+    fn machine(claims: &TpmClaims) -> Option<String> {
+        Some(claims.ek_digest.identity())
+    }
+
+    fn instance(claims: &TpmClaims) -> Option<String> {
+        certified(claims).map(VerifiedInstance::identity)
+    }
+
+    fn is_of_the_instances_own_tpm(claims: &TpmClaims) -> bool {
+        certified(claims).is_some()
+    }
+
+    /// Its event log has a limit of its own.
+    fn size(_: &TpmEvidence, _: Option<&Blob>) -> Option<usize> {
+        None
+    }
+
+    fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
+        Ok(values.appraise(claims)?)
+    }
+}
+
+/// The certificate of an instance's vTPM is Google's word, as its identity token is.
+impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> Beside<P, R> for Tpm {
+    fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, Refusal<TpmEvidenceError>> {
+        if let (Some(vtpm), Some(identity)) = (certified(&claims), proofs.proof()) {
+            vtpm.check_identity(identity).map_err(of_instance)?;
+        }
+        Ok(claims)
+    }
+
+    fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), Refusal<TpmEvidenceError>> {
+        // Beside an identity token, the certificate has only to be about the same instance.
+        if let (Some(vtpm), None) = (certified(claims), proofs.proof()) {
+            let rules = rules.rules().ok_or(Refusal::NothingToHoldAgainst(Kind::Gcp))?;
+            gcp::appraise_vtpm(vtpm.instance(), rules).map_err(of_instance)?;
+        }
+        Ok(())
+    }
+}
+
+/// The instance that Google has certified the EK for.
+fn certified(claims: &TpmClaims) -> Option<&VerifiedInstance> {
+    match &claims.endorsed_by {
+        EndorsedBy::GcpInstance(instance) => Some(instance),
+        _ => None,
+    }
+}
+
+fn of_instance(error: GcpError) -> TpmEvidenceError {
+    VtpmError::from(error).into()
 }

@@ -14,21 +14,8 @@ use super::messages::{TpmEvidence, TpmSubject};
 use super::pcr::{PcrSelection, PcrValues};
 use super::quote::{self, Expected, Quote};
 use super::wire::HashAlg;
-use crate::nonce::{SpkiSha256, qualifying_data};
+use crate::nonce::{Binding, SpkiSha256, qualifying_data};
 use crate::values::HexDigest;
-
-/// What a quote has to be bound to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Binding<'a> {
-    /// The challenge's nonce.
-    pub(crate) nonce: &'a [u8],
-    /// What the evidence is for.
-    pub(crate) purpose: &'a str,
-    /// The pool.
-    pub(crate) pool: &'a str,
-    /// Keys that the node may have seen the server use.
-    pub(crate) server_keys: &'a [SpkiSha256],
-}
 
 /// Verifies `evidence` as the answer to what was asked of `subject`; gives the server key, too, that the node saw.
 pub(crate) fn verify(

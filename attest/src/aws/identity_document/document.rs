@@ -60,9 +60,9 @@ pub struct VerifiedIdentityDocument {
 /// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClaimedDocument {
-    pub(crate) document: Replayable<VerifiedIdentityDocument>,
+    pub(super) document: Replayable<VerifiedIdentityDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) claimant_sha256: Option<HexDigest>,
+    pub(super) claimant_sha256: Option<HexDigest>,
 }
 
 impl ClaimedDocument {

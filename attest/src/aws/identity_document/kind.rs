@@ -1,8 +1,16 @@
 //! The identity document as a kind of evidence.
 
-use super::{ClaimedDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules};
-use crate::kinds::EvidenceKind;
-use crate::values::Nothing;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::rules::appraise_beside_fresh;
+use super::{
+    ClaimedDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
+};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::{Blob, HexDigest, Nothing};
 
 /// An instance identity document of AWS.
 #[derive(Debug)]
@@ -17,3 +25,84 @@ impl EvidenceKind for IdentityDocument {
     type Proof = ClaimedDocument;
     type Error = IdentityDocumentError;
 }
+
+impl Verifier for IdentityDocument {
+    type HeldAgainst<'a> = &'a RegionCertificates;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+
+    fn ask(_: &IdentityDocumentAttester, _: Option<&RegionCertificates>, _: &IdentityDocumentRules, _: &Asking<'_>) -> Asked<Self> {
+        Ok((IdentityDocumentAttester::default(), Nothing {}))
+    }
+
+    fn verify(
+        subject: &IdentityDocumentAttester,
+        evidence: &IdentityDocumentEvidence,
+        certificates: &RegionCertificates,
+        _: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let document = super::verify(evidence.pkcs7.0.as_bytes(), certificates, now)?;
+        let claimant_sha256 = subject.claimant_sha256.clone();
+        Ok((ClaimedDocument { document, claimant_sha256 }, None))
+    }
+
+    fn instance(claimed: &ClaimedDocument) -> Option<String> {
+        Some(claimed.document().replayable().node_identity())
+    }
+
+    fn check_rules(rules: &IdentityDocumentRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        if rules.accept_replayable || !Self::is_worth_a_copy(together) {
+            return Ok(());
+        }
+        Err(
+            "an identity document has no nonce, so a copy of it is as good: set accept_replayable = true in [aws_identity_document] if that is meant",
+        )
+    }
+
+    /// It is, unless evidence stands beside it that says, for this challenge, that it is that very instance.
+    fn is_worth_a_copy(together: &BTreeSet<Kind>) -> bool {
+        !together.contains(&Kind::AwsNitroTpm) && !together.contains(&Kind::AwsSts)
+    }
+
+    fn size(evidence: &IdentityDocumentEvidence, claimant: Option<&Blob>) -> Option<usize> {
+        let claimant = evidence.claimant.as_ref().or(claimant);
+        Some(evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len()))
+    }
+
+    fn claimant_offered(offer: &IdentityDocumentAttester) -> Option<&HexDigest> {
+        offer.claimant_sha256.as_ref()
+    }
+
+    fn claimant_asked(subject: &IdentityDocumentAttester) -> Option<&HexDigest> {
+        subject.claimant_sha256.as_ref()
+    }
+
+    fn claimant_shown(evidence: &IdentityDocumentEvidence) -> Option<&Blob> {
+        evidence.claimant.as_ref()
+    }
+
+    fn claimant_proven(claimed: &ClaimedDocument) -> Option<&HexDigest> {
+        claimed.claimant_sha256.as_ref()
+    }
+
+    fn forget_claimant(evidence: &mut IdentityDocumentEvidence) {
+        evidence.claimant = None;
+    }
+
+    fn appraise(
+        claimed: &ClaimedDocument,
+        rules: &IdentityDocumentRules,
+        together: &BTreeSet<Kind>,
+        now: UnixTime,
+    ) -> Result<(), Refusal<IdentityDocumentError>> {
+        let appraise = if Self::is_worth_a_copy(together) {
+            super::appraise
+        } else {
+            appraise_beside_fresh
+        };
+        Ok(appraise(claimed.document(), rules, now)?)
+    }
+}
+
+impl<P, R> Beside<P, R> for IdentityDocument {}

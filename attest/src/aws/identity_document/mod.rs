@@ -29,6 +29,5 @@ pub use error::{ADVICE, IdentityDocumentError};
 pub use kind::IdentityDocument;
 pub use messages::{IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use partition::Partition;
-pub(crate) use rules::appraise_beside_fresh;
 pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};
 pub use verifier::verify;

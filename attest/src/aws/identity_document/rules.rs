@@ -92,7 +92,7 @@ pub fn appraise(
 ///
 /// # Errors
 /// [`IdentityDocumentError::NotAccepted`] and those about age.
-pub(crate) fn appraise_beside_fresh(
+pub(super) fn appraise_beside_fresh(
     document: &Replayable<VerifiedIdentityDocument>,
     rules: &IdentityDocumentRules,
     now: UnixTime,

@@ -1,8 +1,15 @@
 //! The NitroTPM document as a kind of evidence.
 
-use super::{NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, VerifiedNitroTpm};
-use crate::kinds::EvidenceKind;
-use crate::values::Nothing;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::{Expected, NitroRoots, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, VerifiedNitroTpm};
+use crate::aws::identity_document::IdentityDocument;
+use crate::aws::sts::Sts;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::{Blob, Nothing};
 
 /// A NitroTPM attestation document of AWS.
 #[derive(Debug)]
@@ -16,4 +23,77 @@ impl EvidenceKind for NitroTpm {
     type Rules = NitroTpmRules;
     type Proof = VerifiedNitroTpm;
     type Error = NitroTpmError;
+}
+
+impl Verifier for NitroTpm {
+    type HeldAgainst<'a> = &'a NitroRoots;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const IS_OF_A_TPM: bool = true;
+
+    fn ask(_: &Nothing, _: Option<&NitroRoots>, _: &NitroTpmRules, _: &Asking<'_>) -> Asked<Self> {
+        Ok((NitroTpmSubject::default(), Nothing {}))
+    }
+
+    fn verify(
+        _: &NitroTpmSubject,
+        evidence: &NitroTpmEvidence,
+        roots: &NitroRoots,
+        binding: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let expected = Expected {
+            nonce: binding.nonce,
+            purpose: binding.purpose,
+            pool: binding.pool,
+            server_keys: binding.server_keys,
+        };
+        let verified = super::verify(evidence.document.as_ref(), roots, &expected, now)?;
+        let server_key = *verified.server_key();
+        Ok((verified, Some(server_key)))
+    }
+
+    fn instance(verified: &VerifiedNitroTpm) -> Option<String> {
+        Some(verified.identity())
+    }
+
+    fn is_of_the_instances_own_tpm(_: &VerifiedNitroTpm) -> bool {
+        true
+    }
+
+    fn check_rules(rules: &NitroTpmRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        let account = together.contains(&Kind::AwsIdentityDocument) || together.contains(&Kind::AwsSts);
+        if account || !rules.checks_account() {
+            return Ok(());
+        }
+        Err(
+            "the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account",
+        )
+    }
+
+    fn size(evidence: &NitroTpmEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.document.0.len())
+    }
+
+    fn appraise(
+        verified: &VerifiedNitroTpm,
+        rules: &NitroTpmRules,
+        _: &BTreeSet<Kind>,
+        now: UnixTime,
+    ) -> Result<(), Refusal<NitroTpmError>> {
+        Ok(super::appraise(verified, rules, now)?)
+    }
+}
+
+/// Its document says no account; what stands beside it may.
+impl<P: Proofs<IdentityDocument> + Proofs<Sts>, R> Beside<P, R> for NitroTpm {
+    fn join(verified: VerifiedNitroTpm, proofs: &P) -> Result<VerifiedNitroTpm, Refusal<NitroTpmError>> {
+        let document = Proofs::<IdentityDocument>::proof(proofs).map(|claimed| claimed.document().replayable());
+        let by_document = document.map(|document| (document.account_id(), document.instance_id()));
+        let by_sts = || Proofs::<Sts>::proof(proofs).map(|caller| (caller.account(), caller.instance()));
+        match by_document.or_else(by_sts) {
+            Some((account, instance)) => Ok(verified.with_account(account, instance)?),
+            None => Ok(verified),
+        }
+    }
 }

@@ -1,8 +1,13 @@
 //! A signed request to STS as a kind of evidence.
 
-use super::{StsError, StsEvidence, StsRules, VerifiedSts};
-use crate::kinds::EvidenceKind;
-use crate::values::Nothing;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::{Answer, Expected, StsError, StsEvidence, StsRules, VerifiedSts};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::values::{Blob, Nothing};
 
 /// A signed request to AWS STS.
 #[derive(Debug)]
@@ -16,4 +21,55 @@ impl EvidenceKind for Sts {
     type Rules = StsRules;
     type Proof = VerifiedSts;
     type Error = StsError;
+}
+
+/// A request to AWS STS that the gateway has sent.
+#[derive(Debug, Clone, Copy)]
+pub struct StsCall<'a> {
+    /// Which requests may be sent.
+    pub rules: &'a StsRules,
+    /// What came back.
+    pub answer: Answer<'a>,
+}
+
+impl Verifier for Sts {
+    type HeldAgainst<'a> = StsCall<'a>;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+
+    fn ask(_: &Nothing, _: Option<StsCall<'_>>, _: &StsRules, _: &Asking<'_>) -> Asked<Self> {
+        Ok((Nothing {}, Nothing {}))
+    }
+
+    fn verify(_: &Nothing, evidence: &StsEvidence, call: StsCall<'_>, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
+        let request = super::check(&evidence.request, call.rules, &Expected::from(*binding), now)?;
+        let verified = super::verify_answer(request, &call.answer)?;
+        let server_key = *verified.server_key();
+        Ok((verified, Some(server_key)))
+    }
+
+    fn instance(caller: &VerifiedSts) -> Option<String> {
+        Some(caller.identity())
+    }
+
+    fn size(evidence: &StsEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.request.size())
+    }
+
+    fn appraise(caller: &VerifiedSts, rules: &StsRules, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<StsError>> {
+        Ok(super::appraise(caller, rules)?)
+    }
+}
+
+impl<P, R> Beside<P, R> for Sts {}
+
+impl<'a> From<Binding<'a>> for Expected<'a> {
+    fn from(binding: Binding<'a>) -> Self {
+        Self {
+            nonce: binding.nonce,
+            purpose: binding.purpose,
+            pool: binding.pool,
+            server_keys: binding.server_keys,
+        }
+    }
 }

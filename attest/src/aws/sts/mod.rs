@@ -28,7 +28,7 @@ mod time;
 pub use answer::{ANSWER_LIMIT_BYTES, Answer, verify_answer};
 pub use document::{VerifiedSts, expected_server_id};
 pub use error::{ADVICE, StsError};
-pub use kind::Sts;
+pub use kind::{Sts, StsCall};
 pub use messages::StsEvidence;
 pub use request::{
     BODY, CheckedRequest, DATE_SKEW_LIMIT_SECONDS, Expected, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS,

@@ -90,6 +90,12 @@ mod secret_text {
 }
 
 impl SignedRequest {
+    /// How much of it a node has chosen, in bytes.
+    pub(super) fn size(&self) -> usize {
+        let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
+        headers.sum::<usize>() + self.method.len() + self.url.len() + self.body.len()
+    }
+
     /// The request for a record: in the place of the signature and the session token stand their SHA-256, so that it cannot be sent
     /// any more, and what no accepted request has is left out: a secret may be in it. [`check`] takes it or refuses it as before, for
     /// AWS alone can tell signatures.

@@ -1,8 +1,15 @@
 //! The attested document as a kind of evidence.
 
-use super::{AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, VerifiedAttestedDocument};
-use crate::kinds::EvidenceKind;
-use crate::values::Nothing;
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::{
+    AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, AzureTrust, ImdsNonce, NonceForm, VerifiedAttestedDocument,
+};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::nonce::{Binding, qualifying_data};
+use crate::values::{Blob, Nothing};
 
 /// An attested document of Azure.
 #[derive(Debug)]
@@ -17,3 +24,58 @@ impl EvidenceKind for AttestedDocument {
     type Proof = VerifiedAttestedDocument;
     type Error = AttestedDocumentError;
 }
+
+impl Verifier for AttestedDocument {
+    type HeldAgainst<'a> = &'a AzureTrust;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
+
+    fn ask(_: &Nothing, _: Option<&AzureTrust>, _: &AttestedDocumentRules, _: &Asking<'_>) -> Asked<Self> {
+        let nonce = NonceForm::Alphanumeric32;
+        Ok((AzureSubject { nonce }, Nothing {}))
+    }
+
+    fn is_of_today(subject: &AzureSubject) -> bool {
+        subject.nonce == NonceForm::Alphanumeric32
+    }
+
+    /// The document is for this challenge, and one of the keys that the node may have seen.
+    fn verify(
+        subject: &AzureSubject,
+        evidence: &AzureEvidence,
+        trust: &AzureTrust,
+        binding: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let mut refused = Refusal::NothingToHoldAgainst(Kind::Azure);
+        for key in binding.server_keys {
+            let bound = qualifying_data(binding.nonce, binding.purpose, binding.pool, key);
+            let nonce = ImdsNonce::of_form(subject.nonce, &bound);
+            match super::verify(evidence.signature.0.as_bytes(), trust, &nonce, now) {
+                Ok(document) => return Ok((document, Some(*key))),
+                Err(error @ AttestedDocumentError::Nonce { .. }) => refused = error.into(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(refused)
+    }
+
+    fn instance(document: &VerifiedAttestedDocument) -> Option<String> {
+        Some(document.node_identity())
+    }
+
+    fn size(evidence: &AzureEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.signature.0.len())
+    }
+
+    fn appraise(
+        document: &VerifiedAttestedDocument,
+        rules: &AttestedDocumentRules,
+        _: &BTreeSet<Kind>,
+        now: UnixTime,
+    ) -> Result<(), Refusal<AttestedDocumentError>> {
+        Ok(super::appraise(document, rules, now)?)
+    }
+}
+
+impl<P, R> Beside<P, R> for AttestedDocument {}

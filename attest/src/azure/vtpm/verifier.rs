@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::certificate::{AkCertificate, AkRoots, verify_certificate};
 use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId};
 use crate::azure::attested_document::VerifiedAttestedDocument;
-use crate::nonce::SpkiSha256;
+use crate::nonce::{Binding, SpkiSha256};
 use crate::tpm::EventLogClaims;
-use crate::tpm::verifier::{self, Answer, Binding};
+use crate::tpm::verifier::{self, Answer};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::pki::Fingerprint;
+use crate::certificates::Fingerprint;
 use crate::store::{Entry, Kind, Store, StoreError};
 
 /// The query parameter in which a pointer says which CAs it carries.

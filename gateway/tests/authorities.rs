@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{Gateway, now, program};
+use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
-use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted, source};
+use attest_gateway::pki::{Algorithm, Names, Wanted};
 use attest_gateway::sightings::Sighting;
 use attest_gateway::store::{Embedded, Entry, Kind, Store};
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::support::{Gateway, LIMIT, accept, now, program};
 use attest::UnixTime;
+use attest_gateway::certificates::Certificate;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
-use attest_gateway::pki::{Algorithm, Certificate, Names, Wanted};
+use attest_gateway::pki::{Algorithm, Names, Wanted};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;

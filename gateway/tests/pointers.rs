@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use crate::support;
 use crate::support::{Gateway, LIMIT, POOL, bearer, program};
+use attest_gateway::certificates::source;
 use attest_gateway::ignition::Config;
 use attest_gateway::ignition::pointer::Reading;
-use attest_gateway::pki::source;
 use attest_gateway::sightings::{self, Sighting};
 use attest_gateway::store::Embedded;
 use data_encoding::BASE64;

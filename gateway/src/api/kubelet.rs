@@ -8,10 +8,10 @@ use super::Gateway;
 use super::config::turned_out_wrong;
 use super::problem::Refusal;
 use crate::audit::{Basis, Blobs, Record};
+use crate::certificates::Certificate;
 use crate::clock::rfc3339;
 use crate::credentials::kubelet::{self, Presented};
 use crate::machines::revocations;
-use crate::pki::Certificate;
 use crate::policy::Grant;
 use crate::pools::Pool;
 

@@ -30,13 +30,14 @@ pub use problem::{CODES, Refusal, decided_by};
 
 use crate::admission::Admission;
 use crate::audit::{Basis, CloudBasis, Journal, JournalError, Record, Recorded, Verdict, decision_id};
+use crate::certificates::Fingerprint;
+use crate::certificates::ek_roots::EkRootsFolder;
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::credentials::seal::Seal;
-use crate::ek_roots::EkRootsFolder;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::metrics::Metrics;
-use crate::pki::{Fingerprint, LiveTls};
+use crate::pki::LiveTls;
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Endorsement, Pool};
 use crate::settings::Settings;

@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use super::blobs::{BlobError, Blobs};
 use super::record::Basis;
+use crate::certificates::Certificate;
+use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
-use crate::ek_roots;
-use crate::pki::Certificate;
 
 /// What a line has to have to be replayed.
 #[derive(Debug, Deserialize)]

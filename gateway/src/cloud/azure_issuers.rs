@@ -18,7 +18,7 @@ use x509_parser::prelude::FromDer;
 
 use super::flight::Flights;
 use super::outgoing::Outgoing;
-use crate::certificate_folder;
+use crate::certificates::folder;
 use crate::metrics::{Fetched, Metrics};
 
 /// Largest answer that is read, in bytes: a certificate of at most 8 KiB, in PEM.
@@ -199,7 +199,7 @@ fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
 
 /// The one certificate of an answer, DER or PEM. One that issued itself would complete nothing: it is a root, configured or not.
 fn issuer(body: Vec<u8>) -> Result<CertificateDer<'static>, String> {
-    let mut found = certificate_folder::certificates(body).into_iter();
+    let mut found = folder::certificates(body).into_iter();
     let (Some(certificate), None) = (found.next(), found.next()) else {
         return Err("not one certificate".to_owned());
     };

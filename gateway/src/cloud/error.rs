@@ -8,7 +8,7 @@ use attest::aws::nitro_tpm::NitroRootsError;
 use attest::azure::attested_document::AzureTrustError;
 use attest::gcp::KeysError;
 
-use crate::certificate_folder::CertificateFolderError;
+use crate::certificates::folder::CertificateFolderError;
 
 /// Why what the settings name cannot be used: the gateway does not start.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
 use super::{AzureTrustInUse, CloudError};
-use crate::certificate_folder::{self, CertificateFolderError, Folder, Found};
+use crate::certificates::folder::{self, CertificateFolderError, Folder, Found};
 use crate::settings::AzureSettings;
 
 /// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
@@ -30,10 +30,10 @@ pub(super) struct Loaded<T> {
 
 /// Google's CAs for vTPMs; one that issued itself is a root.
 pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
-    let Folder { found, mut refused } = certificate_folder::read(folder)?;
+    let Folder { found, mut refused } = folder::read(folder)?;
     let (trust, problems) = vtpm_roots_of(found.iter().map(|found| found.certificate.clone()));
     refused.extend(problems.iter().map(|problem| {
-        let file = certificate_folder::file_of(&found, &problem.sha256).unwrap_or(folder);
+        let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
         format!("{}: {problem}", file.display())
     }));
     let certificates = found.into_iter().map(|found| found.certificate).collect();
@@ -63,12 +63,12 @@ pub(super) struct Regions {
 pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> {
     let mut regions: BTreeMap<String, Vec<CertificateDer<'static>>> = BTreeMap::new();
     let mut refused = Vec::new();
-    for path in certificate_folder::entries(folder)? {
+    for path in folder::entries(folder)? {
         let mut read = Folder::default();
         let name = if path.is_dir() {
-            read = certificate_folder::read(&path)?;
+            read = folder::read(&path)?;
             path.file_name()
-        } else if certificate_folder::is_certificate_file(&path) {
+        } else if folder::is_certificate_file(&path) {
             read.add(path.clone())?;
             path.file_stem()
         } else {
@@ -122,7 +122,7 @@ fn region_problem(region: &str, certificate: &CertificateDer<'static>) -> Option
 
 /// The roots of NitroTPM documents.
 pub(super) fn nitro_roots(folder: &Path) -> Result<Loaded<Arc<NitroRoots>>, CloudError> {
-    let Folder { found, mut refused } = certificate_folder::read(folder)?;
+    let Folder { found, mut refused } = folder::read(folder)?;
     let certificates = usable(found, NITRO_ROOTS_LIMIT, &mut refused, |certificate| {
         NitroRoots::new(std::slice::from_ref(certificate))
             .err()
@@ -148,7 +148,7 @@ pub(super) struct Azure {
 pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudError> {
     let mut refused = Vec::new();
     let mut read = |folder: &Path, limit: usize, root: bool| {
-        let Folder { found, refused: odd } = certificate_folder::read(folder)?;
+        let Folder { found, refused: odd } = folder::read(folder)?;
         refused.extend(odd);
         Ok::<_, CertificateFolderError>(usable(found, limit, &mut refused, |certificate| azure_problem(certificate, root)))
     };

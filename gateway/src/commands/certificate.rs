@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use attest_gateway::certificates::Certificate;
 use attest_gateway::clock::{Clock, rfc3339};
-use attest_gateway::pki::{Algorithm, Certificate, Installation, Names, Wanted, install, issue};
+use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
 use attest_gateway::settings::Settings;
 
 #[derive(Debug, clap::Subcommand)]

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::clock::Clock;
+use attest_gateway::files;
 use attest_gateway::pki::issue::{self, SigningKey};
-use attest_gateway::pki::{Certificate, Names, authority_keys, files, install, source};
+use attest_gateway::pki::{Names, authority_keys, install};
 use attest_gateway::settings::{self, Settings, TlsSettings};
 use attest_gateway::{pools, store};
 

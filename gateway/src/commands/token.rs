@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
+use attest_gateway::certificates::source;
 use attest_gateway::clock::{Clock, lasting, rfc3339};
 use attest_gateway::credentials::tokens::{
     self, Created, Draft, GRACE_SECONDS, Imported, RotateOptions, Rotated, Rotation, State, TokenRecord,
 };
 use attest_gateway::ignition::pointer::Pointer;
-use attest_gateway::pki::source;
 use attest_gateway::policy::Earns;
 use attest_gateway::settings::Settings;
 use ipnet::IpNet;

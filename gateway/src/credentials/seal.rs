@@ -16,7 +16,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
-use crate::pki::files::{self, FileError};
+use crate::files::{self, FileError};
 
 /// The first line of the key file: its format.
 const HEAD: &str = "attestation-gateway seal 2";

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
+use crate::certificates::ek_roots::{self, EkRootsFolder};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
-use crate::ek_roots::{self, EkRootsFolder};
 use crate::metrics::Metrics;
 use crate::pki::{self, LiveTls};
 use crate::pools::live::LivePools;

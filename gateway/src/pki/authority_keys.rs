@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use attest::SpkiSha256;
 
-use super::Certificate;
 use super::install::InstallError;
 use super::issue::SigningKey;
-use super::source::{self, SourceError};
+use crate::certificates::Certificate;
+use crate::certificates::source::{self, SourceError};
 use crate::settings::TlsSettings;
 
 /// Where the key of the CA in use is kept, unless it is kept elsewhere: beside the CA.

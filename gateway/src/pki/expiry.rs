@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Certificate, Fingerprint};
+use crate::certificates::{Certificate, Fingerprint};
 use crate::clock::rfc3339;
 
 /// How long before its end a certificate is worth a warning, in seconds: two months.

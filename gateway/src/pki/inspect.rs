@@ -6,7 +6,8 @@ use attest::UnixTime;
 
 use super::expiry::EXPIRY_WARNING_SECONDS;
 use super::rotation::{self, Stage};
-use super::{Certificate, LiveTls, Serving, authority_keys, source};
+use super::{LiveTls, Serving, authority_keys};
+use crate::certificates::{Certificate, source};
 use crate::clock::{Clock, rfc3339};
 use crate::inspection::Finding;
 use crate::settings::TlsSettings;

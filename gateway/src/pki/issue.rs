@@ -14,7 +14,7 @@ use rustls_pki_types::PrivateKeyDer;
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
-use super::Certificate;
+use crate::certificates::Certificate;
 
 /// How long certificates are valid unless said otherwise: as long as those that OpenShift's operator makes.
 pub const VALIDITY_DAYS: u32 = 3650;

@@ -11,7 +11,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 
-use super::{Serving, ServingError, source};
+use super::{Serving, ServingError};
+use crate::certificates::source;
 use crate::clock::Clock;
 use crate::credentials::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
 use crate::settings::TlsSettings;

@@ -1,22 +1,17 @@
-//! The MCS CA and the MCS certificate: how they are made, read and checked, how one takes the place of another, and what is shown to nodes
+//! The MCS CA and the MCS certificate: how they are made and checked, how one takes the place of another, and what is shown to nodes
 //! at the moment.
 
 pub mod authority_keys;
-mod certificate;
 mod expiry;
-pub mod files;
 mod inspect;
 pub mod install;
 pub mod issue;
 pub mod live;
-pub(crate) mod manifest;
 pub mod rotation;
 mod serving;
-pub mod source;
 pub mod watch;
 
 use attest::UnixTime;
-pub use certificate::{Certificate, Fingerprint};
 pub use expiry::EXPIRY_WARNING_SECONDS;
 pub(crate) use inspect::inspect;
 pub use install::{InstallError, Installation};
@@ -24,6 +19,7 @@ pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{LiveTls, TlsError};
 pub use serving::{Serving, ServingError};
 
+use crate::files;
 use crate::settings::TlsSettings;
 
 /// Makes a CA and a certificate for `names` with every default, and writes the four files. Nothing is overwritten.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::{Certificate, Fingerprint};
+use crate::certificates::{Certificate, Fingerprint};
 use crate::sightings::Sighting;
 
 /// How far back sightings count unless said otherwise, in days: machines are added again with the pointer of last month.

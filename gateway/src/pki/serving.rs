@@ -12,8 +12,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use super::source::{self, SourceError};
-use super::{Certificate, Fingerprint};
+use crate::certificates::source::{self, SourceError};
+use crate::certificates::{Certificate, Fingerprint};
 use crate::clock::rfc3339;
 use crate::settings::TlsSettings;
 

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 
+use super::Serving;
 use super::expiry::{Expiry, Notice, look_again};
 use super::live::{LiveTls, Reloaded};
-use super::{Certificate, Serving};
+use crate::certificates::Certificate;
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;

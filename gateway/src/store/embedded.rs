@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::known::{Found, Known, write_mark};
 use super::uses::{self, whole};
 use super::{Claim, Entry, Kind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
-use crate::pki::files;
+use crate::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

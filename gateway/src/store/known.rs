@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{StoreError, StoreMark};
-use crate::pki::files;
+use crate::files;
 
 /// Beside the store: its identity and the mark that it had when that was last written down.
 const MARK_FILE: &str = "store.mark";

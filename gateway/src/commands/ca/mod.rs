@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
+use attest_gateway::certificates::source;
 use attest_gateway::clock::{Clock, rfc3339};
+use attest_gateway::files;
 use attest_gateway::pki::install;
 use attest_gateway::pki::rotation::{Stage, WITHIN_DAYS};
-use attest_gateway::pki::{Installation, Names, authority_keys, files, issue, source};
+use attest_gateway::pki::{Installation, Names, authority_keys, issue};
 use attest_gateway::settings::Settings;
 
 use status::{foreign, refuse_unless_safe, stage, status};
@@ -168,7 +170,7 @@ fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Resul
     Ok(())
 }
 
-fn described(ca: &attest_gateway::pki::Certificate) -> String {
+fn described(ca: &attest_gateway::certificates::Certificate) -> String {
     format!(
         "{} ({}), {}, until {}",
         ca.subject,

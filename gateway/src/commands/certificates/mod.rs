@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest::UnixTime;
+use attest_gateway::certificates::Certificate;
 use attest_gateway::clock::{Clock, rfc3339};
-use attest_gateway::pki::Certificate;
 use attest_gateway::settings::Settings;
 use serde::{Serialize, Serializer};
 

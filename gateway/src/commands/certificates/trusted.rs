@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use attest::UnixTime;
-use attest_gateway::pki::{Certificate, source};
+use attest_gateway::certificates::ek_roots;
+use attest_gateway::certificates::{Certificate, source};
+use attest_gateway::pools;
 use attest_gateway::pools::upstream::UpstreamSettings;
 use attest_gateway::settings::Settings;
-use attest_gateway::{ek_roots, pools};
 use serde::Deserialize;
 
 use super::{Item, State, described, place};

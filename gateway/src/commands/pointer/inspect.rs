@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest::UnixTime;
+use attest_gateway::certificates::{Certificate, Fingerprint};
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::ignition::pointer::{self, Authority, Credential, Form, READING_LIMIT_BYTES, Reading, Source};
-use attest_gateway::pki::{Certificate, Fingerprint, Serving};
+use attest_gateway::pki::Serving;
 use attest_gateway::policy::{Earns, Grants};
 use attest_gateway::settings::Settings;
 use attest_gateway::{pools, sightings};

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use attest_gateway::certificates::source;
 use attest_gateway::ignition::SpecVersion;
 use attest_gateway::ignition::pointer::Pointer;
-use attest_gateway::pki::source;
 use attest_gateway::secret_manifest;
 use attest_gateway::settings::Settings;
 use url::Url;

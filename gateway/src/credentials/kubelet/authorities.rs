@@ -5,8 +5,8 @@ use rustls::DistinguishedName;
 use rustls_pki_types::{CertificateDer, TrustAnchor};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::pki::Certificate;
-use crate::pki::source::{self, SourceError};
+use crate::certificates::Certificate;
+use crate::certificates::source::{self, SourceError};
 
 /// Most CAs in the bundle: their names are in every handshake, and a cluster has a handful.
 const AUTHORITIES_LIMIT: usize = 64;

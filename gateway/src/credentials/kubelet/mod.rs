@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
 
-use crate::pki::Fingerprint;
+use crate::certificates::Fingerprint;
 
 /// Most certificates that a node may present: its own, and three CAs between it and the cluster's. Clusters have none or one.
 pub const CHAIN_LIMIT_CERTIFICATES: usize = 4;

@@ -13,7 +13,7 @@ use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 
 use super::*;
-use crate::pki::Certificate;
+use crate::certificates::Certificate;
 
 const NOW: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;

@@ -10,8 +10,8 @@ use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use url::Host;
 
+use crate::certificates::Certificate;
 use crate::clock::rfc3339;
-use crate::pki::Certificate;
 
 /// Why a node would not talk to the gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

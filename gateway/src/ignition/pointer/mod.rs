@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::SpecVersion;
-use crate::pki::{Certificate, Fingerprint};
+use crate::certificates::{Certificate, Fingerprint};
 use crate::sightings::{AUTHORITIES_LIMIT, PARAMETER};
 
 /// Where pools are, below the gateway's root.

@@ -11,9 +11,9 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::PATH;
+use crate::certificates::Certificate;
 use crate::credentials::tickets;
 use crate::ignition::{Config, NotAConfig, data_url, without_values};
-use crate::pki::Certificate;
 
 /// Largest pointer or manifest that is read: what `attest-node` reads, and far more than any cloud gives to a machine.
 pub const READING_LIMIT_BYTES: usize = 1024 * 1024;

@@ -11,10 +11,11 @@ use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
 use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
-use super::files::{self, FileError, PRIVATE, PUBLIC};
 use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
-use super::source::{self, SourceError};
-use super::{Certificate, Serving, ServingError};
+use super::{Serving, ServingError};
+use crate::certificates::Certificate;
+use crate::certificates::source::{self, SourceError};
+use crate::files::{self, FileError, PRIVATE, PUBLIC};
 use crate::settings::TlsSettings;
 use crate::store::make_private_folder;
 

@@ -11,7 +11,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::{Certificate, manifest};
+use super::Certificate;
+use crate::secret_manifest::reading;
 
 /// Largest file that is read: a bundle of a few dozen certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -113,7 +114,7 @@ pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
 /// # Errors
 /// [`SourceError`], if it cannot be read.
 pub fn is_manifest(path: &Path) -> Result<bool, SourceError> {
-    Ok(manifest::is_manifest(&read(path)?))
+    Ok(reading::is_manifest(&read(path)?))
 }
 
 /// What these files hold, in one digest: whether anything has changed. A file that cannot be read counts as one that is empty.
@@ -164,10 +165,10 @@ pub fn exposed(path: &Path) -> Option<Exposed> {
 /// A file's PEM, whatever it is wrapped in.
 fn pem(path: &Path, keys: &[&str]) -> Result<Zeroizing<String>, SourceError> {
     let text = read(path)?;
-    if manifest::is_pem(&text) {
+    if reading::is_pem(&text) {
         return Ok(text);
     }
-    manifest::value(&text, keys).map_err(|problem| SourceError::Content {
+    reading::value(&text, keys).map_err(|problem| SourceError::Content {
         path: path.to_owned(),
         problem,
     })
@@ -197,8 +198,8 @@ mod tests {
     use attest::UnixTime;
     use data_encoding::BASE64;
 
-    use super::super::issue::{self, Algorithm, SigningKey};
     use super::*;
+    use crate::pki::issue::{self, Algorithm, SigningKey};
 
     fn ca(name: &str) -> Certificate {
         let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
-use crate::certificate_folder::{self, CertificateFolderError, Found};
+use super::folder::{self, CertificateFolderError, Folder, Found};
 
 /// What the folder holds.
 #[derive(Debug, Clone)]
@@ -30,10 +30,10 @@ pub struct EkRootsFolderError(#[from] CertificateFolderError);
 /// # Errors
 /// [`EkRootsFolderError`].
 pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
-    let certificate_folder::Folder { found, mut refused } = certificate_folder::read(folder)?;
+    let Folder { found, mut refused } = folder::read(folder)?;
     let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()));
     refused.extend(problems.iter().map(|problem| {
-        let file = certificate_folder::file_of(&found, &problem.sha256).unwrap_or(folder);
+        let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
         format!("{}: {problem}", file.display())
     }));
     Ok(EkRootsFolder {

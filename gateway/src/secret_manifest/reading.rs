@@ -34,7 +34,7 @@ impl Drop for Object {
 }
 
 /// Whether a text is PEM. In a manifest PEM is indented, encoded, or inside a string.
-pub(super) fn is_pem(text: &str) -> bool {
+pub(crate) fn is_pem(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("-----BEGIN"))
 }
 

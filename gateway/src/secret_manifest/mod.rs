@@ -1,9 +1,9 @@
 //! Kubernetes Secrets, as manifests: how what is made here gets into a cluster (`oc apply -f`), and what is there gets here.
 
+pub(crate) mod reading;
+
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
-
-use crate::pki::manifest;
 
 /// A Secret of type Opaque. Names and keys are the caller's own words, never somebody else's text.
 #[must_use]
@@ -33,7 +33,7 @@ pub fn labelled(namespace: &str, name: &str, label: Option<&str>, data: &[(&str,
 /// # Errors
 /// What is wrong with it; never anything of its values.
 pub fn value(text: &str, key: &str) -> Option<Result<Zeroizing<String>, String>> {
-    manifest::is_manifest(text).then(|| manifest::value(text, &[key]))
+    reading::is_manifest(text).then(|| reading::value(text, &[key]))
 }
 
 #[cfg(test)]

@@ -1,0 +1,9 @@
+//! Certificates and keys as they are found in files: one certificate and what people ask about it, PEM and manifests, folders of what the
+//! administrator trusts. That one is here says nothing of whether it is to be trusted.
+
+mod certificate;
+pub mod ek_roots;
+pub mod folder;
+pub mod source;
+
+pub use certificate::{Certificate, Fingerprint};

@@ -11,7 +11,7 @@ use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
-use attest_gateway::sightings::Sighting;
+use attest_gateway::pointers::sightings::Sighting;
 use attest_gateway::store::{Embedded, Entry, Kind, Store};
 
 fn openssl(arguments: &[&str]) -> String {

@@ -38,10 +38,10 @@ use crate::credentials::seal::Seal;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
+use crate::pointers::sightings::{self, Sightings};
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Endorsement, Pool};
 use crate::settings::Settings;
-use crate::sightings::{self, Sightings};
 use crate::store::{Store, StoreError};
 
 /// Longest User-Agent that is recorded.

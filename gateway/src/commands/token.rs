@@ -11,7 +11,7 @@ use attest_gateway::clock::{Clock, lasting, rfc3339};
 use attest_gateway::credentials::tokens::{
     self, Created, Draft, GRACE_SECONDS, Imported, RotateOptions, Rotated, Rotation, State, TokenRecord,
 };
-use attest_gateway::ignition::pointer::Pointer;
+use attest_gateway::pointers::Pointer;
 use attest_gateway::policy::Earns;
 use attest_gateway::settings::Settings;
 use ipnet::IpNet;

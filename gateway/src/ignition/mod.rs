@@ -1,11 +1,10 @@
-//! Ignition configs: spec versions, merge, what they may say, the pointer.
+//! Ignition configs: spec versions, merge, what they may say.
 
 mod config;
 pub mod data_url;
 mod express;
 pub mod lint;
 mod merge;
-pub mod pointer;
 mod schema;
 mod spec2;
 mod validate;

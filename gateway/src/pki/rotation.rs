@@ -8,7 +8,7 @@
 use std::fmt;
 
 use crate::certificates::{Certificate, Fingerprint};
-use crate::sightings::Sighting;
+use crate::pointers::sightings::Sighting;
 
 /// How far back sightings count unless said otherwise, in days: machines are added again with the pointer of last month.
 pub const WITHIN_DAYS: u64 = 30;

@@ -8,8 +8,8 @@ use attest_gateway::clock::rfc3339;
 use attest_gateway::pki::authority_keys;
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage};
+use attest_gateway::pointers::sightings::{self, Sighting};
 use attest_gateway::settings::Settings;
-use attest_gateway::sightings::{self, Sighting};
 
 use super::{Caution, Within};
 use crate::commands::certificate::made_line;

@@ -7,11 +7,12 @@ use anyhow::Context;
 use attest::UnixTime;
 use attest_gateway::certificates::{Certificate, Fingerprint};
 use attest_gateway::clock::{Clock, rfc3339};
-use attest_gateway::ignition::pointer::{self, Authority, Credential, Form, READING_LIMIT_BYTES, Reading, Source};
 use attest_gateway::pki::Serving;
+use attest_gateway::pointers::sightings;
+use attest_gateway::pointers::{self, Authority, Credential, Form, READING_LIMIT_BYTES, Reading, Source};
 use attest_gateway::policy::{Earns, Grants};
+use attest_gateway::pools;
 use attest_gateway::settings::Settings;
-use attest_gateway::{pools, sightings};
 use url::Url;
 
 use super::super::{clean, table, with_store};
@@ -212,7 +213,7 @@ impl Judgement {
         let Some(host) = source.url.as_ref().and_then(Url::host) else {
             return;
         };
-        match pointer::accepts(reading.certificates(), serving.chain(), &host, now) {
+        match pointers::accepts(reading.certificates(), serving.chain(), &host, now) {
             Ok(()) => self
                 .remarks
                 .push(format!("a node with exactly these CAs takes the certificate in use for {host}")),

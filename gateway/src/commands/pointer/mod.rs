@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest_gateway::certificates::source;
 use attest_gateway::ignition::SpecVersion;
-use attest_gateway::ignition::pointer::Pointer;
+use attest_gateway::pointers::Pointer;
 use attest_gateway::secret_manifest;
 use attest_gateway::settings::Settings;
 use url::Url;

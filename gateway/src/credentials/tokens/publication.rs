@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::record::{Rotation, TokenRecord};
 use crate::certificates::source::{self, SourceError};
-use crate::ignition::pointer::{Pointer, PointerError};
+use crate::pointers::{Pointer, PointerError};
 use crate::secret_manifest;
 
 /// Only the gateway's user; whoever else is to read the token is given it by the administrator.

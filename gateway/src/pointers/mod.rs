@@ -1,17 +1,18 @@
-//! Pointer configs: the few lines that a node has before it has anything.
+//! Pointer configs, the few lines that a node has before it has anything: written, read, and which of them are in use.
 
 mod acceptance;
 mod reading;
+pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
 use data_encoding::BASE64;
 pub use reading::{Authority, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError, Source};
 use serde_json::{Value, json};
+use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;
 
-use super::SpecVersion;
 use crate::certificates::{Certificate, Fingerprint};
-use crate::sightings::{AUTHORITIES_LIMIT, PARAMETER};
+use crate::ignition::SpecVersion;
 
 /// Where pools are, below the gateway's root.
 const PATH: &str = "/config/";
@@ -146,7 +147,6 @@ mod tests {
 
     use super::*;
     use crate::ignition::{Config, data_url};
-    use crate::sightings;
 
     fn authority(name: &str) -> Certificate {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::ignition::pointer::Pointer;
+use crate::pointers::Pointer;
 use crate::secret_manifest;
 
 fn authority() -> Certificate {

@@ -9,8 +9,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::audit::Record;
-
 /// What is counted and measured.
 pub struct Metrics {
     registry: Registry,
@@ -185,12 +183,12 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Counts a decision, recorded or counted there.
-    pub fn decided(&self, record: &Record) {
+    /// Counts a decision, recorded or counted there: its kind, its verdict and the code of a refusal, in the attestation log's words.
+    pub fn decided(&self, decision: String, verdict: String, code: Option<&str>) {
         let labels = DecisionLabels {
-            decision: word(&record.decision),
-            verdict: word(&record.verdict),
-            code: record.code.clone().unwrap_or_default(),
+            decision,
+            verdict,
+            code: code.unwrap_or_default().to_owned(),
         };
         self.decisions.get_or_create(&labels).inc();
     }
@@ -294,29 +292,17 @@ fn labels(pool: &str) -> PoolLabels {
     PoolLabels { pool: pool.to_owned() }
 }
 
-/// A word as the attestation log has it.
-fn word(value: &impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => word,
-        _ => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{Decision, Verdict};
 
     #[test]
     fn what_happened_is_there_to_read() {
         let metrics = Metrics::default();
-        let mut record = Record::new("1".to_owned(), Decision::Config, 0, "peer".to_owned(), "worker".to_owned());
-        record.code = Some("token-invalid".to_owned());
-        metrics.decided(&record);
-        record.verdict = Verdict::Served;
-        record.code = None;
-        metrics.decided(&record);
-        metrics.decided(&record);
+        let decided = |verdict: &str, code| metrics.decided("config".to_owned(), verdict.to_owned(), code);
+        decided("refused", Some("token-invalid"));
+        decided("served", None);
+        decided("served", None);
         metrics.pool_broken("worker", true);
         metrics.pool_broken("infra", false);
         metrics.pool_reloaded("worker", false);

@@ -39,6 +39,8 @@ pub const POOL_PARAMETER: &str = "pool";
 pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
 /// How long a node waits that was told to come again, and not for how long, seconds.
 pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
+/// What every ticket begins with, and no provisioning token: both travel in the same header.
+pub const TICKET_PREFIX: &str = "ticket.";
 /// A header of a node's request for its config: why it shows nothing, or less than it could. A code ([`HELD_TOO_LONG`], [`GATEWAY_UNREACHABLE`],
 /// [`TICKET_UNDELIVERABLE`], or that of the [`Problem`] by which a gateway refused its evidence), and after a blank [`Problem::decision`].
 pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";

@@ -1,13 +1,12 @@
 //! What a node shows when it asks for its config: a ticket, a token, a client certificate, or nothing. Anything else is refused: what cannot be read is
 //! never taken for nothing.
 
-use attest::protocol::CLAIMANT_HEADER;
+use attest::protocol::{CLAIMANT_HEADER, TICKET_PREFIX};
 use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
 use super::problem::Refusal;
 use crate::credentials::kubelet::Presented;
-use crate::credentials::tickets;
 use crate::credentials::tokens::Claimant;
 
 /// Longest credential: a ticket is a few hundred characters.
@@ -54,7 +53,7 @@ impl Credential {
                 "the credential is empty, too long, or holds other than printable characters",
             ));
         }
-        Ok(if text.starts_with(tickets::PREFIX) {
+        Ok(if text.starts_with(TICKET_PREFIX) {
             Self::Ticket(text)
         } else {
             Self::Token(text, claimant(headers)?)

@@ -190,7 +190,8 @@ impl Journal {
                 None
             }
         };
-        self.metrics.decided(record);
+        self.metrics
+            .decided(word(&record.decision), word(&record.verdict), record.code.as_deref());
         Ok(Recorded { outcome, line })
     }
 
@@ -305,6 +306,14 @@ fn printable(text: &str) -> String {
         }
     }
     out
+}
+
+/// A word as the log has it.
+fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
 }
 
 /// The line for people.
@@ -493,6 +502,14 @@ mod tests {
     fn text_from_outside_cannot_look_like_another_line() {
         assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
         assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS);
+    }
+
+    #[test]
+    fn decisions_are_counted_by_the_words_of_the_log() {
+        assert_eq!(
+            (word(&Decision::StoreAccepted), word(&Verdict::Refused)),
+            ("store_accepted".to_owned(), "refused".to_owned())
+        );
     }
 
     #[test]

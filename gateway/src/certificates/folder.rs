@@ -8,7 +8,7 @@ use rustls_pki_types::pem::PemObject;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::audit::Blobs;
+use super::Fingerprint;
 
 /// Largest certificate file that is read: a bundle of a few hundred certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -34,7 +34,7 @@ pub struct Folder {
 /// A certificate's file, by its SHA-256, hexadecimal.
 #[must_use]
 pub fn file_of<'a>(found: &'a [Found], sha256: &str) -> Option<&'a Path> {
-    let of = found.iter().find(|found| Blobs::name(&found.certificate) == sha256);
+    let of = found.iter().find(|found| Fingerprint::of(&found.certificate).to_string() == sha256);
     of.map(|found| found.path.as_path())
 }
 

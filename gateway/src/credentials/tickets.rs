@@ -1,6 +1,7 @@
 //! Tickets: what a successful attestation earns. Bound to node and pool, short-lived, good for a few fetches. One that was never used is good for
 //! longer, and from then on short-lived: its node waits for a gateway that is away.
 
+use attest::protocol::TICKET_PREFIX;
 use attest::{EndorsedBy, Inventory, NodeIdentity, UnixTime};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
@@ -11,9 +12,6 @@ use crate::machines::revocations::{self, RevocationError};
 use crate::machines::{enrolment, instances};
 use crate::settings::TicketSettings;
 use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
-
-/// What every ticket begins with; no provisioning token can.
-pub const PREFIX: &str = "ticket.";
 
 /// What a ticket says. Only the seal makes it true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +112,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
     };
     let bytes = serde_json::to_vec(&content)?;
     Ok(Issued {
-        text: format!("{PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
+        text: format!("{TICKET_PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
         expires: content.expires,
     })
 }
@@ -233,7 +231,7 @@ pub enum TicketError {
 /// # Errors
 /// [`TicketError::Invalid`], [`TicketError::Expired`] and [`TicketError::WrongPool`].
 pub fn open(seal: &Seal, settings: &TicketSettings, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
-    let sealed = text.strip_prefix(PREFIX).ok_or(TicketError::Invalid)?;
+    let sealed = text.strip_prefix(TICKET_PREFIX).ok_or(TicketError::Invalid)?;
     let bytes = seal.unseal(Sealed::Ticket, sealed).map_err(|_| TicketError::Invalid)?;
     let content: Content = serde_json::from_slice(&bytes).map_err(|_| TicketError::Invalid)?;
     let late = content.late.min(settings.late.as_secs());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use attest::protocol::TICKET_PREFIX;
 use aws_lc_rs::digest;
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use rustls_pki_types::CertificateDer;
@@ -12,7 +13,6 @@ use zeroize::Zeroizing;
 
 use super::PATH;
 use crate::certificates::Certificate;
-use crate::credentials::tickets;
 use crate::ignition::{Config, NotAConfig, data_url, without_values};
 
 /// Largest pointer or manifest that is read: what `attest-node` reads, and far more than any cloud gives to a machine.
@@ -265,7 +265,7 @@ impl Credential {
         if !super::is_readable(text) {
             return Self::Unreadable("the token is empty, too long, or has other than printable ASCII characters");
         }
-        if text.starts_with(tickets::PREFIX) {
+        if text.starts_with(TICKET_PREFIX) {
             return Self::Ticket;
         }
         Self::Token(Zeroizing::new(text.to_owned()))

@@ -12,7 +12,7 @@ pub mod write;
 
 use std::time::Duration;
 
-use attest::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER};
+use attest::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -28,8 +28,6 @@ pub const POINTER_LIMIT_BYTES: usize = 1024 * 1024;
 const SOURCES_LIMIT: usize = 16;
 /// Longest provisioning token sent, in bytes. Tokens have 43; HTTP servers take 8 KiB of headers.
 const TOKEN_LIMIT_BYTES: usize = 4096;
-/// What tickets begin with, and tokens do not.
-const TICKET_PREFIX: &str = "ticket.";
 
 /// Why a pointer config cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

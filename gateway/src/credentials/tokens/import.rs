@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use attest::protocol::TICKET_PREFIX;
 use zeroize::Zeroizing;
 
 use super::publication::Secret;
-use crate::credentials::tickets;
 use crate::secret_manifest;
 
 /// Fewest characters: 128 random bits in Base64, the least that nobody guesses.
@@ -56,7 +56,7 @@ pub enum ImportError {
     #[error("repeats itself after {0} characters: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
     Repeated(usize),
     /// What this gateway takes for a ticket.
-    #[error("begins as a ticket does ({:?}), and would be taken for one", tickets::PREFIX)]
+    #[error("begins as a ticket does ({:?}), and would be taken for one", TICKET_PREFIX)]
     Ticket,
     /// A manifest without a token.
     #[error("{0}")]
@@ -92,7 +92,7 @@ impl Imported {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ImportError::Characters);
         }
-        if text.starts_with(tickets::PREFIX) {
+        if text.starts_with(TICKET_PREFIX) {
             return Err(ImportError::Ticket);
         }
         let needed = shortest(text);
@@ -208,7 +208,7 @@ mod tests {
         refused("hunter2-Hunter3-hunter2-Hunter3-", ImportError::Repeated(16));
         refused(&"0123456789abcdef".repeat(33), ImportError::Long(528));
         refused(&"abc".repeat(20), ImportError::Monotonous(3));
-        refused(&format!("{}{TOKEN}", tickets::PREFIX), ImportError::Ticket);
+        refused(&format!("{}{TOKEN}", TICKET_PREFIX), ImportError::Ticket);
         let other = "apiVersion: v1\nkind: Secret\ndata: {auth: aHVudGVyMg==}\n";
         refused(other, ImportError::Manifest("the Secret has no token".to_owned()));
     }

@@ -1,12 +1,10 @@
-//! What there is to say about evidence of clouds before any comes: for `check`, and for the log at the start.
+//! What of the evidence of clouds can be verified before any comes, and by what.
 
-use std::collections::BTreeSet;
+use std::path::Path;
 
 use attest::Kind;
 
 use super::{Clouds, Role};
-use crate::inspection::Finding;
-use crate::pools::{Endorsement, Pool};
 
 /// The kinds of evidence that need something of the gateway's folders or of somebody outside.
 const KINDS: [Kind; 5] = [Kind::Gcp, Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
@@ -42,53 +40,25 @@ impl Clouds {
         }
     }
 
-    /// What a pool accepts and this gateway cannot verify: no node can show that.
-    #[must_use]
-    pub fn warnings(&self, pool: &Pool) -> Vec<String> {
-        let accepted: BTreeSet<Kind> = pool
-            .policy
-            .accepts()
-            .iter()
-            .flat_map(|kinds| kinds.kinds().iter().copied())
-            .collect();
-        let missing = accepted.into_iter().filter_map(|kind| Some((kind, self.missing(kind)?)));
-        let mut warnings: Vec<String> = missing
-            .map(|(kind, missing)| format!("pool {} accepts {kind}, which cannot be verified: {missing}", pool.name()))
-            .collect();
-        if pool.endorsement == Endorsement::GcpInstance && self.count(&|role| *role == Role::GcpVtpmRoot) == 0 {
-            warnings.push(format!(
-                "pool {} takes TPMs that Google endorses, and no CA of Google's is in {}: docs/evidence/gcp.md says where they are",
-                pool.name(),
-                self.settings.gcp.vtpm_roots.display()
-            ));
-        }
-        warnings
+    /// What of the kinds that need something is there, and what each has.
+    pub(crate) fn set_up(&self) -> impl Iterator<Item = (Kind, String)> {
+        let there = KINDS.into_iter().filter(|kind| self.missing(*kind).is_none());
+        there.map(|kind| (kind, self.has(kind)))
     }
 
-    /// What there is to say of what was read.
-    #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
-        let mut findings: Vec<Finding> = KINDS
-            .into_iter()
-            .filter(|kind| self.missing(*kind).is_none())
-            .map(|kind| Finding::Good(format!("{kind}: {}", self.has(kind))))
-            .collect();
-        if let Some(count) = self.counted(&|role| *role == Role::GcpVtpmRoot) {
-            findings.push(Finding::Good(format!("gcp: EK certificates of Shielded VMs: {count}")));
-        }
-        let missing: Vec<String> = KINDS
-            .into_iter()
-            .filter_map(|kind| Some(format!("{kind} ({})", self.missing(kind)?)))
-            .collect();
-        if !missing.is_empty() {
-            findings.push(Finding::Good(format!(
-                "not set up, and not needed unless a pool accepts it: {}",
-                missing.join("; ")
-            )));
-        }
-        let refused = self.refused.iter();
-        findings.extend(refused.map(|refused| Finding::Warning(format!("left out of the clouds' certificates: {refused}"))));
-        findings
+    /// What of them is not, and what each lacks.
+    pub(crate) fn not_set_up(&self) -> impl Iterator<Item = (Kind, String)> {
+        KINDS.into_iter().filter_map(|kind| Some((kind, self.missing(kind)?)))
+    }
+
+    /// By how many certificates Google's word about the TPMs of instances is taken. `None` if by none.
+    pub(crate) fn vtpm_certificates(&self) -> Option<String> {
+        self.counted(&|role| *role == Role::GcpVtpmRoot)
+    }
+
+    /// Where these certificates are.
+    pub(crate) fn vtpm_folder(&self) -> &Path {
+        &self.settings.gcp.vtpm_roots
     }
 
     /// What a kind is verified with.

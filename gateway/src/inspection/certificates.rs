@@ -1,19 +1,18 @@
-//! Whether the certificates hold: what there is to say before a node finds out.
+//! Whether CA, certificate and key hold: what there is to say before a node finds out.
 
 use std::path::Path;
 
 use attest::UnixTime;
 
-use super::expiry::EXPIRY_WARNING_SECONDS;
-use super::rotation::{self, Stage};
-use super::{LiveTls, Serving, authority_keys};
+use super::Finding;
 use crate::certificates::{Certificate, source};
 use crate::clock::{Clock, rfc3339};
-use crate::inspection::Finding;
+use crate::pki::rotation::{self, Stage};
+use crate::pki::{EXPIRY_WARNING_SECONDS, LiveTls, Serving, authority_keys};
 use crate::settings::TlsSettings;
 
 /// Reads CA, certificate and key, and the CA of kubelets. `None` if there can be no TLS with them.
-pub(crate) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Finding>) -> Option<LiveTls> {
+pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Finding>) -> Option<LiveTls> {
     for path in [
         files.key.clone(),
         authority_keys::authority_key(files),

@@ -1,6 +1,8 @@
 //! What there is to say of a gateway before it serves: one list, which `check` prints and by which `serve` refuses to start. So the one
 //! fails exactly when the other does. Nothing is made or changed for it.
 
+mod certificates;
+pub mod clouds;
 mod pools;
 mod state;
 
@@ -13,9 +15,8 @@ use crate::certificates::ek_roots::{self, EkRootsFolder};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
 use crate::metrics::Metrics;
-use crate::pki::{self, LiveTls};
+use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
-use crate::server;
 use crate::settings::Settings;
 
 /// Something that was found.
@@ -80,14 +81,14 @@ impl Inspection {
     /// left alone.
     pub async fn of(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
         let mut findings = Vec::new();
-        let tls = pki::inspect(&settings.tls, clock, &mut findings);
+        let tls = certificates::inspect(&settings.tls, clock, &mut findings);
         let ek_roots = ek_roots(settings, &mut findings);
         let name = tls.as_ref().map(LiveTls::current);
         let name = name.as_ref().and_then(|tls| tls.serving.dns_name());
         let clouds = match Clouds::open_counted(&settings.clouds, name, Arc::clone(metrics)) {
-            Ok(clouds) => {
-                findings.extend(clouds.findings());
-                Some(clouds)
+            Ok(open) => {
+                findings.extend(clouds::findings(&open));
+                Some(open)
             }
             Err(error) => {
                 findings.push(Finding::Error(error.to_string()));
@@ -209,10 +210,10 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsF
 
 /// Takes the addresses. Who is not going to serve gives them back by dropping them.
 async fn addresses(settings: &Settings, findings: &mut Vec<Finding>) -> (Option<TcpListener>, Option<TcpListener>) {
-    let mut listen = async |address| match server::listen(address).await {
+    let mut listen = async |address| match TcpListener::bind(address).await {
         Ok(listener) => Some(listener),
         Err(error) => {
-            findings.push(Finding::Error(error.to_string()));
+            findings.push(Finding::Error(format!("cannot listen on {address}: {error}")));
             None
         }
     };

@@ -1,6 +1,6 @@
 //! What there is to say of the pools.
 
-use super::{Depth, Finding};
+use super::{Depth, Finding, clouds};
 use crate::cloud::Clouds;
 use crate::policy::ConfigSet;
 use crate::pools::Pool;
@@ -38,7 +38,7 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
         }
         let warnings = pool.warnings(known.roots, known.client_ca);
         findings.extend(warnings.into_iter().map(Finding::Warning));
-        let warnings = known.clouds.iter().flat_map(|clouds| clouds.warnings(&pool));
+        let warnings = known.clouds.iter().flat_map(|known| clouds::warnings(known, &pool));
         findings.extend(warnings.map(Finding::Warning));
     }
 }

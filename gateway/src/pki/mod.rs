@@ -3,7 +3,6 @@
 
 pub mod authority_keys;
 mod expiry;
-mod inspect;
 pub mod install;
 pub mod issue;
 pub mod live;
@@ -13,7 +12,6 @@ pub mod watch;
 
 use attest::UnixTime;
 pub use expiry::EXPIRY_WARNING_SECONDS;
-pub(crate) use inspect::inspect;
 pub use install::{InstallError, Installation};
 pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{LiveTls, TlsError};

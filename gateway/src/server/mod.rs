@@ -83,14 +83,6 @@ pub enum ServeError {
     Blobs(#[from] BlobError),
 }
 
-/// An address that cannot be had.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}")]
-pub(crate) struct ListenError {
-    address: SocketAddr,
-    source: std::io::Error,
-}
-
 /// A gateway that listens, and has not served anybody yet.
 pub struct Server {
     gateway: Arc<Gateway>,
@@ -317,10 +309,6 @@ async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> R
     inspection
         .into_found()?
         .ok_or_else(|| ServeError::Served(settings.attestation_log()))
-}
-
-pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }
 
 /// Metrics, over plain HTTP: no node and no config has anything to do with it.

@@ -4,7 +4,7 @@ use attest::Kind;
 use attest::aws::identity_document;
 use attest::azure::attested_document::{ImdsNonce, verify};
 use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
-use attest_gateway::inspection::Finding;
+use attest_gateway::inspection::{self, Finding};
 use attest_gateway::pools;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{Authority, Machine};
@@ -135,7 +135,7 @@ fn roots_of_nitro_and_of_vtpms() {
     refused(&setup, &clouds, &[("aws-nitro-roots/other.pem", "P-384"), ("gcp-vtpm-roots", "")]);
     let (_, problems) = vtpm_roots_of([vtpm.certificate()]);
     assert!(problems.is_empty(), "{problems:?}");
-    let found = clouds.findings();
+    let found = inspection::clouds::findings(&clouds);
     assert!(
         found.contains(&Finding::Good("aws-nitro-tpm: 1 certificate".to_owned())),
         "{found:?}"
@@ -240,12 +240,12 @@ subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
 "#;
     setup.write("pools/worker/pool.toml", rules);
     let pool = pools::load("worker", &setup.path("pools/worker")).await.unwrap();
-    let warnings = setup.open().warnings(&pool);
+    let warnings = inspection::clouds::warnings(&setup.open(), &pool);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: no root is in "));
     assert!(warnings[1].contains("gcp-vtpm-roots"), "{}", warnings[1]);
     let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
     setup.write("azure-roots/root.pem", Authority::new("eastus").root_pem());
-    assert_eq!(setup.open().warnings(&pool), Vec::<String>::new());
+    assert_eq!(inspection::clouds::warnings(&setup.open(), &pool), Vec::<String>::new());
 }

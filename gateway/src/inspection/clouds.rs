@@ -1,0 +1,52 @@
+//! What there is to say of evidence of clouds before any comes.
+
+use std::collections::BTreeSet;
+
+use attest::Kind;
+
+use super::Finding;
+use crate::cloud::Clouds;
+use crate::pools::{Endorsement, Pool};
+
+/// What there is to say of what was read.
+#[must_use]
+pub fn findings(clouds: &Clouds) -> Vec<Finding> {
+    let there = clouds.set_up().map(|(kind, has)| Finding::Good(format!("{kind}: {has}")));
+    let mut findings: Vec<Finding> = there.collect();
+    if let Some(count) = clouds.vtpm_certificates() {
+        findings.push(Finding::Good(format!("gcp: EK certificates of Shielded VMs: {count}")));
+    }
+    let missing: Vec<String> = clouds.not_set_up().map(|(kind, missing)| format!("{kind} ({missing})")).collect();
+    if !missing.is_empty() {
+        findings.push(Finding::Good(format!(
+            "not set up, and not needed unless a pool accepts it: {}",
+            missing.join("; ")
+        )));
+    }
+    let refused = clouds.refused().iter();
+    findings.extend(refused.map(|refused| Finding::Warning(format!("left out of the clouds' certificates: {refused}"))));
+    findings
+}
+
+/// What a pool accepts and this gateway cannot verify: no node can show that.
+#[must_use]
+pub fn warnings(clouds: &Clouds, pool: &Pool) -> Vec<String> {
+    let accepted: BTreeSet<Kind> = pool
+        .policy
+        .accepts()
+        .iter()
+        .flat_map(|kinds| kinds.kinds().iter().copied())
+        .collect();
+    let missing = accepted.into_iter().filter_map(|kind| Some((kind, clouds.missing(kind)?)));
+    let mut warnings: Vec<String> = missing
+        .map(|(kind, missing)| format!("pool {} accepts {kind}, which cannot be verified: {missing}", pool.name()))
+        .collect();
+    if pool.endorsement == Endorsement::GcpInstance && clouds.vtpm_certificates().is_none() {
+        warnings.push(format!(
+            "pool {} takes TPMs that Google endorses, and no CA of Google's is in {}: docs/evidence/gcp.md says where they are",
+            pool.name(),
+            clouds.vtpm_folder().display()
+        ));
+    }
+    warnings
+}

@@ -343,6 +343,21 @@ fn no_endpoint_reaches_a_config_without_a_grant() {
 }
 
 #[test]
+fn no_endpoint_has_the_whole_gateway() {
+    let takes_its_part = ["use super::gateway::Gateway;", "pub(super) fn of(gateway: &Gateway) -> Self {"];
+    let whole = ["gateway/src/api/gateway.rs", "gateway/src/api/mod.rs"].map(|file| root().join(file));
+    for path in rust_files("gateway/src/api").into_iter().filter(|path| !whole.contains(path)) {
+        for line in code(&path).lines().map(str::trim) {
+            let names_it = ["gateway::Gateway", "super::Gateway", "&Gateway", "<Gateway>"]
+                .iter()
+                .any(|name| line.contains(name));
+            let part = takes_its_part.contains(&line);
+            assert!(!names_it || part, "{}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
 fn one_place_reads_the_clock() {
     for path in rust_files("gateway/src") {
         let reads = code(&path).contains("SystemTime::now") || code(&path).contains("UnixTime::now");

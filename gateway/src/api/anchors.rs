@@ -9,13 +9,13 @@ use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
-use super::Gateway;
-use super::config::turned_out_wrong;
+use super::decisions::Kept;
+use super::endorsers::Endorsers;
 use super::evidence::Asked;
 use super::problem::Refusal;
+use crate::admission::{TooBusy, Verification};
 use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
-use crate::cloud::{AzureTrustInUse, GoogleKeysInUse};
-use crate::credentials::tokens::{self, TokenError};
+use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
 use crate::pools::PoolInventory;
 
 /// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
@@ -27,7 +27,7 @@ pub(super) struct Anchors {
     clouds: CloudEndorsements,
     google_keys: Option<Arc<GoogleKeysInUse>>,
     /// What the record names and nobody has kept yet.
-    blobs: Vec<(String, Vec<u8>)>,
+    kept: Kept,
 }
 
 impl Anchors {
@@ -35,8 +35,8 @@ impl Anchors {
     ///
     /// # Errors
     /// `cloud-unavailable`.
-    pub(super) async fn gather(&mut self, gateway: &Gateway, asked: &Asked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
-        let (clouds, kept) = (&gateway.clouds, &gateway.cloud_blobs);
+    pub(super) async fn gather(&mut self, endorsers: &Endorsers, asked: &Asked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
+        let (clouds, kept) = (&endorsers.clouds, &endorsers.cloud_blobs);
         for kind in asked.challenge.subject.kinds() {
             match kind {
                 Kind::Gcp => self.use_google_keys(clouds.google_keys(asked.now).await?, &mut basis.cloud),
@@ -87,24 +87,23 @@ impl Anchors {
 
     fn keep(&mut self, content: &[u8]) -> String {
         let name = Blobs::name(content);
-        self.blobs.push((name.clone(), content.to_vec()));
+        self.kept.push((name.clone(), content.to_vec()));
         name
     }
 
-    /// Verifies the evidence; once more, if a cloud has signed with what was not known and is now.
+    /// Verifies the evidence; once more, if a cloud has signed with what was not known and is now. What the verification refuses is the
+    /// inner error.
     ///
     /// # Errors
-    /// What the verification refuses, and `cloud-unavailable`.
+    /// [`TooBusy`].
     pub(super) async fn verify(
         &mut self,
-        gateway: &Gateway,
+        endorsers: &Endorsers,
+        verification: &Verification,
         asked: &Asked<'_>,
         endorsements: &Endorsements,
         basis: &mut Basis,
-    ) -> Result<Claims, Refusal> {
-        let challenge = asked.challenge;
-        basis.cloud.sts_answer = ask_sts(gateway, asked, &basis.server_keys).await?;
-        basis.cloud.token = token_name(gateway, asked).await?;
+    ) -> Result<Result<Claims, Reject>, TooBusy> {
         let mut retries = 0;
         loop {
             let sts = match (&basis.cloud.sts_answer, asked.pool.policy.aws_sts()) {
@@ -117,66 +116,54 @@ impl Anchors {
             let submission = Submission {
                 sts,
                 token: basis.cloud.token.as_deref(),
-                ..Submission::new(challenge, asked.evidence, &basis.server_keys)
+                ..Submission::new(asked.challenge, asked.evidence, &basis.server_keys)
             };
             let endorsements = endorsements.clone().with_clouds(self.clouds.clone());
             let verify = || attest::verify(&submission, &endorsements, asked.now);
-            let reject = match gateway.admission.verification.run(asked.peer.into(), verify).await? {
-                Ok(claims) => return Ok(claims),
-                // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
-                Err(Reject::TokenMissing) => return Err(turned_out_wrong(gateway, asked.peer, asked.now, TokenError::Invalid.into())),
+            let reject = match verification.run(asked.peer.into(), verify).await? {
+                Ok(claims) => return Ok(Ok(claims)),
                 Err(reject) => reject,
             };
             retries += 1;
-            if retries > RETRIES || !self.learn(gateway, asked, &reject, &mut basis.cloud).await {
-                return Err(reject.into());
+            if retries > RETRIES || !self.learn(endorsers, asked, &reject, &mut basis.cloud).await {
+                return Ok(Err(reject));
             }
         }
     }
 
     /// Whether there is something newer to verify with, after this refusal.
-    async fn learn(&mut self, gateway: &Gateway, asked: &Asked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
+    async fn learn(&mut self, endorsers: &Endorsers, asked: &Asked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
         match (reject, &self.google_keys, &asked.evidence.azure) {
             (Reject::Gcp(GcpError::KeyUnknown { .. }), Some(keys), _) => {
-                let newer = gateway.clouds.newer_google_keys(keys, asked.now).await;
+                let newer = endorsers.clouds.newer_google_keys(keys, asked.now).await;
                 newer.map(|newer| self.use_google_keys(newer, basis)).is_some()
             }
             (Reject::Azure(error), _, Some(evidence)) if error.is_unknown_issuer() => {
                 let signature = evidence.signature.0.as_bytes();
-                let completed = gateway.clouds.completed_azure_trust(signature, asked.now).await;
+                let completed = endorsers.clouds.completed_azure_trust(signature, asked.now).await;
                 completed
-                    .map(|trust| self.use_azure_trust(trust, &gateway.cloud_blobs, basis))
+                    .map(|trust| self.use_azure_trust(trust, &endorsers.cloud_blobs, basis))
                     .is_some()
             }
             _ => false,
         }
     }
 
-    /// The provisioning token beside the evidence, if there is one: it would be taken, and nothing is used up yet.
-    ///
-    /// # Errors
-    /// The codes that begin with `token-`.
-    pub(super) async fn examine_token(
-        &self,
-        gateway: &Gateway,
-        asked: &Asked<'_>,
-        node: tokens::Node<'_>,
-    ) -> Result<Option<tokens::Presented>, Refusal> {
-        let Some(evidence) = &asked.evidence.token else { return Ok(None) };
-        let (text, pool) = (evidence.token.reveal(), asked.pool.name());
-        let token = tokens::open(&*gateway.store, text, pool, asked.peer, asked.now).await?;
-        token.examine(&*gateway.store, node, asked.now).await?;
-        Ok(Some(token))
-    }
-
     /// What the record names, to be kept beside it.
-    pub(super) fn into_blobs(self) -> Vec<(String, Vec<u8>)> {
-        self.blobs
+    pub(super) fn into_kept(self) -> Kept {
+        self.kept
     }
 }
 
 /// Sends the node's request to AWS STS, if it is one that may be sent.
-async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::SpkiSha256]) -> Result<Option<RecordedAnswer>, Refusal> {
+///
+/// # Errors
+/// What the check of the request refuses, and `cloud-unavailable`.
+pub(super) async fn ask_sts(
+    clouds: &Clouds,
+    asked: &Asked<'_>,
+    server_keys: &[attest::SpkiSha256],
+) -> Result<Option<RecordedAnswer>, Refusal> {
     let (
         Evidence {
             aws_sts: Some(evidence), ..
@@ -188,17 +175,10 @@ async fn ask_sts(gateway: &Gateway, asked: &Asked<'_>, server_keys: &[attest::Sp
     };
     let expected = sts_expected(asked.challenge, server_keys);
     let request = sts::check(&evidence.request, rules, &expected, asked.now).map_err(Reject::from)?;
-    let answer = gateway.clouds.ask_sts(&request).await?;
+    let answer = clouds.ask_sts(&request).await?;
     Ok(Some(RecordedAnswer {
         status: answer.status,
         content_type: answer.content_type,
         body: Blob(answer.body),
     }))
-}
-
-/// The name of the provisioning token beside the evidence, if it is one. It is looked at only: it is used up when everything else holds.
-async fn token_name(gateway: &Gateway, asked: &Asked<'_>) -> Result<Option<String>, Refusal> {
-    let Some(evidence) = &asked.evidence.token else { return Ok(None) };
-    let found = tokens::look_up(&*gateway.store, evidence.token.reveal()).await;
-    Ok(found.map_err(|error| Refusal::because(&error))?.map(|(record, _)| record.name))
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/attest/challenge`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
@@ -13,17 +14,55 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
+use super::Peer;
+use super::decisions::Decisions;
+use super::endorsers::Endorsers;
+use super::gateway::Gateway;
 use super::problem::Refusal;
-use super::{Gateway, Peer};
-use crate::admission::{Source, Spending};
+use crate::admission::{Admission, Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
+use crate::clock::Clock;
 use crate::credentials::challenges;
+use crate::credentials::seal::Seal;
 use crate::machines::revocations;
+use crate::metrics::Metrics;
 use crate::pools::Pool;
+use crate::pools::live::LivePools;
+use crate::store::Store;
+
+/// What this endpoint can touch.
+#[derive(Debug)]
+pub(super) struct ChallengeEndpoint {
+    clock: Clock,
+    pools: Arc<LivePools>,
+    admission: Arc<Admission>,
+    metrics: Arc<Metrics>,
+    store: Arc<dyn Store>,
+    endorsers: Arc<Endorsers>,
+    seal: Arc<Seal>,
+    lifetime: Duration,
+    decisions: Decisions,
+}
+
+impl ChallengeEndpoint {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            clock: gateway.clock,
+            pools: Arc::clone(&gateway.pools),
+            admission: Arc::clone(&gateway.admission),
+            metrics: Arc::clone(&gateway.metrics),
+            store: Arc::clone(&gateway.store),
+            endorsers: Arc::clone(&gateway.endorsers),
+            seal: Arc::clone(&gateway.seal),
+            lifetime: gateway.settings.challenge_lifetime,
+            decisions: Decisions::of(gateway),
+        }
+    }
+}
 
 /// Answers with a challenge. Nothing is given away by it, so only refusals are recorded.
 pub(super) async fn post(
-    State(gateway): State<Arc<Gateway>>,
+    State(endpoint): State<Arc<ChallengeEndpoint>>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -32,20 +71,20 @@ pub(super) async fn post(
         Ok(request) => request,
         Err(refusal) => return refusal.into_response(),
     };
-    let pool = match gateway.pool(&request.pool) {
+    let pool = match super::pool(&endpoint.pools, &request.pool) {
         Ok(pool) => pool,
         Err(refusal) => return refusal.into_response(),
     };
-    let now = gateway.clock.now();
+    let now = endpoint.clock.now();
     let source = Source::from(peer.ip());
-    if let Spending::Over { tell } = gateway.admission.challenges.spend(source, 1, now) {
-        gateway.metrics.challenge_over_budget();
+    if let Spending::Over { tell } = endpoint.admission.challenges.spend(source, 1, now) {
+        endpoint.metrics.challenge_over_budget();
         if tell {
             tracing::warn!("{source} asks for more challenges than its part: for a while the answer is 503");
         }
         return Refusal::unavailable().into_response();
     }
-    let refusal = match issue(&gateway, &request, &pool, source, now).await {
+    let refusal = match issue(&endpoint, &request, &pool, source, now).await {
         Ok(response) => return Json(response).into_response(),
         Err(refusal) if refusal.is_unavailable() => return refusal.into_response(),
         Err(refusal) => refusal,
@@ -62,17 +101,16 @@ pub(super) async fn post(
     let name = request.name.as_deref();
     record.name = name.map(|name| name.chars().take(NAME_LIMIT_BYTES).collect());
     record.user_agent = super::user_agent(&headers);
-    super::refuse(&mut record, &refusal);
     // A key and a certificate are public: whoever shows them has proven nothing.
     record.basis = Some(Basis {
         digests: Some(Digests::of_request(&request)),
         ..Basis::default()
     });
-    super::answer(gateway.record(&record, Vec::new(), Err(refusal)).await)
+    endpoint.decisions.refuse(record, refusal).await
 }
 
 async fn issue(
-    gateway: &Gateway,
+    endpoint: &ChallengeEndpoint,
     request: &ChallengeRequest,
     pool: &Pool,
     source: Source,
@@ -89,17 +127,17 @@ async fn issue(
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
     let names: Vec<&str> = request.name.as_deref().into_iter().collect();
     // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
-    revocations::refuse(&*gateway.store, &names, &identities).await?;
-    let vouched = gateway.vouched(ek, pool).await.map_err(|error| Refusal::because(&error))?;
-    let lifetime = gateway.settings.challenge_lifetime;
-    let gateway_name = gateway.clouds.gateway_name();
+    revocations::refuse(&*endpoint.store, &names, &identities).await?;
+    let vouched = endpoint.endorsers.vouched(&*endpoint.store, ek, pool).await;
+    let vouched = vouched.map_err(|error| Refusal::because(&error))?;
+    let (lifetime, gateway_name) = (endpoint.lifetime, endpoint.endorsers.clouds.gateway_name());
     let Some(drawn) = Drawn::draw() else {
         tracing::error!("cannot make a challenge: the system's random generator failed");
         return Err(Refusal::unavailable());
     };
     let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
-    let issued = gateway.admission.verification.run(source, issue).await??;
-    let challenge = challenges::seal(&gateway.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
+    let issued = endpoint.admission.verification.run(source, issue).await??;
+    let challenge = challenges::seal(&endpoint.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,
         nonce: issued.challenge.nonce,

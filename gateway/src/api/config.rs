@@ -1,34 +1,92 @@
 //! `GET /config/{pool}`: what Ignition asks for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use zeroize::Zeroizing;
 
-use super::accept;
 use super::awaited::Awaited;
 use super::credential::Credential;
-use super::kubelet::{self, Kept};
+use super::decisions::{Decided, Decisions, Kept, refuse};
+use super::gateway::Gateway;
+use super::guesses::Guesses;
 use super::problem::{self, Refusal};
-use super::{Gateway, Peer};
-use crate::admission::Wrong;
+use super::{Peer, accept, kubelet};
+use crate::admission::Admission;
 use crate::audit::{Decision, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use crate::certificates::Fingerprint;
+use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
+use crate::credentials::seal::Seal;
 use crate::credentials::tickets::{self, TicketError};
-use crate::credentials::tokens::{self, TokenError};
+use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::ignition::SpecVersion;
+use crate::pki::LiveTls;
+use crate::pointers::sightings::{self, Sightings};
 use crate::policy::{ConfigSet, Earns, Grant};
-use crate::pools::live::Lookup;
+use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Pool, PoolInventory, RenderedConfig};
+use crate::settings::TicketSettings;
+use crate::store::Store;
+
+/// What this endpoint can touch.
+#[derive(Debug)]
+pub(super) struct ConfigEndpoint {
+    clock: Clock,
+    pools: Arc<LivePools>,
+    tls: Arc<LiveTls>,
+    sightings: Arc<Sightings>,
+    admission: Arc<Admission>,
+    guesses: Guesses,
+    store: Arc<dyn Store>,
+    seal: Arc<Seal>,
+    ticket: TicketSettings,
+    decisions: Decisions,
+}
+
+impl ConfigEndpoint {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            clock: gateway.clock,
+            pools: Arc::clone(&gateway.pools),
+            tls: Arc::clone(&gateway.tls),
+            sightings: Arc::clone(&gateway.sightings),
+            admission: Arc::clone(&gateway.admission),
+            guesses: Guesses::of(gateway),
+            store: Arc::clone(&gateway.store),
+            seal: Arc::clone(&gateway.seal),
+            ticket: gateway.settings.ticket,
+            decisions: Decisions::of(gateway),
+        }
+    }
+
+    /// Notes which CAs the pointer says it carries; gives those of them that this gateway knows.
+    fn note_pointer(&self, pool: &str, uri: &Uri, peer: SocketAddr, now: UnixTime) -> Option<Vec<String>> {
+        let current = self.tls.current();
+        let bundle: Vec<Fingerprint> = current
+            .serving
+            .authorities()
+            .iter()
+            .map(|authority| authority.fingerprint)
+            .collect();
+        let said = sightings::said(uri.query(), &bundle);
+        let accepted = current.serving.signed_by();
+        self.sightings
+            .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());
+        said
+    }
+}
 
 /// Serves a config. Every answer but "no such pool" and "unavailable" is a decision, and recorded.
 pub(super) async fn get(
-    State(gateway): State<Arc<Gateway>>,
+    State(endpoint): State<Arc<ConfigEndpoint>>,
     Extension(Peer(peer)): Extension<Peer>,
     Extension(awaited): Extension<Awaited>,
     Path(pool): Path<String>,
@@ -36,51 +94,35 @@ pub(super) async fn get(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let pool = match gateway.pools.get(&pool) {
+    let pool = match endpoint.pools.get(&pool) {
         Lookup::Pool(pool) => pool,
         Lookup::NotYet => return problem::empty_503(),
         Lookup::Unknown => return Refusal::pool_unknown(&pool).into_response(),
     };
-    let now = gateway.clock.now();
+    let now = endpoint.clock.now();
     let Some(id) = super::decision_id() else {
         return problem::empty_503();
     };
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
-    record.pointer_authorities = gateway.note_pointer(pool.name(), &uri, peer, now);
-    let mut kept = Vec::new();
-    let asked = Asked {
-        peer: peer.ip(),
-        uri: &uri,
-        headers: &headers,
-        presented: presented.as_ref().map(|Extension(presented)| presented),
-        now,
+    record.pointer_authorities = endpoint.note_pointer(pool.name(), &uri, peer, now);
+    let case = Case {
+        endpoint: &endpoint,
+        asked: Asked {
+            pool: &pool,
+            peer: peer.ip(),
+            uri: &uri,
+            headers: &headers,
+            presented: presented.as_ref().map(|Extension(presented)| presented),
+            now,
+        },
+        record,
+        kept: Kept::new(),
     };
-    let decided = decide(&gateway, &pool, &asked, &mut record, &mut kept).await;
-    let decided = decided.and_then(|config| awaited.give().map(|()| config));
-    record.not_attested = not_attested(&headers);
-    record.alerts.extend(less_than_due(&record));
-    let outcome = match decided {
-        Ok(config) => {
-            record.verdict = Verdict::Served;
-            record.grants = Some(pool.grants);
-            record.config_sha256 = Some(config.sha256.clone());
-            record.spec_version = Some(config.version);
-            if record.shown != Shown::Kubelet {
-                record.reason = served_for(record.shown, record.used());
-            }
-            serve(config, &headers)
-        }
-        Err(refusal) => {
-            gateway.give_back(&mut record).await;
-            if refusal.is_unavailable() {
-                return problem::empty_503();
-            }
-            super::refuse(&mut record, &refusal);
-            refusal.into_response()
-        }
+    let Some(decided) = case.decide(&awaited).await else {
+        return problem::empty_503();
     };
-    match gateway.record(&record, kept, outcome).await {
+    match endpoint.decisions.record(decided).await {
         Ok(recorded) => recorded.into_inner(),
         Err(_) => problem::empty_503(),
     }
@@ -105,80 +147,149 @@ fn less_than_due(record: &Record) -> Option<String> {
 }
 
 /// What is known of a request.
+#[derive(Clone, Copy)]
 struct Asked<'r> {
+    pool: &'r Pool,
     peer: IpAddr,
     uri: &'r Uri,
     headers: &'r HeaderMap,
     presented: Option<&'r Presented>,
-    now: attest::UnixTime,
+    now: UnixTime,
 }
 
-async fn decide<'p>(
-    gateway: &Gateway,
-    pool: &'p Pool,
-    asked: &Asked<'_>,
-    record: &mut Record,
-    kept: &mut Kept,
-) -> Result<&'p RenderedConfig, Refusal> {
-    let Asked { peer, now, .. } = *asked;
-    record.shown = Shown::Unreadable;
-    // First, so that a request that cannot be answered spends nothing.
-    let version = accept::spec_version(asked.headers)?;
-    let grant: Grant = match Credential::read(asked.headers, asked.uri, asked.presented)? {
-        Credential::Ticket(text) => {
-            record.shown = Shown::Ticket;
-            let settings = &gateway.settings.ticket;
-            let ticket = tickets::open(&gateway.seal, settings, &text, pool.name(), now).map_err(|error| match error {
-                TicketError::Invalid => turned_out_wrong(gateway, peer, now, error.into()),
+/// A decision on its way: what it is about, and what is known of it so far.
+struct Case<'r> {
+    endpoint: &'r ConfigEndpoint,
+    asked: Asked<'r>,
+    record: Record,
+    kept: Kept,
+}
+
+impl<'r> Case<'r> {
+    /// The decision, whole. `None`: the gateway cannot answer now.
+    async fn decide(mut self, awaited: &Awaited) -> Option<Decided<Response>> {
+        let Asked { pool, headers, .. } = self.asked;
+        let config = self.config().await;
+        let config = config.and_then(|config| awaited.give().map(|()| config));
+        let record = &mut self.record;
+        record.not_attested = not_attested(headers);
+        record.alerts.extend(less_than_due(record));
+        let outcome = match config {
+            Ok(config) => {
+                record.verdict = Verdict::Served;
+                record.grants = Some(pool.grants);
+                record.config_sha256 = Some(config.sha256.clone());
+                record.spec_version = Some(config.version);
+                if record.shown != Shown::Kubelet {
+                    record.reason = served_for(record.shown, record.used());
+                }
+                serve(config, headers)
+            }
+            Err(refusal) => {
+                self.endpoint.decisions.give_back(record).await;
+                if refusal.is_unavailable() {
+                    return None;
+                }
+                refuse(record, &refusal);
+                refusal.into_response()
+            }
+        };
+        let Self { record, kept, .. } = self;
+        Some(Decided { record, kept, outcome })
+    }
+
+    /// The config that is due.
+    async fn config(&mut self) -> Result<&'r RenderedConfig, Refusal> {
+        let Asked {
+            pool,
+            uri,
+            headers,
+            presented,
+            ..
+        } = self.asked;
+        self.record.shown = Shown::Unreadable;
+        // First, so that a request that cannot be answered spends nothing.
+        let version = accept::spec_version(headers)?;
+        let grant = match Credential::read(headers, uri, presented)? {
+            Credential::Ticket(text) => self.by_ticket(&text, version).await?,
+            Credential::Token(text, claimant) => self.by_token(&text, claimant.as_ref(), version).await?,
+            Credential::Certificate(presented) => self.by_certificate(&presented).await?,
+            Credential::Nothing => {
+                self.record.shown = Shown::Nothing;
+                pool.grants
+                    .for_nothing(pool.name())
+                    .ok_or_else(|| Refusal::evidence_required(pool.name()))?
+            }
+        };
+        self.record.grant = Some(grant.set());
+        let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
+        versions.get(version).map_err(Refusal::from)
+    }
+
+    async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion) -> Result<Grant, Refusal> {
+        let (endpoint, record) = (self.endpoint, &mut self.record);
+        let Asked { pool, peer, now, .. } = self.asked;
+        record.shown = Shown::Ticket;
+        let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
+            TicketError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            error => error.into(),
+        })?;
+        record.identity = Some(ticket.identity().to_string());
+        record.name = ticket.name().map(str::to_owned);
+        record.earned_by = Some(ticket.decision().to_owned());
+        let refused = || Refusal::attested_not_accepted(pool.name());
+        servable(pool, pool.grants.attested, version, refused)?;
+        let inventory = pool.inventory.as_ref().map(PoolInventory::machines);
+        let ticket = ticket.redeem(&*endpoint.store, inventory, record.pending()).await?;
+        record.use_number = Some(ticket.use_number());
+        record.late_seconds = ticket.late_seconds();
+        pool.grants.for_ticket(&ticket).ok_or_else(refused)
+    }
+
+    async fn by_token(&mut self, text: &Zeroizing<String>, claimant: Option<&Claimant>, version: SpecVersion) -> Result<Grant, Refusal> {
+        let (endpoint, record) = (self.endpoint, &mut self.record);
+        let Asked { pool, peer, now, .. } = self.asked;
+        record.shown = Shown::Token;
+        // A pool that accepts no tokens does not look at one.
+        if pool.grants.token == Earns::Refuse {
+            return Err(Refusal::token_not_accepted(pool.name()));
+        }
+        let token = tokens::open(&*endpoint.store, text, pool.name(), peer, now)
+            .await
+            .map_err(|error| match error {
+                TokenError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
                 error => error.into(),
             })?;
-            record.identity = Some(ticket.identity().to_string());
-            record.name = ticket.name().map(str::to_owned);
-            record.earned_by = Some(ticket.decision().to_owned());
-            let refused = || Refusal::attested_not_accepted(pool.name());
-            servable(pool, pool.grants.attested, version, refused)?;
-            let inventory = pool.inventory.as_ref().map(PoolInventory::machines);
-            let ticket = ticket.redeem(&*gateway.store, inventory, record.pending()).await?;
-            record.use_number = Some(ticket.use_number());
-            record.late_seconds = ticket.late_seconds();
-            pool.grants.for_ticket(&ticket).ok_or_else(refused)?
-        }
-        Credential::Token(text, claimant) => {
-            record.shown = Shown::Token;
-            // A pool that accepts no tokens does not look at one.
-            if pool.grants.token == Earns::Refuse {
-                return Err(Refusal::token_not_accepted(pool.name()));
-            }
-            let token = tokens::open(&*gateway.store, &text, pool.name(), peer, now)
-                .await
-                .map_err(|error| match error {
-                    TokenError::Invalid => turned_out_wrong(gateway, peer, now, error.into()),
-                    error => error.into(),
-                })?;
-            record.name = Some(token.name().to_owned());
-            let refused = || Refusal::token_not_accepted(pool.name());
-            servable(pool, pool.grants.token, version, refused)?;
-            let node = claimant.as_ref().map_or(tokens::Node::Unknown, tokens::Node::Claimant);
-            let token = token.redeem(&*gateway.store, node, record.pending()).await?;
-            record.use_number = Some(token.use_number());
-            record.again = token.again();
-            record.alerts.extend(token.stale().map(str::to_owned));
-            pool.grants.for_token(&token).ok_or_else(refused)?
-        }
-        Credential::Certificate(presented) => {
-            record.shown = Shown::Kubelet;
-            kubelet::grant(gateway, pool, &presented, peer, now, record, kept).await?
-        }
-        Credential::Nothing => {
-            record.shown = Shown::Nothing;
-            pool.grants
-                .for_nothing(pool.name())
-                .ok_or_else(|| Refusal::evidence_required(pool.name()))?
-        }
-    };
-    record.grant = Some(grant.set());
-    let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
-    versions.get(version).map_err(Refusal::from)
+        record.name = Some(token.name().to_owned());
+        let refused = || Refusal::token_not_accepted(pool.name());
+        servable(pool, pool.grants.token, version, refused)?;
+        let node = claimant.map_or(tokens::Node::Unknown, tokens::Node::Claimant);
+        let token = token.redeem(&*endpoint.store, node, record.pending()).await?;
+        record.use_number = Some(token.use_number());
+        record.again = token.again();
+        record.alerts.extend(token.stale().map(str::to_owned));
+        pool.grants.for_token(&token).ok_or_else(refused)
+    }
+
+    async fn by_certificate(&mut self, presented: &Presented) -> Result<Grant, Refusal> {
+        let (endpoint, record) = (self.endpoint, &mut self.record);
+        let Asked { pool, peer, now, .. } = self.asked;
+        record.shown = Shown::Kubelet;
+        let tls = endpoint.tls.current();
+        let verification = &endpoint.admission.verification;
+        let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, peer, now).await?;
+        record.basis = Some(examined.basis);
+        self.kept = examined.kept;
+        let verified = examined.verified.map_err(|error| match error.path() {
+            // A stranger's: it fills the log as a wrong token does.
+            [] => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            _ => error.into(),
+        })?;
+        record.identity = Some(verified.identity());
+        record.name = Some(verified.name().to_owned());
+        record.reason = kubelet::reason(&verified);
+        kubelet::grant(&*endpoint.store, pool, &verified, now).await
+    }
 }
 
 /// Refuses what would not be served, because the pool gives nothing for it or cannot say it in the node's spec version, before anything
@@ -186,19 +297,6 @@ async fn decide<'p>(
 fn servable(pool: &Pool, earns: Earns, version: SpecVersion, refused: impl Fn() -> Refusal) -> Result<(), Refusal> {
     let set = earns.set().ok_or_else(refused)?;
     pool.can_say(set, version).map_err(Refusal::from)
-}
-
-/// Counts a credential that was wrong. Whoever shows too many is told to come again, so that a rack of good machines with a dead pointer waits
-/// and is not turned away; and that is not recorded, so that guessing does not fill the disk. Right ones are never counted.
-pub(super) fn turned_out_wrong(gateway: &Gateway, peer: IpAddr, now: attest::UnixTime, refusal: Refusal) -> Refusal {
-    let Wrong::TooMany { tell } = gateway.admission.wrong.count(peer, now) else {
-        return refusal;
-    };
-    gateway.metrics.guess_ignored();
-    if tell {
-        tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while wrong ones are answered by 503");
-    }
-    Refusal::unavailable()
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.

@@ -8,15 +8,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 
-use super::Gateway;
-use crate::pools::live::Lookup;
+use crate::pools::live::{LivePools, Lookup};
 
-pub(super) async fn get(State(gateway): State<Arc<Gateway>>, uri: Uri) -> Json<Discovery> {
+pub(super) async fn get(State(pools): State<Arc<LivePools>>, uri: Uri) -> Json<Discovery> {
     Json(Discovery {
         service: SERVICE.to_owned(),
         protocol: VERSION,
         kinds: Kind::ALL.iter().map(ToString::to_string).collect(),
-        hold_seconds: pool(&uri).and_then(|name| match gateway.pools.get(&name) {
+        hold_seconds: pool(&uri).and_then(|name| match pools.get(&name) {
             Lookup::Pool(pool) => Some(pool.hold_seconds),
             Lookup::NotYet | Lookup::Unknown => None,
         }),

@@ -1,13 +1,37 @@
 //! Health, for load balancers and probes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::Gateway;
-use crate::store::Kind;
+use super::gateway::Gateway;
+use crate::audit::Journal;
+use crate::metrics::Metrics;
+use crate::pools::live::LivePools;
+use crate::store::{Kind, Store};
+
+/// What readiness is seen by.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    draining: Arc<AtomicBool>,
+    store: Arc<dyn Store>,
+    journal: Arc<Journal>,
+    pools: Arc<LivePools>,
+}
+
+impl Readiness {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            draining: Arc::clone(&gateway.draining),
+            store: Arc::clone(&gateway.store),
+            journal: Arc::clone(&gateway.journal),
+            pools: Arc::clone(&gateway.pools),
+        }
+    }
+}
 
 /// `GET /healthz`: the process answers.
 pub(super) async fn alive() -> StatusCode {
@@ -16,20 +40,20 @@ pub(super) async fn alive() -> StatusCode {
 
 /// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, when the attestation log cannot be written, and when no pool is served. A pool that is
 /// not served, or in its last good state only, has a line, without the reason; so has an attestation log that was moved.
-pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, String) {
+pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCode, String) {
     let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
-    if gateway.is_draining() {
+    if readiness.draining.load(Ordering::Relaxed) {
         return unready("draining");
     }
-    if let Err(error) = gateway.store.get(Kind::Clock, "readyz").await {
+    if let Err(error) = readiness.store.get(Kind::Clock, "readyz").await {
         tracing::error!(%error, "not ready");
         return unready("the store does not answer");
     }
-    if !gateway.journal.is_writable().await {
+    if !readiness.journal.is_writable().await {
         return unready("the attestation log cannot be written");
     }
-    let (served, mut troubles) = gateway.pools.health();
-    if gateway.journal.is_moved() {
+    let (served, mut troubles) = readiness.pools.health();
+    if readiness.journal.is_moved() {
         troubles.push("the attestation log was moved, and no new one is begun".to_owned());
     }
     let troubles = troubles.join("\n");
@@ -41,9 +65,9 @@ pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, S
 }
 
 /// `GET /metrics`.
-pub(super) async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    match gateway.metrics.text() {
+    match metrics.text() {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

@@ -4,62 +4,69 @@ use std::net::IpAddr;
 
 use attest::UnixTime;
 
-use super::Gateway;
-use super::config::turned_out_wrong;
+use super::decisions::Kept;
 use super::problem::Refusal;
-use crate::audit::{Basis, Blobs, Record};
+use crate::admission::{TooBusy, Verification};
+use crate::audit::{Basis, Blobs};
 use crate::certificates::Certificate;
 use crate::clock::rfc3339;
-use crate::credentials::kubelet::{self, Presented};
+use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Verified};
 use crate::machines::revocations;
 use crate::policy::Grant;
 use crate::pools::Pool;
+use crate::store::Store;
 
-/// What the record refers to: names and contents of blobs.
-pub(super) type Kept = Vec<(String, Vec<u8>)>;
+/// What a certificate is worth, and what that was found by.
+pub(super) struct Examined {
+    pub basis: Basis,
+    /// What the basis names.
+    pub kept: Kept,
+    pub verified: Result<Verified, KubeletError>,
+}
 
-/// What a certificate earns: by the CAs, the time, the revocations and the pool of this very request, however old the connection is.
-pub(super) async fn grant(
-    gateway: &Gateway,
+/// Verifies a certificate by the CAs and the time of this very request, however old the connection is.
+pub(super) async fn examine(
+    verification: &Verification,
+    authorities: &Authorities,
     pool: &Pool,
     presented: &Presented,
     peer: IpAddr,
     now: UnixTime,
-    record: &mut Record,
-    kept: &mut Kept,
-) -> Result<Grant, Refusal> {
-    let tls = gateway.tls.current();
-    let basis = record.basis.insert(Basis {
+) -> Result<Examined, TooBusy> {
+    let verify = || kubelet::verify(presented, authorities, now);
+    let verified = verification.run(peer.into(), verify).await?;
+    let mut basis = Basis {
         client_certificate_sha256: presented.leaf_fingerprint().map(|fingerprint| fingerprint.to_string()),
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),
         ..Basis::default()
-    });
-    let verify = || kubelet::verify(presented, &tls.client_authorities, now);
-    let verified = gateway.admission.verification.run(peer.into(), verify).await?;
+    };
+    let mut kept = Kept::new();
     // A chain is kept if a CA of the cluster has signed it. Of a stranger's there is its fingerprint and nothing else.
     let path = verified.as_ref().map_or_else(|error| error.path(), |verified| verified.path());
     if !path.is_empty() {
-        basis.client_chain = path.iter().map(|certificate| keep(certificate, kept)).collect();
-        let authorities = tls.client_authorities.certificates();
-        basis.client_authorities = authorities.map(|Certificate { der, .. }| keep(der, kept)).collect();
+        basis.client_chain = path.iter().map(|certificate| keep(certificate, &mut kept)).collect();
+        let authorities = authorities.certificates();
+        basis.client_authorities = authorities.map(|Certificate { der, .. }| keep(der, &mut kept)).collect();
     }
-    let verified = verified.map_err(|error| match error.path() {
-        // A stranger's: it fills the log as a wrong token does.
-        [] => turned_out_wrong(gateway, peer, now, error.into()),
-        _ => error.into(),
-    })?;
-    record.identity = Some(verified.identity());
-    record.name = Some(verified.name().to_owned());
-    record.reason = format!(
+    Ok(Examined { basis, kept, verified })
+}
+
+/// What the log says of a certificate that holds.
+pub(super) fn reason(verified: &Verified) -> String {
+    format!(
         "a kubelet's client certificate was shown: subject {}, issuer {}, serial {}, valid until {}",
         verified.subject(),
         verified.issuer(),
         verified.serial(),
         rfc3339(verified.not_after())
-    );
-    let member = kubelet::admit(&*gateway.store, &verified, pool.name(), &pool.kubelet_names).await;
+    )
+}
+
+/// What it earns, by the revocations and the pool of this request.
+pub(super) async fn grant(store: &dyn Store, pool: &Pool, verified: &Verified, now: UnixTime) -> Result<Grant, Refusal> {
+    let member = kubelet::admit(store, verified, pool.name(), &pool.kubelet_names).await;
     if member.is_ok() {
-        let noted = revocations::note_kubelet(&*gateway.store, verified.name(), now.as_secs()).await;
+        let noted = revocations::note_kubelet(store, verified.name(), now.as_secs()).await;
         noted.map_err(|error| Refusal::because(&error))?;
     }
     match member {

@@ -8,10 +8,10 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::Peer;
 use super::awaited::Waiting;
 use super::problem::{self, Refusal};
-use super::{Gateway, Peer};
-use crate::admission::{NoBody, Place, Source, Whole};
+use crate::admission::{Admission, NoBody, Place, Source, Whole};
 
 /// How long a request waits for its turn. Ignition waits 10 s for the head of an answer, and the answer takes its time too.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What guards one path.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
-    pub gateway: Arc<Gateway>,
+    pub admission: Arc<Admission>,
+    /// How long a request may take.
+    pub limit: Duration,
     /// The largest body that it takes.
     pub body_bytes: usize,
 }
@@ -38,12 +40,15 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
             Refusal::unavailable().into_response()
         }
     };
-    let Guard { gateway, body_bytes } = guard;
+    let Guard {
+        admission,
+        limit,
+        body_bytes,
+    } = guard;
     let Some(Peer(peer)) = request.extensions().get().copied() else {
         return unavailable();
     };
     let source = Source::from(peer.ip());
-    let admission = &gateway.admission;
     let (mut head, body) = request.into_parts();
     let body = match admission.bodies.read(source, body, body_bytes).await {
         Ok(body) => body,
@@ -66,8 +71,5 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
         drop((turn, room));
         answer
     };
-    waiting
-        .answer(gateway.settings.limits.request, work)
-        .await
-        .unwrap_or_else(unavailable)
+    waiting.answer(limit, work).await.unwrap_or_else(unavailable)
 }

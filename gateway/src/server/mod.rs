@@ -7,7 +7,6 @@ mod refused;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attest::UnixTime;
@@ -18,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::admission::Admission;
-use crate::api::{self, Gateway};
-use crate::audit::{BlobError, Blobs, CloudBasis, Journal, JournalError, Resolved, resolve_pending};
+use crate::api::{self, Endorsers, Gateway};
+use crate::audit::{BlobError, Blobs, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::{Clock, rfc3339};
 use crate::cloud;
 use crate::credentials::seal::{Seal, SealError};
@@ -157,13 +156,7 @@ impl Server {
         };
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.evidence())?;
-        let mut ek_root_blobs = Vec::new();
-        for certificate in &ek_roots.certificates {
-            let name = Blobs::name(certificate);
-            blobs.put(&name, certificate)?;
-            ek_root_blobs.push(name);
-        }
-        let cloud_blobs = CloudBasis::keep(&clouds, &blobs)?;
+        let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
@@ -184,26 +177,22 @@ impl Server {
                 .local_addr()
                 .map_or_else(|_| settings.listen.to_string(), |address| address.to_string()),
             pools.names().join(", "),
-            ek_roots.certificates.len(),
+            endorsers.ek_certificates(),
             settings.attestation_log().display(),
         );
-        let draining = AtomicBool::new(false);
         let gateway = Arc::new(Gateway {
-            admission: Admission::new(&settings.limits),
+            admission: Arc::new(Admission::new(&settings.limits)),
             settings,
             clock,
-            seal,
+            seal: Arc::new(seal),
             store,
-            journal,
-            ek_roots,
-            ek_root_blobs,
-            clouds,
-            cloud_blobs,
-            pools,
+            journal: Arc::new(journal),
+            endorsers: Arc::new(endorsers),
+            pools: Arc::new(pools),
             metrics,
-            tls,
-            sightings,
-            draining,
+            tls: Arc::new(tls),
+            sightings: Arc::new(sightings),
+            draining: Arc::default(),
         });
         Ok(Self {
             gateway,
@@ -249,9 +238,9 @@ impl Server {
         let watched = Arc::clone(&gateway);
         background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
         let watched = Arc::clone(&gateway);
-        background.spawn(async move { cloud::watch::watch(&watched.clouds, hangup.clouds).await });
+        background.spawn(async move { cloud::watch::watch(watched.endorsers.clouds(), hangup.clouds).await });
         let connections = Arc::new(Connections {
-            router: api::router(Arc::clone(&gateway)),
+            router: api::router(&gateway),
             refused: Refused::default(),
             gateway: Arc::clone(&gateway),
         });
@@ -280,7 +269,7 @@ impl Server {
             let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());
             tokio::spawn(async move { connections.accept(stream, peer, entered, watcher).await });
         }
-        gateway.draining.store(true, Ordering::Relaxed);
+        gateway.drain();
         drop(listener);
         tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
         // What is begun is done to its end, also for who has hung up.
@@ -316,7 +305,7 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!("metrics: http://{address}/metrics");
     }
-    if let Err(error) = axum::serve(listener, api::metrics_router(gateway)).await {
+    if let Err(error) = axum::serve(listener, api::metrics_router(&gateway)).await {
         tracing::warn!(%error, "metrics are not served any longer");
     }
 }

@@ -1,0 +1,124 @@
+//! Who vouches for EKs, and what the clouds sign with: what a gateway has of it, and what of that counts for one EK in one pool.
+
+use std::sync::Arc;
+
+use attest::{EkDigest, Endorsements};
+
+use crate::audit::{Basis, BlobError, Blobs, CloudBasis};
+use crate::certificates::ek_roots::EkRootsFolder;
+use crate::cloud::Clouds;
+use crate::machines::enrolment::{self, EkRecord};
+use crate::pools::{Endorsement, Pool};
+use crate::store::{Store, StoreError};
+
+/// What evidence is verified against.
+#[derive(Debug)]
+pub struct Endorsers {
+    ek_roots: EkRootsFolder,
+    /// The blobs that hold these certificates: written once, at the start, and named in each record.
+    ek_root_blobs: Vec<String>,
+    /// What evidence of clouds is verified against.
+    pub(super) clouds: Clouds,
+    /// The blobs that hold the configured certificates of clouds, likewise.
+    pub(super) cloud_blobs: CloudBasis,
+}
+
+impl Endorsers {
+    /// Keeps every configured certificate, so that records can name it.
+    ///
+    /// # Errors
+    /// [`BlobError`].
+    pub fn keep(ek_roots: EkRootsFolder, clouds: Clouds, blobs: &Blobs) -> Result<Self, BlobError> {
+        let mut ek_root_blobs = Vec::new();
+        for certificate in &ek_roots.certificates {
+            let name = Blobs::name(certificate);
+            blobs.put(&name, certificate)?;
+            ek_root_blobs.push(name);
+        }
+        let cloud_blobs = CloudBasis::keep(&clouds, blobs)?;
+        Ok(Self {
+            ek_roots,
+            ek_root_blobs,
+            clouds,
+            cloud_blobs,
+        })
+    }
+
+    /// What evidence of clouds is verified against.
+    #[must_use]
+    pub const fn clouds(&self) -> &Clouds {
+        &self.clouds
+    }
+
+    /// How many certificates endorse EKs.
+    #[must_use]
+    pub fn ek_certificates(&self) -> usize {
+        self.ek_roots.certificates.len()
+    }
+
+    /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
+    /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
+    pub(super) async fn vouched(&self, store: &dyn Store, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
+        let Some(ek) = ek else { return Ok(Vouched::nothing()) };
+        let record = enrolment::allowlisted(store, ek).await?;
+        let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
+        let by = match pool.endorsement {
+            _ if elsewhere => RootsTaken::None,
+            Endorsement::AnyTpmOfATrustedMaker => RootsTaken::OfMakers,
+            Endorsement::Allowlist => RootsTaken::None,
+            Endorsement::GcpInstance => RootsTaken::OfGoogle,
+        };
+        // Where Google has to say which instance it is, the administrator's word about an EK says too little.
+        let allowlisted = record.filter(|_| !elsewhere && by != RootsTaken::OfGoogle);
+        let mut endorsements = match by {
+            RootsTaken::OfMakers => Endorsements::new(Arc::clone(&self.ek_roots.roots)),
+            RootsTaken::OfGoogle => Endorsements::of_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
+            RootsTaken::None => Endorsements::new(Arc::default()),
+        };
+        if allowlisted.is_some() {
+            endorsements = endorsements.allow(ek);
+        }
+        Ok(Vouched {
+            endorsements,
+            allowlisted,
+            by,
+        })
+    }
+
+    /// Puts into the record what an endorsement stood on.
+    pub(super) fn note(&self, vouched: &Vouched, basis: &mut Basis) {
+        basis.allowlisted = vouched.allowlisted.is_some();
+        basis.allowlisted_name = vouched.allowlisted.as_ref().and_then(|record| record.name.clone());
+        match vouched.by {
+            RootsTaken::OfMakers => basis.ek_roots.clone_from(&self.ek_root_blobs),
+            RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&self.cloud_blobs.vtpm_roots),
+            RootsTaken::None => {}
+        }
+    }
+}
+
+/// Which roots of EK certificates are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RootsTaken {
+    OfMakers,
+    OfGoogle,
+    None,
+}
+
+/// Who vouches for one EK in one pool.
+pub(super) struct Vouched {
+    pub(super) endorsements: Endorsements,
+    pub(super) allowlisted: Option<EkRecord>,
+    by: RootsTaken,
+}
+
+impl Vouched {
+    /// For a node without a TPM.
+    fn nothing() -> Self {
+        Self {
+            endorsements: Endorsements::new(Arc::default()),
+            allowlisted: None,
+            by: RootsTaken::None,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A decision about evidence on its way: what it is about, what is known of it so far, and what of that is kept.
+
+use std::net::IpAddr;
+
+use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence, SecretText};
+use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
+use axum::response::Response;
+
+use super::super::anchors::{Anchors, ask_sts};
+use super::super::awaited::Awaited;
+use super::super::decisions::{Decided, Kept, refuse};
+use super::super::endorsers::Vouched;
+use super::super::problem::Refusal;
+use super::super::token;
+use super::{Earned, EvidenceEndpoint};
+use crate::audit::{Basis, Blobs, Digests, Record, Verdict, trusted_by};
+use crate::credentials::challenges::Spent;
+use crate::credentials::tokens::{self, TokenError};
+use crate::machines::instances::{self, Claim, InstanceError};
+use crate::machines::{enrolment, revocations};
+use crate::pools::Pool;
+use crate::store::Kind;
+
+/// What a decision is about.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Asked<'r> {
+    pub pool: &'r Pool,
+    pub challenge: &'r Challenge,
+    pub evidence: &'r Evidence,
+    pub peer: IpAddr,
+    pub now: UnixTime,
+}
+
+/// What a decision was made from, beside what was sent.
+struct Made {
+    anchors: Anchors,
+    basis: Basis,
+    /// The instance belongs to somebody, or was claimed: before that, nobody has asked.
+    claimed: bool,
+}
+
+/// A decision on its way: what it is about, and what is known of it so far.
+pub(super) struct Case<'r> {
+    endpoint: &'r EvidenceEndpoint,
+    asked: Asked<'r>,
+    record: Record,
+    made: Made,
+}
+
+/// A decision that was made, and what it was made from.
+pub(super) struct Judged {
+    record: Record,
+    made: Made,
+    outcome: Result<Response, Refusal>,
+}
+
+impl<'r> Case<'r> {
+    /// Nothing is known of it yet but by which keys and which policy it is decided.
+    pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: Asked<'r>, record: Record) -> Self {
+        let basis = Basis {
+            server_keys: endpoint.tls.server_keys(),
+            policy: Some(asked.pool.policy.clone()),
+            ..Basis::default()
+        };
+        Self {
+            endpoint,
+            asked,
+            record,
+            made: Made {
+                anchors: Anchors::default(),
+                basis,
+                claimed: false,
+            },
+        }
+    }
+
+    /// The decision. What it was made from is in the case and in the store.
+    ///
+    /// # Errors
+    /// A refusal that is no decision: the gateway cannot answer now.
+    pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<Judged, Refusal> {
+        let earned = self.earn().await;
+        let earned = earned.and_then(|earned| awaited.give().map(|()| earned));
+        let outcome = match earned.and_then(|earned| earned.ticket(self.endpoint, &mut self.record, self.asked.now)) {
+            Ok(response) => Ok(response),
+            Err(refusal) => {
+                // Also the instance: it belongs to nobody again, if it did not before.
+                self.endpoint.decisions.give_back(&mut self.record).await;
+                self.made.claimed = self.made.claimed && self.is_somebodys().await;
+                if refusal.is_unavailable() {
+                    return Err(refusal);
+                }
+                refuse(&mut self.record, &refusal);
+                self.record.known = self.is_known().await;
+                Err(refusal)
+            }
+        };
+        let Self { record, made, .. } = self;
+        Ok(Judged { record, made, outcome })
+    }
+
+    /// What the evidence earns.
+    async fn earn(&mut self) -> Result<Earned, Refusal> {
+        let (vouched, claims) = self.verify().await?;
+        self.refuse_revoked(&vouched, &claims).await?;
+        let Asked { pool, now, .. } = self.asked;
+        let result = attest::appraise(claims, &pool.policy, now)?;
+        if let Some(inventory) = &pool.inventory {
+            self.made.anchors.use_inventory(inventory, &mut self.made.basis);
+            inventory.machines().admit(result.claims())?;
+        }
+        let grant = pool
+            .grants
+            .for_attested(&result)
+            .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
+        // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
+        let holder = self.join(&vouched, &result).await?;
+        let record = &mut self.record;
+        record.verdict = Verdict::Trusted;
+        record.grant = Some(grant.set());
+        record.grants = Some(pool.grants);
+        record.reason = trusted_by(result.claims());
+        Ok(Earned { result, grant, holder })
+    }
+
+    /// What the evidence proves, and who vouches for its TPM.
+    async fn verify(&mut self) -> Result<(Vouched, Claims), Refusal> {
+        let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
+        let (endorsers, store) = (&*endpoint.endorsers, &*endpoint.store);
+        if let Some(kind) = asked.evidence.too_large() {
+            return Err(Refusal::malformed(format!(
+                "the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes"
+            )));
+        }
+        // Nobody is asked about evidence that was not asked for.
+        let (subject, shown) = (asked.challenge.subject.kinds(), asked.evidence.kinds());
+        if subject != shown {
+            return Err(Reject::KindsShown { asked: subject, shown }.into());
+        }
+        anchors.gather(endorsers, asked, basis).await?;
+        let tpm = asked.challenge.subject.tpm.as_ref();
+        let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;
+        let vouched = endorsers.vouched(store, ek, asked.pool).await;
+        let vouched = vouched.map_err(|error| Refusal::because(&error))?;
+        endorsers.note(&vouched, basis);
+        basis.cloud.sts_answer = ask_sts(endorsers.clouds(), asked, &basis.server_keys).await?;
+        basis.cloud.token = token::name(store, asked.evidence).await?;
+        let verification = &endpoint.admission.verification;
+        let verified = anchors.verify(endorsers, verification, asked, &vouched.endorsements, basis).await?;
+        let claims = verified.map_err(|reject| match reject {
+            // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
+            Reject::TokenMissing => endpoint.guesses.turned_out_wrong(asked.peer, asked.now, TokenError::Invalid.into()),
+            reject => reject.into(),
+        })?;
+        let record = &mut self.record;
+        record.identity = Some(claims.identity().to_string());
+        record.instance = claims
+            .instance()
+            .filter(|instance| *instance != claims.identity())
+            .map(ToString::to_string);
+        record.claims = Some(claims.clone());
+        if let Some(document) = claims.aws_identity_document() {
+            // The other regions' certificates had no part in it.
+            let region = document.document().replayable().region().to_owned();
+            basis.cloud.region_certificates.retain(|name, _| *name == region);
+        }
+        Ok((vouched, claims))
+    }
+
+    /// Refuses whoever gets nothing any more, and notes if a TPM's counters say that it is not what it was.
+    async fn refuse_revoked(&mut self, vouched: &Vouched, claims: &Claims) -> Result<(), Refusal> {
+        let store = &*self.endpoint.store;
+        let given = vouched.allowlisted.as_ref().and_then(|record| record.name.as_deref());
+        let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
+        let identities: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
+        revocations::refuse(store, &names, &identities).await?;
+        if let Some(tpm) = claims.tpm() {
+            let alert = enrolment::compare_counters(store, claims.identity(), tpm).await;
+            self.record.alerts.extend(alert.map_err(|error| Refusal::because(&error))?);
+        }
+        Ok(())
+    }
+
+    /// Takes the instance and the name, and uses up the token; gives to whom the instance belongs.
+    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult) -> Result<Option<String>, Refusal> {
+        let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
+        let Asked { pool, peer, now, .. } = self.asked;
+        let node = tokens::Node::Attested(claims.identity());
+        let token = token::examine(store, &self.asked, node).await?;
+        let pending = record.pending();
+        let claim = Claim {
+            claims,
+            pending: &pending,
+            first_use_binds: pool.policy.first_use_binds(claims.kinds()),
+            at: now.as_secs(),
+            peer: &peer.to_string(),
+        };
+        let alert = claim.make(store).await.inspect_err(|error| {
+            // Which of them is another's, the TPM or the instance, is asked when all is given back.
+            self.made.claimed = matches!(error, InstanceError::Claimed { .. });
+            record.alerts.extend(error.alert());
+        })?;
+        self.made.claimed = true;
+        record.alerts.extend(alert);
+        let holder = match claims.instance() {
+            Some(instance) => instances::holder(store, instance).await.map_err(|error| Refusal::because(&error))?,
+            None => None,
+        };
+        let (name, identity) = (claims.name(), claims.identity());
+        record.name = enrolment::settle_name(store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
+        // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
+        if let Some(tpm) = claims.tpm() {
+            let noted = enrolment::note_counters(store, identity, tpm).await;
+            noted.map_err(|error| Refusal::because(&error))?;
+        }
+        // Last, when nothing else can be wrong with the node.
+        if let Some(token) = token {
+            let redeemed = token.redeem(store, node, pending).await?;
+            record.use_number = Some(redeemed.use_number());
+            record.again = redeemed.again();
+            record.alerts.extend(redeemed.stale().map(str::to_owned));
+        }
+        Ok(holder)
+    }
+
+    /// Whether the instance that a refusal is about belongs to somebody; not as far as the store cannot tell.
+    async fn is_somebodys(&self) -> bool {
+        let Some(claims) = &self.record.claims else { return false };
+        instances::is_somebodys(&*self.endpoint.store, claims).await.unwrap_or(false)
+    }
+
+    /// Whether a machine that is refused is known here: it is on the allowlist or in an inventory, it has a name, or its instance belongs to
+    /// somebody. Its owner has to be able to read why; nobody has to read again and again that a machine is revoked.
+    async fn is_known(&self) -> bool {
+        let Some(claims) = &self.record.claims else { return false };
+        let named: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
+        let store = &*self.endpoint.store;
+        if revocations::refuse(store, &[], &named).await.is_err() {
+            return false;
+        }
+        for identity in identities(claims) {
+            for kind in [Kind::Instance, Kind::NameOf] {
+                if matches!(store.get(kind, identity.as_str()).await, Ok(Some(_))) {
+                    return true;
+                }
+            }
+        }
+        let ek = claims.tpm().map(|tpm| tpm.ek_digest);
+        if let Some(ek) = ek
+            && matches!(enrolment::allowlisted(store, ek).await, Ok(Some(_)))
+        {
+            return true;
+        }
+        let pools = self.endpoint.pools.all();
+        let mut inventories = pools.iter().filter_map(|pool| pool.inventory.as_ref());
+        inventories.any(|inventory| identities(claims).any(|identity| inventory.machines().names(identity)))
+    }
+}
+
+/// All that a machine is known by.
+fn identities(claims: &Claims) -> impl Iterator<Item = &NodeIdentity> {
+    claims.instance().into_iter().chain([claims.identity()])
+}
+
+impl Judged {
+    /// The decision, whole: with what it was made from, as far as that may be kept.
+    pub(super) fn decided(self, spent: Spent, evidence: Evidence) -> Decided<Result<Response, Refusal>> {
+        let Self { mut record, made, outcome } = self;
+        let Made {
+            anchors,
+            mut basis,
+            claimed,
+        } = made;
+        let mut kept = Kept::new();
+        let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence);
+        // Whoever reads the document of an instance that belongs to nobody could claim it.
+        let exposes = evidence.aws_identity_document.is_some() && !claimed;
+        if proven && !exposes && evidence.too_large().is_none() {
+            basis.challenge = Some(spent);
+            kept = anchors.into_kept();
+            kept.extend(keep_evidence(evidence, &mut basis));
+        } else {
+            basis = by_digest(&evidence);
+        }
+        record.basis = Some(basis);
+        Decided { record, kept, outcome }
+    }
+}
+
+/// Whether the evidence comes from the TPM that was asked: what is wrong with a machine that somebody vouches for is worth a whole record.
+fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
+    match (&challenge.subject.tpm, &evidence.tpm) {
+        (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256,
+        _ => false,
+    }
+}
+
+/// The basis of a refusal of what has proven nothing, or would help whoever reads it.
+pub(super) fn by_digest(evidence: &Evidence) -> Basis {
+    Basis {
+        digests: Some(Digests::of_evidence(evidence)),
+        ..Basis::default()
+    }
+}
+
+/// Puts the evidence into the record, without what is worth something to a reader; its event log goes beside it, kept once for all who
+/// have the same.
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, Vec<u8>)> {
+    if let Some(token) = &mut evidence.token {
+        token.token = SecretText::default();
+    }
+    // Whoever hears what the cloud says of the instance would be the node with it.
+    basis.cloud.claimant_sha256 = evidence.claimant_sha256();
+    evidence.forget_claimant();
+    if let Some(sts) = &mut evidence.aws_sts {
+        sts.request = sts.request.redacted();
+    }
+    let log = evidence.tpm.as_mut().and_then(|tpm| tpm.event_log.take());
+    let log = log.map(|log| (Blobs::name(log.as_ref()), log.0));
+    basis.event_log_sha256 = log.as_ref().map(|(name, _)| name.clone());
+    basis.evidence = Some(evidence);
+    log
+}

@@ -1,0 +1,176 @@
+//! `POST /v1/attest/evidence`: the decision that all the rest is for.
+
+mod case;
+
+use std::sync::Arc;
+
+use attest::protocol::{CONFIG_PREFIX, EvidenceRequest, EvidenceResponse};
+use attest::{AttestationResult, Challenge, NodeIdentity, UnixTime};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use super::Peer;
+use super::awaited::Awaited;
+use super::decisions::Decisions;
+use super::endorsers::Endorsers;
+use super::gateway::Gateway;
+use super::guesses::Guesses;
+use super::problem::Refusal;
+use crate::admission::Admission;
+use crate::audit::{Decision, Record, Shown, TicketTerms};
+use crate::clock::Clock;
+use crate::credentials::challenges::Opened;
+use crate::credentials::seal::Seal;
+use crate::credentials::tickets;
+use crate::pki::LiveTls;
+use crate::policy::Grant;
+use crate::pools::live::LivePools;
+use crate::settings::TicketSettings;
+use crate::store::Store;
+pub(super) use case::Asked;
+use case::{Case, by_digest};
+
+/// What this endpoint can touch.
+#[derive(Debug)]
+pub(super) struct EvidenceEndpoint {
+    clock: Clock,
+    pools: Arc<LivePools>,
+    admission: Arc<Admission>,
+    guesses: Guesses,
+    store: Arc<dyn Store>,
+    endorsers: Arc<Endorsers>,
+    tls: Arc<LiveTls>,
+    seal: Arc<Seal>,
+    ticket: TicketSettings,
+    decisions: Decisions,
+}
+
+impl EvidenceEndpoint {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            clock: gateway.clock,
+            pools: Arc::clone(&gateway.pools),
+            admission: Arc::clone(&gateway.admission),
+            guesses: Guesses::of(gateway),
+            store: Arc::clone(&gateway.store),
+            endorsers: Arc::clone(&gateway.endorsers),
+            tls: Arc::clone(&gateway.tls),
+            seal: Arc::clone(&gateway.seal),
+            ticket: gateway.settings.ticket,
+            decisions: Decisions::of(gateway),
+        }
+    }
+}
+
+/// Takes evidence, and gives a ticket for it.
+pub(super) async fn post(
+    State(endpoint): State<Arc<EvidenceEndpoint>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(awaited): Extension<Awaited>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let request: EvidenceRequest = match super::decode(body) {
+        Ok(request) => request,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let now = endpoint.clock.now();
+    let Some(id) = super::decision_id() else {
+        return Refusal::unavailable().into_response();
+    };
+    let record = |pool: &str| {
+        let mut record = Record::new(id, Decision::Evidence, now.as_secs(), peer.to_string(), pool.to_owned());
+        record.user_agent = super::user_agent(&headers);
+        record
+    };
+    let opened = match Opened::open(&endpoint.seal, &request.challenge, now) {
+        Ok(opened) => opened,
+        // Not sealed by this gateway, or too old: what is in it is not looked at, and the record says no more than that.
+        Err(error) => {
+            let mut record = record("");
+            record.shown = Shown::Unreadable;
+            return endpoint.decisions.refuse(record, Refusal::from(error)).await;
+        }
+    };
+    let pool = match super::pool(&endpoint.pools, &opened.peek().pool) {
+        Ok(pool) => pool,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let mut record = record(pool.name());
+    note(opened.peek(), &mut record);
+
+    // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
+    // any more.
+    let spent = match opened.spend(&*endpoint.store).await {
+        Ok(spent) => spent,
+        Err(error) => {
+            let refusal = Refusal::from(error);
+            if refusal.is_unavailable() {
+                return refusal.into_response();
+            }
+            record.basis = Some(by_digest(&request.evidence));
+            return endpoint.decisions.refuse(record, refusal).await;
+        }
+    };
+    let asked = Asked {
+        pool: &pool,
+        challenge: spent.challenge(),
+        evidence: &request.evidence,
+        peer: peer.ip(),
+        now,
+    };
+    match Case::new(&endpoint, asked, record).decide(&awaited).await {
+        Ok(judged) => endpoint.decisions.answer(judged.decided(spent, request.evidence)).await,
+        Err(unavailable) => unavailable.into_response(),
+    }
+}
+
+/// Says in the record what the challenge says of the node.
+fn note(challenge: &Challenge, record: &mut Record) {
+    let subject = &challenge.subject;
+    record.kinds = subject.kinds();
+    record.shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+    let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
+    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    record.name.clone_from(&challenge.name);
+}
+
+/// What evidence has earned.
+struct Earned {
+    result: AttestationResult,
+    grant: Grant,
+    /// To whom the instance belongs, if it is one.
+    holder: Option<String>,
+}
+
+impl Earned {
+    fn ticket(&self, endpoint: &EvidenceEndpoint, record: &mut Record, now: UnixTime) -> Result<Response, Refusal> {
+        let claims = self.result.claims();
+        let pool = self.grant.pool();
+        let earned = tickets::Earned {
+            identity: claims.identity(),
+            instance: claims.instance(),
+            holder: self.holder.as_deref(),
+            name: record.name.as_deref(),
+            pool,
+            decision: &record.id,
+            endorsed_by: claims.tpm().map(|tpm| &tpm.endorsed_by),
+        };
+        let ticket = tickets::issue(&endpoint.seal, &endpoint.ticket, &earned, now).map_err(|error| Refusal::because(&error))?;
+        record.ticket = Some(TicketTerms {
+            expires: ticket.expires,
+            uses: endpoint.ticket.uses,
+            late_seconds: endpoint.ticket.late.as_secs(),
+        });
+        let body = EvidenceResponse {
+            ticket: ticket.text,
+            expires: ticket.expires,
+            url: format!("{CONFIG_PREFIX}{pool}"),
+        };
+        Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(body)).into_response())
+    }
+}

@@ -1,0 +1,40 @@
+//! Credentials that turned out wrong.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use attest::UnixTime;
+
+use super::gateway::Gateway;
+use super::problem::Refusal;
+use crate::admission::{Admission, Wrong};
+use crate::metrics::Metrics;
+
+/// Who counts them.
+#[derive(Debug)]
+pub(super) struct Guesses {
+    admission: Arc<Admission>,
+    metrics: Arc<Metrics>,
+}
+
+impl Guesses {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            admission: Arc::clone(&gateway.admission),
+            metrics: Arc::clone(&gateway.metrics),
+        }
+    }
+
+    /// Counts a credential that was wrong. Whoever shows too many is told to come again, so that a rack of good machines with a dead pointer waits
+    /// and is not turned away; and that is not recorded, so that guessing does not fill the disk. Right ones are never counted.
+    pub(super) fn turned_out_wrong(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
+        let Wrong::TooMany { tell } = self.admission.wrong.count(peer, now) else {
+            return refusal;
+        };
+        self.metrics.guess_ignored();
+        if tell {
+            tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while wrong ones are answered by 503");
+        }
+        Refusal::unavailable()
+    }
+}

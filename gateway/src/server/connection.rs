@@ -16,8 +16,12 @@ use tower::ServiceExt;
 use super::pace::Paced;
 use super::refused::{self, Refused};
 use crate::admission::{Entered, NoRoom, Place};
-use crate::api::{Gateway, Peer};
+use crate::api::Peer;
+use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
+use crate::metrics::Metrics;
+use crate::pki::LiveTls;
+use crate::settings::Limits;
 
 /// Largest request head: a ticket, and whatever proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;
@@ -27,7 +31,10 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 
 /// What connections have in common.
 pub(super) struct Connections {
-    pub gateway: Arc<Gateway>,
+    pub limits: Limits,
+    pub clock: Clock,
+    pub tls: Arc<LiveTls>,
+    pub metrics: Arc<Metrics>,
     pub refused: Refused,
     pub router: Router,
 }
@@ -51,11 +58,11 @@ impl Connections {
 
     /// The handshake, then the requests.
     async fn requests(&self, stream: TcpStream, peer: SocketAddr, place: Place, watcher: Watcher) {
-        let limits = &self.gateway.settings.limits;
+        let limits = &self.limits;
         // Latency is all that this costs, and a whole config is written at once.
         drop(stream.set_nodelay(true));
         // Whatever changes from now on, this connection goes on with what it began with.
-        let tls = TlsAcceptor::from(Arc::clone(&self.gateway.tls.current().config));
+        let tls = TlsAcceptor::from(Arc::clone(&self.tls.current().config));
         let stream = match tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return self.handshake_failed(peer, &error),
@@ -88,9 +95,9 @@ impl Connections {
         let Some(alert) = refused::alert(error) else {
             return tracing::debug!(%peer, %error, "TLS handshake failed");
         };
-        self.gateway.metrics.tls_refused_by_client();
-        if self.refused.is_worth_saying(peer.ip(), self.gateway.clock.now().as_secs()) {
-            let current = self.gateway.tls.current();
+        self.metrics.tls_refused_by_client();
+        if self.refused.is_worth_saying(peer.ip(), self.clock.now().as_secs()) {
+            let current = self.tls.current();
             let leaf = current.serving.chain().first();
             let dates = leaf.map_or((0, u64::MAX), |leaf| (leaf.not_before, leaf.not_after));
             tracing::warn!("{peer} refuses the MCS certificate ({alert:?}): {}", refused::hint(alert, dates));

@@ -1,5 +1,6 @@
 //! The server: from a listening socket to requests, within limits, until told to stop.
 
+mod background;
 mod connection;
 mod pace;
 mod refused;
@@ -7,44 +8,27 @@ mod refused;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use attest::UnixTime;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::{BlobError, Blobs, Journal, JournalError, Resolved, resolve_pending};
-use crate::clock::{Clock, rfc3339};
-use crate::cloud;
+use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
-use crate::credentials::tokens;
 use crate::inspection::{Depth, Faults, Found, Inspection};
 use crate::metrics::Metrics;
-use crate::pki;
 use crate::pointers::sightings::Sightings;
-use crate::pools::watch::watch;
 use crate::settings::Settings;
-use crate::store::{Embedded, Store, StoreError, Tick};
+use crate::store::{Embedded, Store, StoreError};
+use background::Hangup;
 use connection::Connections;
 use refused::Refused;
 
-/// How often uses that need not be remembered any longer are forgotten.
-const FORGET_EVERY: Duration = Duration::from_secs(300);
-/// How often it is looked which sightings of pointers are due to be written.
-const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
-/// How long after a new attestation log could not be begun it is tried again.
-const REOPEN_EVERY: Duration = Duration::from_secs(5);
-/// How often it is looked whether a minute is over in which decisions were counted.
-const SUM_UP_EVERY: Duration = Duration::from_secs(5);
-/// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
-const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
-/// How often the gateway looks whether a token, or the seal's key, is to be rotated: often enough that a folder that lost its token is mended soon.
-const ROTATE_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -88,14 +72,6 @@ pub struct Server {
     listener: TcpListener,
     metrics: Option<TcpListener>,
     hangup: Hangup,
-}
-
-/// The administrator's signal, for each who listens to it.
-struct Hangup {
-    log: Signal,
-    pools: Signal,
-    certificates: Signal,
-    clouds: Signal,
 }
 
 impl Server {
@@ -148,12 +124,7 @@ impl Server {
             listener,
             metrics_listener,
         } = found;
-        let hangup = Hangup {
-            pools: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
-            log: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
-            certificates: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
-            clouds: signal(SignalKind::hangup()).map_err(ServeError::Signal)?,
-        };
+        let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
@@ -226,26 +197,18 @@ impl Server {
         } = self;
         let limits = gateway.settings.limits;
         let graceful = GracefulShutdown::new();
-        let mut background = JoinSet::new();
-        background.spawn(forget(Arc::clone(&gateway)));
-        background.spawn(rotate_tokens(Arc::clone(&gateway)));
-        background.spawn(tend_seal(Arc::clone(&gateway)));
-        background.spawn(write_sightings(Arc::clone(&gateway)));
-        background.spawn(sum_up(Arc::clone(&gateway)));
-        let watched = Arc::clone(&gateway);
-        background.spawn(async move { watch(&watched.pools, hangup.pools).await });
-        background.spawn(reopen_log(Arc::clone(&gateway), hangup.log));
-        let watched = Arc::clone(&gateway);
-        background.spawn(async move { pki::watch::watch(&watched.tls, watched.clock, &watched.metrics, hangup.certificates).await });
-        let watched = Arc::clone(&gateway);
-        background.spawn(async move { cloud::watch::watch(watched.endorsers.clouds(), hangup.clouds).await });
+        let mut tasks = JoinSet::new();
+        background::spawn(&mut tasks, &gateway, hangup);
         let connections = Arc::new(Connections {
             router: api::router(&gateway),
             refused: Refused::default(),
-            gateway: Arc::clone(&gateway),
+            limits,
+            clock: gateway.clock,
+            tls: Arc::clone(&gateway.tls),
+            metrics: Arc::clone(&gateway.metrics),
         });
         if let Some(metrics) = metrics {
-            background.spawn(serve_metrics(metrics, Arc::clone(&gateway)));
+            tasks.spawn(serve_metrics(metrics, Arc::clone(&gateway)));
         }
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -287,7 +250,7 @@ impl Server {
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot write which pointers were seen");
         }
-        keep_mark(&gateway).await;
+        background::keep_mark(&gateway).await;
     }
 }
 
@@ -307,131 +270,6 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
     if let Err(error) = axum::serve(listener, api::metrics_router(&gateway)).await {
         tracing::warn!(%error, "metrics are not served any longer");
-    }
-}
-
-/// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.
-async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
-    while hangup.recv().await.is_some() {
-        while let Err(error) = begin_new_log(&gateway).await {
-            tracing::error!(
-                %error,
-                "a new attestation log cannot be begun; the one that was moved is written on; trying again in {} s",
-                REOPEN_EVERY.as_secs()
-            );
-            tokio::select! {
-                () = tokio::time::sleep(REOPEN_EVERY) => {}
-                _ = hangup.recv() => {}
-            }
-        }
-    }
-}
-
-async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
-    if gateway.journal.reopen().await? {
-        tracing::info!("the attestation log was moved: a new one is begun");
-        // What the old one knows of the store is not looked at any longer; and what it holds is settled.
-        if let Err(error) = gateway.store.keep_mark().await {
-            tracing::warn!(%error, "cannot note how far the store has come");
-        }
-    }
-    Ok(())
-}
-
-/// Keeps the store small, by its own time.
-async fn forget(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(FORGET_EVERY);
-    let (mut last, mut jumped) = (Instant::now(), false);
-    loop {
-        every.tick().await;
-        let (now, passed) = (gateway.clock.now().as_secs(), last.elapsed());
-        last = Instant::now();
-        match gateway.store.forget_expired(Tick { now, passed }).await {
-            Ok(believed) => {
-                jumped = note_clock(&gateway, now, believed, jumped);
-                let both = UnixTime::since_unix_epoch(Duration::from_secs(believed.min(now)));
-                if let Err(error) = tokens::forget_expired(&*gateway.store, both).await {
-                    tracing::warn!(%error, "cannot forget tokens that have expired");
-                }
-            }
-            Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
-        }
-        keep_mark(&gateway).await;
-    }
-}
-
-/// Says when the clock has jumped, and when the store's time has caught up with it; gives whether it is ahead.
-fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool {
-    let ahead = now.saturating_sub(believed);
-    gateway.metrics.clock_ahead(ahead);
-    let jumps = ahead > CLOCK_JUMP_LIMIT.as_secs();
-    match (jumped, jumps) {
-        (false, true) => tracing::warn!(
-            "the clock says {}, {} s after the last time that the store knows: right if the gateway was stopped for so long, and otherwise the clock is wrong; what was spent is not forgotten until the store's time has followed",
-            rfc3339(now),
-            ahead
-        ),
-        (true, false) => tracing::info!("the store's time has caught up with the clock"),
-        _ => {}
-    }
-    jumps
-}
-
-/// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.
-async fn keep_mark(gateway: &Gateway) {
-    if let Err(error) = gateway.store.keep_mark().await {
-        tracing::warn!(%error, "cannot write how far the store has come");
-    }
-}
-
-/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over.
-async fn tend_seal(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(ROTATE_EVERY);
-    loop {
-        every.tick().await;
-        match gateway.seal.tend(gateway.clock.now().as_secs(), gateway.settings.seal_keep()) {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("the seal has a new key"),
-            Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
-        }
-    }
-}
-
-/// Rotates the tokens that are due, for as long as the gateway serves.
-async fn rotate_tokens(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(ROTATE_EVERY);
-    // A folder that was slow to write to needs no second look at once.
-    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        every.tick().await;
-        if let Err(error) = tokens::tick(&*gateway.store, &gateway.settings.tls.ca, gateway.clock.now()).await {
-            tracing::error!(%error, "cannot see which tokens are to be rotated");
-        }
-    }
-}
-
-/// Keeps in the store which pointers were seen.
-async fn write_sightings(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
-    loop {
-        tokio::select! {
-            _ = every.tick() => {}
-            () = gateway.sightings.first() => {}
-        }
-        if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
-            tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
-        }
-    }
-}
-
-/// Records how many decisions were counted in the minutes that are over.
-async fn sum_up(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(SUM_UP_EVERY);
-    loop {
-        every.tick().await;
-        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await {
-            tracing::warn!(%error, "cannot record how many decisions were counted");
-        }
     }
 }
 

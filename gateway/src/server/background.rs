@@ -1,0 +1,190 @@
+//! What is done beside requests, for as long as the gateway serves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use attest::UnixTime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::api::Gateway;
+use crate::audit::JournalError;
+use crate::clock::rfc3339;
+use crate::credentials::tokens;
+use crate::store::Tick;
+use crate::{cloud, pki, pools};
+
+/// How often uses that need not be remembered any longer are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(300);
+/// How often it is looked which sightings of pointers are due to be written.
+const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
+/// How long after a new attestation log could not be begun it is tried again.
+const REOPEN_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked whether a minute is over in which decisions were counted.
+const SUM_UP_EVERY: Duration = Duration::from_secs(5);
+/// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
+const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
+/// How often the gateway looks whether a token, or the seal's key, is to be rotated: often enough that a folder that lost its token is mended soon.
+const ROTATE_EVERY: Duration = Duration::from_secs(60);
+
+/// The administrator's signal, for each who listens to it.
+pub(super) struct Hangup {
+    log: Signal,
+    pools: Signal,
+    certificates: Signal,
+    clouds: Signal,
+}
+
+impl Hangup {
+    pub(super) fn listen() -> std::io::Result<Self> {
+        let hangup = || signal(SignalKind::hangup());
+        Ok(Self {
+            log: hangup()?,
+            pools: hangup()?,
+            certificates: hangup()?,
+            clouds: hangup()?,
+        })
+    }
+}
+
+/// Begins all of it; it ends with the tasks.
+pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup) {
+    tasks.spawn(forget(Arc::clone(gateway)));
+    tasks.spawn(rotate_tokens(Arc::clone(gateway)));
+    tasks.spawn(tend_seal(Arc::clone(gateway)));
+    tasks.spawn(write_sightings(Arc::clone(gateway)));
+    tasks.spawn(sum_up(Arc::clone(gateway)));
+    tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
+    let pools = Arc::clone(&gateway.pools);
+    tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
+    let (tls, metrics, clock) = (Arc::clone(&gateway.tls), Arc::clone(&gateway.metrics), gateway.clock);
+    tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, hangup.certificates).await });
+    let endorsers = Arc::clone(&gateway.endorsers);
+    tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
+}
+
+/// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.
+async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        while let Err(error) = begin_new_log(&gateway).await {
+            tracing::error!(
+                %error,
+                "a new attestation log cannot be begun; the one that was moved is written on; trying again in {} s",
+                REOPEN_EVERY.as_secs()
+            );
+            tokio::select! {
+                () = tokio::time::sleep(REOPEN_EVERY) => {}
+                _ = hangup.recv() => {}
+            }
+        }
+    }
+}
+
+async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
+    if gateway.journal.reopen().await? {
+        tracing::info!("the attestation log was moved: a new one is begun");
+        // What the old one knows of the store is not looked at any longer; and what it holds is settled.
+        if let Err(error) = gateway.store.keep_mark().await {
+            tracing::warn!(%error, "cannot note how far the store has come");
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the store small, by its own time.
+async fn forget(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(FORGET_EVERY);
+    let (mut last, mut jumped) = (Instant::now(), false);
+    loop {
+        every.tick().await;
+        let (now, passed) = (gateway.clock.now().as_secs(), last.elapsed());
+        last = Instant::now();
+        match gateway.store.forget_expired(Tick { now, passed }).await {
+            Ok(believed) => {
+                jumped = note_clock(&gateway, now, believed, jumped);
+                let both = UnixTime::since_unix_epoch(Duration::from_secs(believed.min(now)));
+                if let Err(error) = tokens::forget_expired(&*gateway.store, both).await {
+                    tracing::warn!(%error, "cannot forget tokens that have expired");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
+        }
+        keep_mark(&gateway).await;
+    }
+}
+
+/// Says when the clock has jumped, and when the store's time has caught up with it; gives whether it is ahead.
+fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool {
+    let ahead = now.saturating_sub(believed);
+    gateway.metrics.clock_ahead(ahead);
+    let jumps = ahead > CLOCK_JUMP_LIMIT.as_secs();
+    match (jumped, jumps) {
+        (false, true) => tracing::warn!(
+            "the clock says {}, {} s after the last time that the store knows: right if the gateway was stopped for so long, and otherwise the clock is wrong; what was spent is not forgotten until the store's time has followed",
+            rfc3339(now),
+            ahead
+        ),
+        (true, false) => tracing::info!("the store's time has caught up with the clock"),
+        _ => {}
+    }
+    jumps
+}
+
+/// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.
+pub(super) async fn keep_mark(gateway: &Gateway) {
+    if let Err(error) = gateway.store.keep_mark().await {
+        tracing::warn!(%error, "cannot write how far the store has come");
+    }
+}
+
+/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over.
+async fn tend_seal(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(ROTATE_EVERY);
+    loop {
+        every.tick().await;
+        match gateway.seal.tend(gateway.clock.now().as_secs(), gateway.settings.seal_keep()) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("the seal has a new key"),
+            Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
+        }
+    }
+}
+
+/// Rotates the tokens that are due, for as long as the gateway serves.
+async fn rotate_tokens(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(ROTATE_EVERY);
+    // A folder that was slow to write to needs no second look at once.
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        if let Err(error) = tokens::tick(&*gateway.store, &gateway.settings.tls.ca, gateway.clock.now()).await {
+            tracing::error!(%error, "cannot see which tokens are to be rotated");
+        }
+    }
+}
+
+/// Keeps in the store which pointers were seen.
+async fn write_sightings(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
+    loop {
+        tokio::select! {
+            _ = every.tick() => {}
+            () = gateway.sightings.first() => {}
+        }
+        if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
+            tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
+        }
+    }
+}
+
+/// Records how many decisions were counted in the minutes that are over.
+async fn sum_up(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(SUM_UP_EVERY);
+    loop {
+        every.tick().await;
+        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await {
+            tracing::warn!(%error, "cannot record how many decisions were counted");
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! Watching files: which folders change, and who is writing in them. What that is worth is up to who watches: [`crate::pools::watch`] and
-//! [`crate::pki::watch`].
+//! Watching files: which folders change, who is writing in them, and when they are quiet again. What that is worth is up to who watches: pools,
+//! pki and cloud.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ fn events() -> WatchMask {
 
 /// What the kernel tells of the folders.
 #[derive(Debug)]
-pub struct Folders {
+struct Folders {
     watches: Watches,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
     /// Files that somebody is writing, by their folder's watch.
@@ -46,7 +46,7 @@ pub struct Folders {
 
 impl Folders {
     /// Watches these folders and no others; whether there were new ones.
-    pub fn set(&mut self, folders: BTreeSet<PathBuf>) -> bool {
+    fn set(&mut self, folders: BTreeSet<PathBuf>) -> bool {
         let gone: Vec<PathBuf> = self.watched.keys().filter(|folder| !folders.contains(*folder)).cloned().collect();
         for folder in gone {
             // A folder with two paths has one watch.
@@ -73,7 +73,7 @@ impl Folders {
     }
 
     /// Takes in what the kernel has told.
-    pub fn event(&mut self, watch: &WatchDescriptor, name: Option<OsString>, mask: EventMask) {
+    fn event(&mut self, watch: &WatchDescriptor, name: Option<OsString>, mask: EventMask) {
         let id = watch.get_watch_descriptor_id();
         if mask.contains(EventMask::MODIFY) {
             self.writing.insert((id, name.unwrap_or_default()));
@@ -89,8 +89,7 @@ impl Folders {
     }
 
     /// Where nobody is writing.
-    #[must_use]
-    pub fn view(&self) -> Quiet {
+    fn view(&self) -> Quiet {
         let busy = |watch: &WatchDescriptor| self.writing.iter().any(|(id, _)| *id == watch.get_watch_descriptor_id());
         Quiet(
             self.watched
@@ -118,8 +117,7 @@ impl Quiet {
 #[derive(Debug)]
 pub struct Watched {
     stream: EventStream<Vec<u8>>,
-    /// The folders.
-    pub folders: Folders,
+    folders: Folders,
 }
 
 impl Watched {
@@ -139,8 +137,99 @@ impl Watched {
     }
 }
 
+/// How long is waited for quiet.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// In a folder that was not watched before.
+    pub new: Duration,
+    /// At most, where something always changes. `None`: who reads asks itself where nobody is writing.
+    pub limit: Option<Duration>,
+}
+
+/// Why files are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Something may have changed, and nothing does any longer.
+    Quiet,
+    /// The administrator says so.
+    Signal,
+    /// It is the time that was asked for.
+    Due,
+}
+
+/// Files that are watched until they are quiet.
+#[derive(Debug)]
+pub struct Settling {
+    /// `None`: nothing is known of them.
+    files: Option<Watched>,
+    hangup: Signal,
+    pace: Pace,
+    settled: Option<Instant>,
+    limit: Option<Instant>,
+}
+
+impl Settling {
+    /// Begins; `hangup` is the administrator's signal. What has changed before is seen at the first quiet.
+    #[must_use]
+    pub fn new(files: Option<Watched>, hangup: Signal, pace: Pace) -> Self {
+        Self {
+            files,
+            hangup,
+            pace,
+            settled: Some(Instant::now() + pace.new),
+            limit: None,
+        }
+    }
+
+    /// Waits until the files are to be read, or until that time.
+    pub async fn wake(&mut self, due: Option<Instant>) -> Wake {
+        loop {
+            tokio::select! {
+                // What the kernel has told already comes before anything is read.
+                biased;
+                event = next(&mut self.files) => self.note(event),
+                () = received(&mut self.hangup) => return Wake::Signal,
+                () = at(self.settled) => {
+                    (self.settled, self.limit) = (None, None);
+                    return Wake::Quiet;
+                }
+                () = at(due) => return Wake::Due,
+            }
+        }
+    }
+
+    fn note(&mut self, event: Option<Event>) {
+        match (event, &mut self.files) {
+            (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
+            _ => self.files = None,
+        }
+        let settled = Instant::now() + SETTLE;
+        let limit = self
+            .pace
+            .limit
+            .map(|limit| *self.limit.get_or_insert_with(|| Instant::now() + limit));
+        self.settled = Some(limit.map_or(settled, |limit| limit.min(settled)));
+    }
+
+    /// Watches these folders from now on. Quiet is waited for in new ones: what changed there before is told by nobody.
+    pub fn set(&mut self, folders: BTreeSet<PathBuf>) {
+        if self.files.as_mut().is_some_and(|files| files.folders.set(folders)) {
+            self.settled = Some(Instant::now() + self.pace.new);
+        }
+    }
+
+    /// Where nobody is writing. `None`: nothing is known of that.
+    #[must_use]
+    pub fn quiet(&self) -> Option<Quiet> {
+        self.files.as_ref().map(|files| files.folders.view())
+    }
+}
+
+/// A watch, the name of a file in its folder, and what has happened to that.
+type Event = (WatchDescriptor, Option<OsString>, EventMask);
+
 /// What the kernel tells next: `None` if it tells nothing any longer. Never, where nothing is watched.
-pub async fn next(files: &mut Option<Watched>) -> Option<(WatchDescriptor, Option<OsString>, EventMask)> {
+async fn next(files: &mut Option<Watched>) -> Option<Event> {
     let Some(files) = files else { return pending().await };
     match files.stream.next().await {
         Some(Ok(event)) => Some((event.wd, event.name, event.mask)),
@@ -153,14 +242,14 @@ pub async fn next(files: &mut Option<Watched>) -> Option<(WatchDescriptor, Optio
 }
 
 /// Completes at the administrator's signal.
-pub async fn received(hangup: &mut Signal) {
+async fn received(hangup: &mut Signal) {
     if hangup.recv().await.is_none() {
         pending().await
     }
 }
 
 /// Completes at that time; never, without one.
-pub async fn at(time: Option<Instant>) {
+async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
         None => pending().await,

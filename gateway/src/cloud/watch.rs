@@ -1,50 +1,31 @@
 //! Watching: Google's keys are read again when their file changes, and when the administrator says so.
 
-use std::time::Instant;
-
 use tokio::signal::unix::Signal;
 
 use super::Clouds;
 use super::google_keys::Reloaded;
-use crate::watch::{SETTLE, SETTLE_LIMIT, Watched, at, folders_of, next, received};
+use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Watched, folders_of};
+
+const PACE: Pace = Pace {
+    new: SETTLE,
+    limit: Some(SETTLE_LIMIT),
+};
 
 /// Keeps what comes from files up to date for as long as it is polled; `hangup` is the administrator's signal. Certificates are read at
 /// the start only.
-pub async fn watch(clouds: &Clouds, mut hangup: Signal) {
+pub async fn watch(clouds: &Clouds, hangup: Signal) {
     let Some(file) = clouds.google_keys.file() else {
         return std::future::pending().await;
     };
-    let mut files = match Watched::open(folders_of([file])) {
-        Ok(files) => Some(files),
-        Err(error) => {
-            tracing::warn!("gcp.jwks cannot be watched for changes: {error}; SIGHUP has it read again");
-            None
-        }
-    };
+    let files = Watched::open(folders_of([file])).inspect_err(|error| {
+        tracing::warn!("gcp.jwks cannot be watched for changes: {error}; SIGHUP has it read again");
+    });
+    let mut files = Settling::new(files.ok(), hangup, PACE);
     let mut problem: Option<String> = None;
-    // What changed between the first reading and now.
-    let mut settled = Some(Instant::now() + SETTLE);
-    let mut limit = None;
     loop {
-        tokio::select! {
-            biased;
-            event = next(&mut files) => {
-                match (event, &mut files) {
-                    (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
-                    _ => files = None,
-                }
-                let limit = *limit.get_or_insert_with(|| Instant::now() + SETTLE_LIMIT);
-                settled = Some(limit.min(Instant::now() + SETTLE));
-                continue;
-            }
-            () = received(&mut hangup) => {}
-            () = at(settled) => {}
-        }
-        (settled, limit) = (None, None);
+        files.wake(None).await;
         // Before it is read: what changes later is told by the kernel.
-        if files.as_mut().is_some_and(|files| files.folders.set(folders_of([file]))) {
-            settled = Some(Instant::now() + SETTLE);
-        }
+        files.set(folders_of([file]));
         match clouds.google_keys.reload() {
             Ok(Reloaded::Unchanged) => {
                 if problem.take().is_some() {

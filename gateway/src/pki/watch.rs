@@ -13,7 +13,12 @@ use crate::certificates::Certificate;
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
-use crate::watch::{SETTLE, SETTLE_LIMIT, Watched, at, folders_of, next, received};
+use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Wake, Watched, folders_of};
+
+const PACE: Pace = Pace {
+    new: SETTLE,
+    limit: Some(SETTLE_LIMIT),
+};
 
 /// The folders in which a change may mean another certificate.
 fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
@@ -22,46 +27,24 @@ fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
 }
 
 /// Keeps what is shown to nodes up to date for as long as it is polled; `hangup` is the administrator's signal.
-pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, mut hangup: Signal) {
-    let mut files = match Watched::open(folders(tls.files())) {
-        Ok(files) => Some(files),
-        Err(error) => {
-            tracing::warn!("certificates cannot be watched for changes: {error}; SIGHUP has them read again");
-            None
-        }
-    };
+pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signal) {
+    let files = Watched::open(folders(tls.files())).inspect_err(|error| {
+        tracing::warn!("certificates cannot be watched for changes: {error}; SIGHUP has them read again");
+    });
+    let mut files = Settling::new(files.ok(), hangup, PACE);
     let mut said = Said::default();
-    // What changed between the first reading and now.
-    let mut settled = Some(Instant::now() + SETTLE);
-    let mut limit = None;
     let mut due = said.look(tls, clock, metrics);
     loop {
-        tokio::select! {
-            biased;
-            event = next(&mut files) => {
-                match (event, &mut files) {
-                    (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
-                    _ => files = None,
-                }
-                let limit = *limit.get_or_insert_with(|| Instant::now() + SETTLE_LIMIT);
-                settled = Some(limit.min(Instant::now() + SETTLE));
-                continue;
-            }
-            () = received(&mut hangup) => tracing::info!("SIGHUP: the certificates are read again"),
-            () = at(settled) => {}
-            () = at(Some(due)) => {
-                due = said.look(tls, clock, metrics);
-                continue;
-            }
+        let wake = files.wake(Some(due)).await;
+        if wake == Wake::Signal {
+            tracing::info!("SIGHUP: the certificates are read again");
         }
-        (settled, limit) = (None, None);
-        // Before they are read: what changes later is told by the kernel.
-        let new = files.as_mut().is_some_and(|files| files.folders.set(folders(tls.files())));
-        said.reload(tls, metrics);
+        if wake != Wake::Due {
+            // Before they are read: what changes later is told by the kernel.
+            files.set(folders(tls.files()));
+            said.reload(tls, metrics);
+        }
         due = said.look(tls, clock, metrics);
-        if new {
-            settled = Some(Instant::now() + SETTLE);
-        }
     }
 }
 

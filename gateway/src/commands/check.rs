@@ -7,7 +7,6 @@ use std::sync::Arc;
 use attest_gateway::clock::Clock;
 use attest_gateway::inspection::{Depth, Finding, Inspection};
 use attest_gateway::metrics::Metrics;
-use attest_gateway::settings::Settings;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -28,9 +27,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !arguments.probe.is_empty() {
         return super::probe::run(config, &arguments.probe);
     }
-    // As the gateway's user, who has to be able to read them.
-    super::owner::act_if_there(&Settings::load(config)?)?;
-    let settings = Settings::load(config)?;
+    let settings = super::owner::settings(config)?;
     println!("ok       {} is read; listening on {}", config.display(), settings.listen);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = Arc::new(Metrics::default());

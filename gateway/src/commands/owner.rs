@@ -32,8 +32,17 @@ pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The settings, as the gateway's user reads them, who has to be able to; from now on this is that user, if there is a state already.
+///
+/// # Errors
+/// As [`act`], and those of the settings.
+pub(super) fn settings(config: &Path) -> anyhow::Result<Settings> {
+    act_if_there(&Settings::load(config)?)?;
+    Ok(Settings::load(config)?)
+}
+
 /// As [`act`], but says `false` if there is no state yet.
-pub(super) fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
+fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     if !geteuid().is_root() {
         return Ok(true);
     }

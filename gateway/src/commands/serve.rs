@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use attest_gateway::clock::Clock;
 use attest_gateway::server::{Server, stop_signal};
-use attest_gateway::settings::{LogFormat, Settings};
+use attest_gateway::settings::LogFormat;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 
@@ -32,8 +32,7 @@ fn keep_from_dumps() {
 }
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    super::owner::act_if_there(&Settings::load(config)?)?;
-    let settings = Settings::load(config)?;
+    let settings = super::owner::settings(config)?;
     keep_from_dumps();
     let format = match arguments.log_format {
         Some(Format::Text) => LogFormat::Text,

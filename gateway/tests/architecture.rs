@@ -196,6 +196,16 @@ fn the_top_modules_of_the_gateway_have_no_import_cycle() {
     assert_no_cycle(imports);
 }
 
+#[test]
+fn the_top_modules_of_the_node_have_no_import_cycle() {
+    let imports = imports("attest/node/src");
+    assert!(
+        imports["boot"].contains("attestation") && imports["gateway"].contains("failure"),
+        "{imports:?}"
+    );
+    assert_no_cycle(imports);
+}
+
 /// What is compiled, for whatever target, by name: everything that `arguments` select and what they need, tests aside.
 fn compiled(arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Attested, Target};
+use crate::claimant::state::State;
 use crate::claimant::storage::{self, Storage};
 use crate::claimant::{Claimants, Purpose};
 use crate::cloud::{Base, nitro_tpm};
@@ -31,9 +32,8 @@ use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, Http};
 use crate::keep;
 use crate::patience::Patience;
-use crate::pointer::platform::{Instance, Platform, pointer_file};
+use crate::platform::{Instance, Platform, pointer_file};
 use crate::pointer::{Place, Pointer, PointerError, Source};
-use crate::state::State;
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 use crate::claimant::disk::{Disks, Programs};
 use crate::claimant::folder;
+use crate::claimant::state::{self, State};
 use crate::claimant::storage::{MOUNT_POINT, Storage};
 use crate::console::say;
-use crate::pointer::platform::Platform;
-use crate::state::{self, State};
+use crate::platform::Platform;
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]

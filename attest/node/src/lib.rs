@@ -29,6 +29,6 @@ pub mod gateway;
 pub mod ignition;
 pub mod keep;
 pub mod patience;
+pub mod platform;
 pub mod pointer;
-pub mod state;
 pub mod tpm;

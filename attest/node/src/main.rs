@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use attest::protocol::HOLD_LIMIT_SECONDS;
 use attest_node::boot::{self, Settings};
+use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config::{self, Purpose};
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
-use attest_node::pointer::platform::Platform;
-use attest_node::state;
+use attest_node::platform::Platform;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use clap::{Parser, Subcommand};
 

@@ -20,7 +20,7 @@ use crate::claimant::{Claimants, Purpose, Secret};
 use crate::cloud::{Cloud, CloudError, Metadata, aws, azure, gcp, nitro_tpm};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
-use crate::pointer::platform::Instance;
+use crate::platform::Instance;
 
 use super::{refuse, sha256};
 

@@ -5,6 +5,7 @@
 
 pub mod disk;
 pub mod folder;
+pub mod state;
 pub mod storage;
 
 use std::fmt;
@@ -13,11 +14,10 @@ use attest::protocol::CLAIMANT_BYTES;
 use aws_lc_rs::{hmac, rand};
 use zeroize::Zeroizing;
 
+use self::state::State;
+use self::storage::{ARGUMENT, Storage};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::state::State;
-
-use self::storage::{ARGUMENT, Storage};
 
 /// What separates these from whatever else might be made of a secret.
 const DOMAIN: &[u8] = b"attest-node claimant v1\0";

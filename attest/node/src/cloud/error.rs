@@ -1,5 +1,7 @@
 //! What can go wrong with a cloud's metadata server, and with evidence that the instance itself has to make.
 
+use crate::failure::Failure;
+
 /// A failure to get from the cloud what it has for this instance. Holds no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloudError {
@@ -56,4 +58,34 @@ pub enum CloudError {
     /// What is to be signed for AWS STS is not of AWS's form.
     #[error("a request to AWS STS cannot be signed: {0}")]
     Sts(String),
+}
+
+impl From<CloudError> for Failure {
+    fn from(error: CloudError) -> Self {
+        let (code, next_step) = match &error {
+            CloudError::Unreachable { .. } | CloudError::Failing { .. } => (
+                "metadata-unreachable",
+                "check that this node's network is up, and that its metadata service is enabled",
+            ),
+            CloudError::Refused { .. } => (
+                "metadata-refused",
+                "enable what is refused: on Amazon EC2 the metadata service (IMDSv2), on Google Compute Engine a service account",
+            ),
+            CloudError::Answer { .. } => (
+                "metadata-answer",
+                "find out what answers in the metadata server's place; if it is the cloud's, report this message",
+            ),
+            CloudError::ProvisioningMedia(_) => (
+                "provisioning-media",
+                "give the virtual machine the pointer config as user data, or name its file with --pointer",
+            ),
+            CloudError::NitroTpm { .. } => (
+                "nitro-tpm-failed",
+                "run this program on the node; the instance's image must be registered with NitroTPM",
+            ),
+            CloudError::Sts(_) => ("sts-request", "set this node's clock; if it is right, report this message"),
+            CloudError::Client(_) => ("internal", "report this message"),
+        };
+        Self::new(code, &error, next_step)
+    }
 }

@@ -19,7 +19,7 @@ use crate::gateway::identity::Identity;
 use crate::gateway::tls::Trust;
 use crate::gateway::{Gateway, Http};
 use crate::keep::{self, Initramfs};
-use crate::pointer::platform::{Platform, pointer_file};
+use crate::platform::{Platform, PlatformError, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{Pointer, PointerError, Source, write};
 
@@ -150,10 +150,10 @@ fn fetch(settings: &Settings, spec: &str, deadline: Deadline) -> Result<(String,
 }
 
 /// What helps in a booted system is not what helps in the initramfs.
-fn not_found(error: PointerError) -> Failure {
+fn not_found(error: PlatformError) -> Failure {
     let elsewhere = matches!(
         error,
-        PointerError::Elsewhere { .. } | PointerError::Nowhere | PointerError::Unclear
+        PlatformError::Pointer(PointerError::Elsewhere { .. } | PointerError::Nowhere | PointerError::Unclear)
     );
     let failure = Failure::from(error);
     match elsewhere {

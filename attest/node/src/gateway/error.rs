@@ -1,8 +1,9 @@
 //! Why a gateway could not be used.
 
-use attest::protocol::{Problem, VERSION};
+use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, Problem, VERSION};
 
 use super::tls::TlsProblem;
+use crate::failure::{Failure, code_of, is_id, printable};
 
 /// Why a gateway could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -74,4 +75,52 @@ pub enum GatewayError {
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up: {0}")]
     Client(String),
+}
+
+impl From<GatewayError> for Failure {
+    fn from(error: GatewayError) -> Self {
+        let cause = match &error {
+            GatewayError::BesideConfigs(cause) => cause,
+            error => error,
+        };
+        let (code, next_step) = match cause {
+            GatewayError::BesideConfigs(_) => ("internal", "report this message".to_owned()),
+            GatewayError::Unreachable { .. } => (
+                GATEWAY_UNREACHABLE,
+                "check that the gateway runs and that this node's network reaches it".to_owned(),
+            ),
+            GatewayError::Failing { .. } => ("gateway-failing", "look at the gateway's log".to_owned()),
+            GatewayError::Held { .. } => (
+                HELD_TOO_LONG,
+                "find out from the gateway's log and its metrics what it is short of, then boot again; attestation.hold_seconds in the \
+                 pool's pool.toml is how long a node waits"
+                    .to_owned(),
+            ),
+            GatewayError::Answer { .. } => (
+                "gateway-answer",
+                "check that the address in the pointer config is an attestation gateway's".to_owned(),
+            ),
+            GatewayError::Protocol { .. } => ("gateway-protocol", "use an attest-node of the gateway's release".to_owned()),
+            GatewayError::Unasked { .. } => (
+                "kubelet-certificate-unasked",
+                "set tls.client_ca in the gateway's gateway.toml; if it is set, something between node and gateway ends the TLS connection"
+                    .to_owned(),
+            ),
+            GatewayError::Client(_) => ("internal", "report this message".to_owned()),
+            GatewayError::Authority(_) => ("tls-ca", "correct the CA in the pointer config".to_owned()),
+            GatewayError::Tls(problem) => (problem.code(), problem.next_step()),
+            GatewayError::Refused(problem) => {
+                let title = printable(problem.detail.as_deref().unwrap_or(&problem.title));
+                let code = code_of(&problem.code);
+                let decision = problem.decision.as_deref().filter(|id| is_id(id));
+                return Self {
+                    refusal: Some(decision.map_or_else(|| code.clone(), |id| format!("{code} {id}"))),
+                    code,
+                    reason: format!("the gateway refused: {title}"),
+                    next_step: printable(&problem.next_step),
+                };
+            }
+        };
+        Self::new(code, &error, next_step)
+    }
 }

@@ -14,6 +14,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::tls::provider;
+use crate::failure::Failure;
 
 /// Largest file read: a certificate, a few CAs between, and a key are some KiB.
 const FILE_LIMIT_BYTES: u64 = 64 * 1024;
@@ -110,6 +111,16 @@ impl ResolvesClientCert for Identity {
 
     fn has_certs(&self) -> bool {
         true
+    }
+}
+
+impl From<IdentityError> for Failure {
+    fn from(error: IdentityError) -> Self {
+        Self::new(
+            "kubelet-certificate",
+            &error,
+            "approve the node's CSR (`oc get csr`), and wait until its kubelet has the certificate; or name its file with --certificate",
+        )
     }
 }
 

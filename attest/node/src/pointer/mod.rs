@@ -5,7 +5,7 @@
 
 pub mod authorities;
 pub(crate) mod data_url;
-pub mod platform;
+mod error;
 mod proxy;
 pub mod source;
 pub mod write;
@@ -17,8 +17,7 @@ use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
-use crate::cloud::CloudError;
-
+pub use self::error::PointerError;
 pub use self::source::{Place, Source};
 use self::source::{gateway_of, tokens, without_token};
 
@@ -28,71 +27,6 @@ pub const POINTER_LIMIT_BYTES: usize = 1024 * 1024;
 const SOURCES_LIMIT: usize = 16;
 /// Longest provisioning token sent, in bytes. Tokens have 43; HTTP servers take 8 KiB of headers.
 const TOKEN_LIMIT_BYTES: usize = 4096;
-
-/// Why a pointer config cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PointerError {
-    /// Nowhere.
-    #[error("no pointer config found: looked at {looked_at}")]
-    NotFound {
-        /// Where it was looked for.
-        looked_at: String,
-    },
-    /// Ignition takes it from what the kernel command line names, and does not see a `user.ign`.
-    #[error(
-        "{argument} is on the kernel command line: Ignition takes the pointer config from there and looks at nothing else, so it would not \
-         see a ticket, and this node gets what anybody gets"
-    )]
-    Elsewhere {
-        /// The kernel argument.
-        argument: &'static str,
-    },
-    /// Ignition takes it from nowhere.
-    #[error(
-        "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
-    )]
-    Nowhere,
-    /// It depends on Ignition's version, which it does not say.
-    #[error(
-        "Ignition does not say its version, and would take another pointer config up to 2.26 than from 2.27 on: there is a user.ign in a \
-         folder, or an argument on the kernel command line, that only one of them looks at"
-    )]
-    Unclear,
-    /// It is there and cannot be read.
-    #[error("the pointer config {path} cannot be read: {error}")]
-    Unreadable {
-        /// Its path.
-        path: String,
-        /// What the system says.
-        error: String,
-    },
-    /// It is larger than [`POINTER_LIMIT_BYTES`].
-    #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
-    TooLarge,
-    /// It is no Ignition config.
-    #[error("the pointer config is malformed: {0}")]
-    Malformed(String),
-    /// Its version is not one of 3.x.
-    #[error("the pointer config has Ignition spec version {found:?}; a ticket can only be put into a 3.x config")]
-    Version {
-        /// As written.
-        found: String,
-    },
-    /// It names no CA.
-    #[error("the pointer config has no CA in ignition.security.tls.certificateAuthorities, so no gateway can be trusted")]
-    NoAuthority,
-    /// A CA in it is not usable.
-    #[error("certificate authority {index} of the pointer config: {problem}")]
-    Authority {
-        /// Position in the list, from 0.
-        index: usize,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The cloud does not give it.
-    #[error(transparent)]
-    Cloud(#[from] CloudError),
-}
 
 /// A pointer config of spec version 3.x. It may hold tokens and tickets, so it has no `Debug`.
 pub struct Pointer {

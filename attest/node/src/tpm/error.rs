@@ -2,6 +2,8 @@
 
 use attest::TpmEvidenceError;
 
+use crate::failure::Failure;
+
 /// A failure of the TPM, or something that it cannot do.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TpmError {
@@ -96,5 +98,28 @@ pub(super) trait Doing<T> {
 impl<T> Doing<T> for Result<T, tss_esapi::Error> {
     fn doing(self, doing: &'static str) -> Result<T, TpmError> {
         self.map_err(|source| TpmError::Command { doing, source })
+    }
+}
+
+impl From<TpmError> for Failure {
+    fn from(error: TpmError) -> Self {
+        let (code, next_step) = match &error {
+            TpmError::Absent { .. } | TpmError::Version12 => (
+                "tpm-absent",
+                "enable the TPM 2.0 in the firmware setup, or give the virtual machine a TPM 2.0",
+            ),
+            TpmError::NoEndorsementKey { .. } => ("tpm-no-endorsement-key", "try --ek auto; `attest-node ek` shows what this TPM has"),
+            TpmError::NoBank { .. } => (
+                "tpm-bank-missing",
+                "enable this PCR bank in the firmware setup, or change `bank` in the pool's pool.toml",
+            ),
+            TpmError::PcrsChanging { .. } => ("tpm-failed", "find out what extends PCRs during the boot"),
+            TpmError::Tcti { .. } => ("tpm-failed", "give a TCTI such as device:/dev/tpmrm0"),
+            _ => (
+                "tpm-failed",
+                "run `attest-node ek` on this node; if the TPM keeps failing, reset it in the firmware setup",
+            ),
+        };
+        Self::new(code, &error, next_step)
     }
 }

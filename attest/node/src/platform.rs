@@ -14,11 +14,10 @@ use crate::claimant::storage::{self, Storage};
 use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
 use crate::deadline::Deadline;
-use crate::failure::printable;
+use crate::failure::{Failure, printable};
 use crate::ignition::{Ignition, OTHER_CMDLINE, Told, VARIABLES};
+use crate::pointer::{POINTER_LIMIT_BYTES, PointerError};
 use crate::tpm::device;
-
-use super::{POINTER_LIMIT_BYTES, PointerError};
 
 /// The environment file of Ignition's units, written by its generator.
 const ENVIRONMENT: &str = "/run/ignition.env";
@@ -48,6 +47,26 @@ pub struct Platform {
     id: Option<String>,
     /// What the firmware says.
     dmi: Dmi,
+}
+
+/// Why the platform has no pointer config for this node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlatformError {
+    /// It is not there, or not to be had.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+    /// The cloud does not give it.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+impl From<PlatformError> for Failure {
+    fn from(error: PlatformError) -> Self {
+        match error {
+            PlatformError::Pointer(error) => error.into(),
+            PlatformError::Cloud(error) => error.into(),
+        }
+    }
 }
 
 /// The instance of a cloud that this node is.
@@ -118,9 +137,9 @@ impl Platform {
     /// The pointer config as Ignition would find it.
     ///
     /// # Errors
-    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`PointerError::Cloud`]; and those of
+    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`CloudError`]; and those of
     /// [`Ignition::heeds_user_config`].
-    pub fn pointer(&self, metadata: &Base, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PointerError> {
+    pub fn pointer(&self, metadata: &Base, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PlatformError> {
         self.ignition.heeds_user_config()?;
         let user_config = self.ignition.user_config();
         // Ignition falls back on the platform only if there is no file.
@@ -163,14 +182,14 @@ impl Platform {
                 }
             }
         }
-        Err(PointerError::NotFound { looked_at })
+        Err(PointerError::NotFound { looked_at }.into())
     }
 }
 
 /// A pointer config given by its path.
 ///
 /// # Errors
-/// As [`Platform::pointer`].
+/// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`].
 pub fn pointer_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, PointerError> {
     read(path)?.ok_or_else(|| PointerError::NotFound {
         looked_at: path.display().to_string(),
@@ -293,7 +312,7 @@ mod tests {
             Platform::new(Ignition::saying(told, || "Ignition 2.26.0".to_owned()), Dmi::Silent)
         };
         let pointer = || platform().pointer(&Base::default(), Deadline::after(std::time::Duration::ZERO));
-        assert!(matches!(pointer(), Err(PointerError::NotFound { .. })));
+        assert!(matches!(pointer(), Err(PlatformError::Pointer(PointerError::NotFound { .. }))));
         std::fs::write(folder.path().join("user.ign"), "{}").unwrap();
         assert_eq!(pointer().unwrap().as_slice(), b"{}");
         assert_eq!(pointer_file(&folder.path().join("user.ign")).unwrap().as_slice(), b"{}");

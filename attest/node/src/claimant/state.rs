@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use attest::protocol::CLAIMANT_BYTES;
 use zeroize::Zeroizing;
 
-use crate::claimant::Secret;
-use crate::claimant::storage::Storage;
+use super::Secret;
+use super::storage::Storage;
 
 /// Where that is: in memory, and lost when the machine is switched off.
 pub const FOLDER: &str = "/run/attest-node";

@@ -1,0 +1,109 @@
+//! Why there is no pointer config, and what helps.
+
+use super::POINTER_LIMIT_BYTES;
+use crate::failure::Failure;
+
+/// Why a pointer config cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PointerError {
+    /// Nowhere.
+    #[error("no pointer config found: looked at {looked_at}")]
+    NotFound {
+        /// Where it was looked for.
+        looked_at: String,
+    },
+    /// Ignition takes it from what the kernel command line names, and does not see a `user.ign`.
+    #[error(
+        "{argument} is on the kernel command line: Ignition takes the pointer config from there and looks at nothing else, so it would not \
+         see a ticket, and this node gets what anybody gets"
+    )]
+    Elsewhere {
+        /// The kernel argument.
+        argument: &'static str,
+    },
+    /// Ignition takes it from nowhere.
+    #[error(
+        "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
+    )]
+    Nowhere,
+    /// It depends on Ignition's version, which it does not say.
+    #[error(
+        "Ignition does not say its version, and would take another pointer config up to 2.26 than from 2.27 on: there is a user.ign in a \
+         folder, or an argument on the kernel command line, that only one of them looks at"
+    )]
+    Unclear,
+    /// It is there and cannot be read.
+    #[error("the pointer config {path} cannot be read: {error}")]
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// What the system says.
+        error: String,
+    },
+    /// It is larger than [`POINTER_LIMIT_BYTES`].
+    #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
+    TooLarge,
+    /// It is no Ignition config.
+    #[error("the pointer config is malformed: {0}")]
+    Malformed(String),
+    /// Its version is not one of 3.x.
+    #[error("the pointer config has Ignition spec version {found:?}; a ticket can only be put into a 3.x config")]
+    Version {
+        /// As written.
+        found: String,
+    },
+    /// It names no CA.
+    #[error("the pointer config has no CA in ignition.security.tls.certificateAuthorities, so no gateway can be trusted")]
+    NoAuthority,
+    /// A CA in it is not usable.
+    #[error("certificate authority {index} of the pointer config: {problem}")]
+    Authority {
+        /// Position in the list, from 0.
+        index: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl From<PointerError> for Failure {
+    fn from(error: PointerError) -> Self {
+        let (code, next_step) = match &error {
+            PointerError::NotFound { .. } => (
+                "pointer-not-found",
+                "give this node a pointer config where it is looked for, or name its file with --pointer",
+            ),
+            PointerError::Elsewhere { .. } => (
+                "pointer-elsewhere",
+                "take this argument off the kernel command line, and put the pointer config where a ticket can take its place: into user.ign \
+                 in the initramfs, or where the platform has it",
+            ),
+            PointerError::Nowhere => (
+                "pointer-elsewhere",
+                "take this argument off the kernel command line, and put the pointer config into user.ign in the initramfs, or where the \
+                 platform has it",
+            ),
+            PointerError::Unclear => (
+                "pointer-unclear",
+                "have one user.ign, in /usr/lib/ignition; or name the pointer config with --pointer and the file that Ignition reads with \
+                 --output",
+            ),
+            PointerError::Unreadable { .. } | PointerError::TooLarge | PointerError::Malformed(_) => (
+                "pointer-malformed",
+                "give this node a valid pointer config: `attest-gateway pointer` prints one",
+            ),
+            PointerError::Version { .. } => (
+                "pointer-version",
+                "write the pointer config in Ignition spec 3.1.0 or later: `attest-gateway pointer` prints one",
+            ),
+            PointerError::NoAuthority => (
+                "pointer-no-ca",
+                "put the MCS CA into the pointer config: `attest-gateway pointer` does",
+            ),
+            PointerError::Authority { .. } => (
+                "pointer-ca",
+                "correct this entry of ignition.security.tls.certificateAuthorities: Ignition will refuse it, too",
+            ),
+        };
+        Self::new(code, &error, next_step)
+    }
+}

@@ -12,7 +12,7 @@ use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use attest_gateway::pointers::sightings::Sighting;
-use attest_gateway::store::{Embedded, Entry, Kind, Store};
+use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
 
 fn openssl(arguments: &[&str]) -> String {
     let output = Command::new("openssl").args(arguments).output();
@@ -191,7 +191,7 @@ fn seen(gateway: &Gateway, id: &str, authorities: Option<&[&str]>, accepted: &st
     };
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(store.put(Kind::Pointer, entry)).unwrap();
+    runtime.block_on(store.put(EntryKind::Pointer, entry)).unwrap();
 }
 
 #[test]

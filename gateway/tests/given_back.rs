@@ -12,7 +12,7 @@ use attest_gateway::clock::Clock;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, Kind, Occasion, Pending, Spend, Spendable, Store};
+use attest_gateway::store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -122,9 +122,9 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
     gateway.kill();
     // As if it had been killed between the two: the use is there, the record is not.
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
-    for entry in store.list(Kind::Token).await.unwrap() {
+    for entry in store.list(EntryKind::Token).await.unwrap() {
         let thing = Spendable {
-            kind: Kind::TokenUse,
+            kind: EntryKind::TokenUse,
             id: entry.id.clone(),
             limit: 2,
             remember_until: now() + 10_000,
@@ -196,8 +196,8 @@ async fn hang_up(mut stream: TlsStream<TcpStream>) {
 
 /// How often the only token was used.
 async fn uses(store: &Held) -> u32 {
-    let token = store.list(Kind::Token).await.unwrap().remove(0);
-    store.uses(Kind::TokenUse, &token.id).await.unwrap()
+    let token = store.list(EntryKind::Token).await.unwrap().remove(0);
+    store.uses(EntryKind::TokenUse, &token.id).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

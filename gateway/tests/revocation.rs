@@ -8,7 +8,7 @@ use crate::support::kubelet::{Cluster, Connection, PATH, embedded, get, in_proce
 use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 use attest::protocol::Blob;
-use attest_gateway::store::Kind;
+use attest_gateway::store::EntryKind;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
@@ -46,8 +46,8 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
 type Failing = StandIn<AtomicBool>;
 
 impl Beside for AtomicBool {
-    fn can_read(&self, kind: Kind) -> bool {
-        kind != Kind::Revoked || !self.load(Ordering::Relaxed)
+    fn can_read(&self, kind: EntryKind) -> bool {
+        kind != EntryKind::Revoked || !self.load(Ordering::Relaxed)
     }
 }
 

@@ -11,7 +11,7 @@ use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
 use super::decisions::Kept;
 use super::endorsers::Endorsers;
-use super::evidence::Asked;
+use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
 use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
@@ -35,7 +35,7 @@ impl Anchors {
     ///
     /// # Errors
     /// `cloud-unavailable`.
-    pub(super) async fn gather(&mut self, endorsers: &Endorsers, asked: &Asked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
+    pub(super) async fn gather(&mut self, endorsers: &Endorsers, asked: &EvidenceAsked<'_>, basis: &mut Basis) -> Result<(), Refusal> {
         let (clouds, kept) = (&endorsers.clouds, &endorsers.cloud_blobs);
         for kind in asked.challenge.subject.kinds() {
             match kind {
@@ -100,7 +100,7 @@ impl Anchors {
         &mut self,
         endorsers: &Endorsers,
         verification: &Verification,
-        asked: &Asked<'_>,
+        asked: &EvidenceAsked<'_>,
         endorsements: &Endorsements,
         basis: &mut Basis,
     ) -> Result<Result<Claims, Reject>, TooBusy> {
@@ -132,7 +132,7 @@ impl Anchors {
     }
 
     /// Whether there is something newer to verify with, after this refusal.
-    async fn learn(&mut self, endorsers: &Endorsers, asked: &Asked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
+    async fn learn(&mut self, endorsers: &Endorsers, asked: &EvidenceAsked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
         match (reject, &self.google_keys, &asked.evidence.azure) {
             (Reject::Gcp(GcpError::KeyUnknown { .. }), Some(keys), _) => {
                 let newer = endorsers.clouds.newer_google_keys(keys, asked.now).await;
@@ -161,7 +161,7 @@ impl Anchors {
 /// What the check of the request refuses, and `cloud-unavailable`.
 pub(super) async fn ask_sts(
     clouds: &Clouds,
-    asked: &Asked<'_>,
+    asked: &EvidenceAsked<'_>,
     server_keys: &[attest::SpkiSha256],
 ) -> Result<Option<RecordedAnswer>, Refusal> {
     let (

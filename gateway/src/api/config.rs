@@ -106,9 +106,9 @@ pub(super) async fn get(
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
     record.pointer_authorities = endpoint.note_pointer(pool.name(), &uri, peer, now);
-    let case = Case {
+    let case = ConfigCase {
         endpoint: &endpoint,
-        asked: Asked {
+        asked: ConfigAsked {
             pool: &pool,
             peer: peer.ip(),
             uri: &uri,
@@ -148,7 +148,7 @@ fn less_than_due(record: &Record) -> Option<String> {
 
 /// What is known of a request.
 #[derive(Clone, Copy)]
-struct Asked<'r> {
+struct ConfigAsked<'r> {
     pool: &'r Pool,
     peer: IpAddr,
     uri: &'r Uri,
@@ -158,17 +158,17 @@ struct Asked<'r> {
 }
 
 /// A decision on its way: what it is about, and what is known of it so far.
-struct Case<'r> {
+struct ConfigCase<'r> {
     endpoint: &'r ConfigEndpoint,
-    asked: Asked<'r>,
+    asked: ConfigAsked<'r>,
     record: Record,
     kept: Kept,
 }
 
-impl<'r> Case<'r> {
+impl<'r> ConfigCase<'r> {
     /// The decision, whole. `None`: the gateway cannot answer now.
     async fn decide(mut self, awaited: &Awaited) -> Option<Decided<Response>> {
-        let Asked { pool, headers, .. } = self.asked;
+        let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
         let config = config.and_then(|config| awaited.give().map(|()| config));
         let record = &mut self.record;
@@ -200,7 +200,7 @@ impl<'r> Case<'r> {
 
     /// The config that is due.
     async fn config(&mut self) -> Result<&'r RenderedConfig, Refusal> {
-        let Asked {
+        let ConfigAsked {
             pool,
             uri,
             headers,
@@ -228,7 +228,7 @@ impl<'r> Case<'r> {
 
     async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion) -> Result<Grant, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
-        let Asked { pool, peer, now, .. } = self.asked;
+        let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Ticket;
         let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
             TicketError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
@@ -248,7 +248,7 @@ impl<'r> Case<'r> {
 
     async fn by_token(&mut self, text: &Zeroizing<String>, claimant: Option<&Claimant>, version: SpecVersion) -> Result<Grant, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
-        let Asked { pool, peer, now, .. } = self.asked;
+        let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Token;
         // A pool that accepts no tokens does not look at one.
         if pool.grants.token == Earns::Refuse {
@@ -273,7 +273,7 @@ impl<'r> Case<'r> {
 
     async fn by_certificate(&mut self, presented: &Presented) -> Result<Grant, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
-        let Asked { pool, peer, now, .. } = self.asked;
+        let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Kubelet;
         let tls = endpoint.tls.current();
         let verification = &endpoint.admission.verification;

@@ -11,7 +11,7 @@ use super::gateway::Gateway;
 use crate::audit::Journal;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
-use crate::store::{Kind, Store};
+use crate::store::{EntryKind, Store};
 
 /// What readiness is seen by.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCod
     if readiness.draining.load(Ordering::Relaxed) {
         return unready("draining");
     }
-    if let Err(error) = readiness.store.get(Kind::Clock, "readyz").await {
+    if let Err(error) = readiness.store.get(EntryKind::Clock, "readyz").await {
         tracing::error!(%error, "not ready");
         return unready("the store does not answer");
     }

@@ -2,7 +2,7 @@
 
 use attest::protocol::Evidence;
 
-use super::evidence::Asked;
+use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
 use crate::credentials::tokens;
 use crate::store::Store;
@@ -18,7 +18,11 @@ pub(super) async fn name(store: &dyn Store, evidence: &Evidence) -> Result<Optio
 ///
 /// # Errors
 /// The codes that begin with `token-`.
-pub(super) async fn examine(store: &dyn Store, asked: &Asked<'_>, node: tokens::Node<'_>) -> Result<Option<tokens::Presented>, Refusal> {
+pub(super) async fn examine(
+    store: &dyn Store,
+    asked: &EvidenceAsked<'_>,
+    node: tokens::Node<'_>,
+) -> Result<Option<tokens::Presented>, Refusal> {
     let Some(evidence) = &asked.evidence.token else { return Ok(None) };
     let (text, pool) = (evidence.token.reveal(), asked.pool.name());
     let token = tokens::open(store, text, pool, asked.peer, asked.now).await?;

@@ -98,11 +98,11 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::store::{Embedded, Kind, Occasion, Spend, Spendable};
+    use crate::store::{Embedded, EntryKind, Occasion, Spend, Spendable};
 
     fn thing(id: &str) -> Spendable {
         Spendable {
-            kind: Kind::Ticket,
+            kind: EntryKind::Ticket,
             id: id.to_owned(),
             limit: 1,
             remember_until: 100,

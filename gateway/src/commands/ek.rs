@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use attest::{EkDigest, NodeIdentity};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
-use attest_gateway::store::{Kind, Store};
+use attest_gateway::store::{EntryKind, Store};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
@@ -98,7 +98,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                     other => other?,
                 }
                 let identity = NodeIdentity::of_tpm(ek);
-                Ok(store.get(Kind::Revoked, identity.as_str()).await?.is_some())
+                Ok(store.get(EntryKind::Revoked, identity.as_str()).await?.is_some())
             })?;
             println!(
                 "endorsed: EK {ek}{}",

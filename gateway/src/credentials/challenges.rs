@@ -4,7 +4,7 @@ use attest::{Challenge, UnixTime};
 use serde::{Deserialize, Serialize};
 
 use super::seal::{NotSealed, Seal, SealError, Sealed};
-use crate::store::{Kind, Spend, Spendable, Store, StoreError};
+use crate::store::{EntryKind, Spend, Spendable, Store, StoreError};
 
 /// Seals a challenge into the text that the node sends back.
 ///
@@ -88,7 +88,7 @@ impl Opened {
     /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
     pub async fn spend(self, store: &dyn Store) -> Result<Spent, ChallengeError> {
         let thing = Spendable {
-            kind: Kind::Challenge,
+            kind: EntryKind::Challenge,
             id: self.0.id.to_string(),
             limit: 1,
             remember_until: self.0.expires,

@@ -11,7 +11,7 @@ use super::seal::{Seal, SealError, Sealed};
 use crate::machines::revocations::{self, RevocationError};
 use crate::machines::{enrolment, instances};
 use crate::settings::TicketSettings;
-use crate::store::{Kind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{EntryKind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
 
 /// What a ticket says. Only the seal makes it true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -291,7 +291,7 @@ impl Presented {
             id, uses, expires, pool, ..
         } = content;
         let thing = Spendable {
-            kind: Kind::Ticket,
+            kind: EntryKind::Ticket,
             id,
             limit: uses,
             remember_until,

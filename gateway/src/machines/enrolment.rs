@@ -9,7 +9,7 @@ use attest::{EkDigest, NodeIdentity, TpmClaims};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::store::{Claim, Entry, Kind, Pending, Store, StoreError};
+use crate::store::{Claim, Entry, EntryKind, Pending, Store, StoreError};
 
 /// What the store keeps of an allowlisted EK.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub enum EnrolmentError {
     Store(#[from] StoreError),
 }
 
-fn read<T: DeserializeOwned>(kind: Kind, entry: Entry) -> Result<T, StoreError> {
+fn read<T: DeserializeOwned>(kind: EntryKind, entry: Entry) -> Result<T, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| StoreError::Entry {
         kind: kind.as_str(),
         id: entry.id,
@@ -79,7 +79,7 @@ fn read<T: DeserializeOwned>(kind: Kind, entry: Entry) -> Result<T, StoreError> 
     })
 }
 
-fn write<T: Serialize>(kind: Kind, id: String, value: &T) -> Result<Entry, StoreError> {
+fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, StoreError> {
     match serde_json::to_string(value) {
         Ok(value) => Ok(Entry { id, value }),
         Err(source) => Err(StoreError::Entry {
@@ -103,18 +103,18 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
         }
         claim_name(store, name, &identity, None).await?;
     }
-    store.put(Kind::Ek, write(Kind::Ek, ek.to_string(), &record)?).await?;
+    store.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), &record)?).await?;
     Ok(())
 }
 
 /// Frees the name from whoever has it, and the identity from whatever other name it has.
 async fn make_way(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), StoreError> {
-    if let Some(old) = store.get(Kind::NameOf, identity.as_str()).await?
+    if let Some(old) = store.get(EntryKind::NameOf, identity.as_str()).await?
         && old.value != name
     {
         forget_name(store, &old.value).await?;
     }
-    if let Some(owner) = store.get(Kind::Name, name).await?
+    if let Some(owner) = store.get(EntryKind::Name, name).await?
         && owner.value != identity.as_str()
     {
         forget_name(store, name).await?;
@@ -128,9 +128,9 @@ async fn make_way(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Res
 /// [`StoreError`].
 pub async fn allowlisted(store: &dyn Store, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
     store
-        .get(Kind::Ek, &ek.to_string())
+        .get(EntryKind::Ek, &ek.to_string())
         .await?
-        .map(|entry| read(Kind::Ek, entry))
+        .map(|entry| read(EntryKind::Ek, entry))
         .transpose()
 }
 
@@ -139,10 +139,10 @@ pub async fn allowlisted(store: &dyn Store, ek: EkDigest) -> Result<Option<EkRec
 /// # Errors
 /// [`StoreError`].
 pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, StoreError> {
-    let entries = store.list(Kind::Ek).await?;
+    let entries = store.list(EntryKind::Ek).await?;
     entries
         .into_iter()
-        .map(|entry| Ok((entry.id.clone(), read(Kind::Ek, entry)?)))
+        .map(|entry| Ok((entry.id.clone(), read(EntryKind::Ek, entry)?)))
         .collect()
 }
 
@@ -156,7 +156,7 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
         return Ok(false);
     };
     record.removed = Some(at);
-    store.put(Kind::Ek, write(Kind::Ek, ek.to_string(), &record)?).await?;
+    store.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), &record)?).await?;
     Ok(true)
 }
 
@@ -166,7 +166,7 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
 /// # Errors
 /// [`StoreError`].
 pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, StoreError> {
-    store.remove(Kind::Ek, &ek.to_string()).await
+    store.remove(EntryKind::Ek, &ek.to_string()).await
 }
 
 /// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
@@ -179,11 +179,11 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
         id: name.to_owned(),
         value: identity.to_string(),
     };
-    let owner = insert(store, Kind::Name, entry, pending).await?;
+    let owner = insert(store, EntryKind::Name, entry, pending).await?;
     if let Some(owner) = &owner
         && owner.value != identity.as_str()
     {
-        decided(store, Kind::Name, owner, name).await?;
+        decided(store, EntryKind::Name, owner, name).await?;
         return Err(EnrolmentError::NameTaken {
             name: name.to_owned(),
             owner: owner.value.clone(),
@@ -195,13 +195,13 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
         id: identity.to_string(),
         value: name.to_owned(),
     };
-    match insert(store, Kind::NameOf, reverse, pending).await? {
+    match insert(store, EntryKind::NameOf, reverse, pending).await? {
         Some(known) if known.value != name => {
             // For a decision, it is given back with it.
             if owner.is_none() && pending.is_none() {
-                store.remove(Kind::Name, name).await?;
+                store.remove(EntryKind::Name, name).await?;
             }
-            decided(store, Kind::NameOf, &known, name).await?;
+            decided(store, EntryKind::NameOf, &known, name).await?;
             Err(EnrolmentError::OtherName {
                 given: known.value,
                 asked: name.to_owned(),
@@ -212,7 +212,7 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
 }
 
 /// That an entry in the way of a name stays: it may be that of a decision that comes to nothing.
-async fn decided(store: &dyn Store, kind: Kind, entry: &Entry, name: &str) -> Result<(), EnrolmentError> {
+async fn decided(store: &dyn Store, kind: EntryKind, entry: &Entry, name: &str) -> Result<(), EnrolmentError> {
     if store.stands(kind, entry.clone()).await? {
         return Ok(());
     }
@@ -220,7 +220,7 @@ async fn decided(store: &dyn Store, kind: Kind, entry: &Entry, name: &str) -> Re
 }
 
 /// Writes an entry if there is none, for the decision that is `pending` or for good; gives the one there is otherwise.
-async fn insert(store: &dyn Store, kind: Kind, entry: Entry, pending: Option<&Pending>) -> Result<Option<Entry>, StoreError> {
+async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, pending: Option<&Pending>) -> Result<Option<Entry>, StoreError> {
     let Some(pending) = pending else {
         return store.insert(kind, entry).await;
     };
@@ -266,7 +266,7 @@ pub async fn settle_name(
 /// [`StoreError`].
 pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError> {
     Ok(store
-        .list(Kind::Name)
+        .list(EntryKind::Name)
         .await?
         .into_iter()
         .map(|entry| (entry.id, entry.value))
@@ -278,17 +278,17 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
 /// # Errors
 /// [`StoreError`].
 pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
-    let Some(owner) = store.get(Kind::Name, name).await? else {
+    let Some(owner) = store.get(EntryKind::Name, name).await? else {
         return Ok(false);
     };
     // In this order, so that after a failure the name is still there to be forgotten. A crash in `claim_name` may have left the
     // machine with a second name: forgetting that one leaves it the first.
-    if let Some(known) = store.get(Kind::NameOf, &owner.value).await?
+    if let Some(known) = store.get(EntryKind::NameOf, &owner.value).await?
         && known.value == name
     {
-        store.remove(Kind::NameOf, &owner.value).await?;
+        store.remove(EntryKind::NameOf, &owner.value).await?;
     }
-    store.remove(Kind::Name, name).await
+    store.remove(EntryKind::Name, name).await
 }
 
 /// The TPMs that have attested, as identities, whether they have names or not.
@@ -296,7 +296,7 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
 /// # Errors
 /// [`StoreError`].
 pub async fn attested_tpms(store: &dyn Store) -> Result<BTreeSet<String>, StoreError> {
-    let entries = store.list(Kind::Clock).await?;
+    let entries = store.list(EntryKind::Clock).await?;
     Ok(entries.into_iter().map(|entry| entry.id).collect())
 }
 
@@ -324,8 +324,8 @@ impl Counters {
 /// # Errors
 /// [`StoreError`].
 pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<(), StoreError> {
-    let entry = write(Kind::Clock, identity.to_string(), &Counters::of(tpm))?;
-    store.put(Kind::Clock, entry).await
+    let entry = write(EntryKind::Clock, identity.to_string(), &Counters::of(tpm))?;
+    store.put(EntryKind::Clock, entry).await
 }
 
 /// Gives a line for the administrator if a TPM's counters ran backwards since it has attested, which happens when a TPM is cleared, and when
@@ -336,9 +336,9 @@ pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &Tpm
 pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<Option<String>, StoreError> {
     let now = Counters::of(tpm);
     let before: Option<Counters> = store
-        .get(Kind::Clock, identity.as_str())
+        .get(EntryKind::Clock, identity.as_str())
         .await?
-        .map(|entry| read(Kind::Clock, entry))
+        .map(|entry| read(EntryKind::Clock, entry))
         .transpose()?;
     let Some(before) = before else { return Ok(None) };
     let backwards = (now.reset_count, now.restart_count) < (before.reset_count, before.restart_count)
@@ -440,7 +440,7 @@ mod tests {
             id: "b".to_owned(),
             value: node(1).to_string(),
         };
-        store.insert(Kind::Name, half).await.unwrap();
+        store.insert(EntryKind::Name, half).await.unwrap();
         assert!(forget_name(&store, "b").await.unwrap());
         assert!(matches!(
             claim_name(&store, "c", &node(1), None).await,

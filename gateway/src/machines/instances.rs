@@ -8,7 +8,7 @@ use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::store::{self, Entry, Kind, Pending, Store, StoreError};
+use crate::store::{self, Entry, EntryKind, Pending, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -67,7 +67,7 @@ impl InstanceError {
 
 /// Evidence about an instance, by which somebody wants to be taken for it.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
+pub struct InstanceClaim<'a> {
     /// What was proven.
     pub claims: &'a Claims,
     /// Whether the first to show such evidence has the instance from then on.
@@ -97,7 +97,7 @@ impl Holder {
     const NITRO_TPM: &str = "nitro-tpm";
     const CLAIMANT: &str = "claimant:";
 
-    fn of(claim: &Claim<'_>) -> Self {
+    fn of(claim: &InstanceClaim<'_>) -> Self {
         let claims = claim.claims;
         match (claims.tpm(), claims.aws_nitro_tpm(), claims.claimant_sha256()) {
             (Some(tpm), _, _) => Self::Tpm(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
@@ -122,7 +122,7 @@ impl Holder {
     }
 }
 
-impl Claim<'_> {
+impl InstanceClaim<'_> {
     /// Checks that the instance, if the claims are about one, belongs to who shows them; the first to do so gets it. Gives what the
     /// administrator should look into although it is not refused.
     ///
@@ -142,7 +142,7 @@ impl Claim<'_> {
     /// Google's certificate names both, nothing is left to be kept. First, and unless the instance is another's: that is refused for it, which
     /// says more. What follows can be refused as well, and then gives this back.
     async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity, holder: &Holder) -> Result<(), InstanceError> {
-        let first = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
+        let first = store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()?;
         if first.is_some_and(|first| matches!(self.beside(&first, holder), Standing::Others)) {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Claim<'_> {
         loop {
             let found = match holder.text() {
                 Some(text) => self.claim(store, self.entry(instance.as_str(), text)?, None).await?,
-                None => store.get(Kind::Instance, instance.as_str()).await?,
+                None => store.get(EntryKind::Instance, instance.as_str()).await?,
             };
             let Some(found) = found else {
                 return Ok(None);
@@ -205,11 +205,11 @@ impl Claim<'_> {
 
     async fn claim(&self, store: &dyn Store, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
         let claim = store::Claim { entry, instead_of };
-        store.claim(Kind::Instance, claim, self.pending.clone()).await
+        store.claim(EntryKind::Instance, claim, self.pending.clone()).await
     }
 
     async fn share(&self, store: &dyn Store, found: Entry) -> Result<bool, StoreError> {
-        store.share(Kind::Instance, found, self.pending.clone()).await
+        store.share(EntryKind::Instance, found, self.pending.clone()).await
     }
 
     /// A NitroTPM document says no account: an instance that has attested by it alone is held under another identity than its document has.
@@ -222,7 +222,7 @@ impl Claim<'_> {
         let Some(other) = by_nitro_tpm(instance.as_str()).filter(|_| self.claims.aws_nitro_tpm().is_none()) else {
             return Ok(());
         };
-        let Some(found) = store.get(Kind::Instance, &other).await? else {
+        let Some(found) = store.get(EntryKind::Instance, &other).await? else {
             return Ok(());
         };
         let first = read(found.clone())?;
@@ -248,7 +248,7 @@ impl Claim<'_> {
 /// Why what another has claimed is not taken: it is his, or it is not decided yet whether it is.
 async fn others(store: &dyn Store, found: Entry, first: InstanceRecord, claimant: String) -> InstanceError {
     let instance = found.id.clone();
-    match store.stands(Kind::Instance, found).await {
+    match store.stands(EntryKind::Instance, found).await {
         Ok(true) => InstanceError::Claimed { instance, first, claimant },
         Ok(false) => InstanceError::Undecided { instance },
         Err(error) => error.into(),
@@ -294,7 +294,7 @@ pub fn by_nitro_tpm(identity: &str) -> Option<String> {
 /// # Errors
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, StoreError> {
-    let entries = store.list(Kind::Instance).await?;
+    let entries = store.list(EntryKind::Instance).await?;
     // That a TPM is in one machine only is the same fact from the other side.
     let instances = entries.into_iter().filter(|entry| !entry.id.starts_with(TPM));
     instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
@@ -305,7 +305,7 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
 /// # Errors
 /// [`StoreError`].
 pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError> {
-    let entries = store.list(Kind::Instance).await?;
+    let entries = store.list(EntryKind::Instance).await?;
     let tpms = entries.into_iter().filter(|entry| entry.id.starts_with(TPM));
     tpms.map(|entry| Ok((entry.id.clone(), read(entry)?.holder))).collect()
 }
@@ -318,7 +318,7 @@ pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError
 pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, StoreError> {
     let Some(instance) = claims.instance() else { return Ok(false) };
     for id in [Some(instance.to_string()), by_nitro_tpm(instance.as_str())].into_iter().flatten() {
-        if store.stays(Kind::Instance, &id).await? {
+        if store.stays(EntryKind::Instance, &id).await? {
             return Ok(true);
         }
     }
@@ -330,18 +330,18 @@ pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, St
 /// # Errors
 /// [`StoreError`].
 pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreError> {
-    let record = store.get(Kind::Instance, instance).await?.and_then(|entry| read(entry).ok());
+    let record = store.get(EntryKind::Instance, instance).await?.and_then(|entry| read(entry).ok());
     if let Some(InstanceRecord { holder, .. }) = record {
         // Its TPM may be beside another instance, too.
-        store.remove(Kind::Instance, &holder).await?;
+        store.remove(EntryKind::Instance, &holder).await?;
     }
     // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
-    for entry in store.list(Kind::Instance).await? {
+    for entry in store.list(EntryKind::Instance).await? {
         if entry.id.starts_with(TPM) && read(entry.clone()).is_ok_and(|record| record.holder == instance) {
-            store.remove(Kind::Instance, &entry.id).await?;
+            store.remove(EntryKind::Instance, &entry.id).await?;
         }
     }
-    store.remove(Kind::Instance, instance).await
+    store.remove(EntryKind::Instance, instance).await
 }
 
 /// To whom an instance belongs at the moment, as [`InstanceRecord::holder`]; `None` if it belongs to nobody.
@@ -349,7 +349,7 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
 /// # Errors
 /// [`StoreError`].
 pub async fn holder(store: &dyn Store, instance: &NodeIdentity) -> Result<Option<String>, StoreError> {
-    let record = store.get(Kind::Instance, instance.as_str()).await?.map(read).transpose()?;
+    let record = store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()?;
     Ok(record.map(|record| record.holder))
 }
 
@@ -359,7 +359,7 @@ fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {
 
 fn unreadable(instance: &str, source: serde_json::Error) -> StoreError {
     StoreError::Entry {
-        kind: Kind::Instance.as_str(),
+        kind: EntryKind::Instance.as_str(),
         id: instance.to_owned(),
         source,
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::instances::{self, by_nitro_tpm};
 use crate::clock::rfc3339;
-use crate::store::{Entry, Kind, Store, StoreError};
+use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 4] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:"];
@@ -87,7 +87,7 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
         if !all.insert(who.clone()) {
             continue;
         }
-        for kind in [Kind::Name, Kind::NameOf] {
+        for kind in [EntryKind::Name, EntryKind::NameOf] {
             next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
         }
         next.extend(by_nitro_tpm(&who));
@@ -112,9 +112,9 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
             }
             seen |= *instance == who;
         }
-        seen |= store.get(Kind::Kubelet, &who).await?.is_some() || store.get(Kind::Clock, &who).await?.is_some();
+        seen |= store.get(EntryKind::Kubelet, &who).await?.is_some() || store.get(EntryKind::Clock, &who).await?.is_some();
         if let Some(digest) = who.strip_prefix("tpm:") {
-            seen |= store.get(Kind::Ek, digest).await?.is_some();
+            seen |= store.get(EntryKind::Ek, digest).await?.is_some();
         }
     }
     let names = all.iter().any(|who| is_node_name(who)) && all.len() > 1;
@@ -137,7 +137,7 @@ pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: 
     });
     // All or none.
     store
-        .change(Kind::Revoked, Vec::new(), entries.collect::<Result<_, _>>()?)
+        .change(EntryKind::Revoked, Vec::new(), entries.collect::<Result<_, _>>()?)
         .await
         .map(drop)
 }
@@ -148,14 +148,14 @@ pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: 
 /// # Errors
 /// [`StoreError`].
 pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSet<String>, StoreError> {
-    let Some(entry) = store.get(Kind::Revoked, who).await? else {
+    let Some(entry) = store.get(EntryKind::Revoked, who).await? else {
         return Ok(BTreeSet::new());
     };
     let mut restored = if only { BTreeSet::new() } else { read(&entry)?.with };
     restored.insert(who.to_owned());
     let mut gone = BTreeSet::new();
     for who in restored {
-        if store.remove(Kind::Revoked, &who).await? {
+        if store.remove(EntryKind::Revoked, &who).await? {
             gone.insert(who);
         }
     }
@@ -167,7 +167,7 @@ pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSe
 /// # Errors
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, StoreError> {
-    let entries = store.list(Kind::Revoked).await?;
+    let entries = store.list(EntryKind::Revoked).await?;
     entries.into_iter().map(|entry| Ok((entry.id.clone(), read(&entry)?))).collect()
 }
 
@@ -180,13 +180,13 @@ pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> R
     let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
     asked.extend(identities.iter().filter_map(|identity| by_nitro_tpm(identity)));
     for name in names {
-        asked.extend(store.get(Kind::Name, name).await?.map(|entry| entry.value));
+        asked.extend(store.get(EntryKind::Name, name).await?.map(|entry| entry.value));
     }
     for identity in identities {
-        asked.extend(store.get(Kind::NameOf, identity).await?.map(|entry| entry.value));
+        asked.extend(store.get(EntryKind::NameOf, identity).await?.map(|entry| entry.value));
     }
     for who in asked {
-        if let Some(entry) = store.get(Kind::Revoked, &who).await? {
+        if let Some(entry) = store.get(EntryKind::Revoked, &who).await? {
             let revocation = read(&entry)?;
             return Err(RevocationError::Revoked { who, revocation });
         }
@@ -203,7 +203,7 @@ pub async fn note_kubelet(store: &dyn Store, name: &str, at: u64) -> Result<(), 
         id: name.to_owned(),
         value: at.to_string(),
     };
-    store.insert(Kind::Kubelet, entry).await.map(drop)
+    store.insert(EntryKind::Kubelet, entry).await.map(drop)
 }
 
 fn read(entry: &Entry) -> Result<Revocation, StoreError> {
@@ -212,7 +212,7 @@ fn read(entry: &Entry) -> Result<Revocation, StoreError> {
 
 fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
     StoreError::Entry {
-        kind: Kind::Revoked.as_str(),
+        kind: EntryKind::Revoked.as_str(),
         id: who.to_owned(),
         source,
     }
@@ -271,7 +271,7 @@ mod tests {
                 id: instance.to_owned(),
                 value,
             };
-            store.put(Kind::Instance, entry).await.unwrap();
+            store.put(EntryKind::Instance, entry).await.unwrap();
         }
         let known = ["worker-7", tpm.as_str(), "aws:1/i-1", "aws-nitrotpm:i-1"];
         for who in &known[..3] {
@@ -297,7 +297,7 @@ mod tests {
         for (id, holder) in [("aws-nitrotpm:i-7", "nitro-tpm"), (beside.as_str(), "aws-nitrotpm:i-7")] {
             let value = serde_json::json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
             let id = id.to_owned();
-            store.put(Kind::Instance, Entry { id, value }).await.unwrap();
+            store.put(EntryKind::Instance, Entry { id, value }).await.unwrap();
         }
         for who in ["aws-nitrotpm:i-7", beside.as_str()] {
             let machine = machine(&store, who).await.unwrap();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::certificates::Fingerprint;
-use crate::store::{Entry, Kind, Store, StoreError};
+use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// The query parameter in which a pointer says which CAs it carries.
 pub const PARAMETER: &str = "ca";
@@ -50,7 +50,7 @@ pub struct Sighting {
 /// # Errors
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<Sighting>, StoreError> {
-    let entries = store.list(Kind::Pointer).await?;
+    let entries = store.list(EntryKind::Pointer).await?;
     entries.into_iter().map(read).collect()
 }
 
@@ -60,7 +60,7 @@ fn read(entry: Entry) -> Result<Sighting, StoreError> {
 
 const fn broken(id: String, source: serde_json::Error) -> StoreError {
     StoreError::Entry {
-        kind: Kind::Pointer.as_str(),
+        kind: EntryKind::Pointer.as_str(),
         id,
         source,
     }
@@ -135,7 +135,7 @@ impl Sightings {
     /// [`StoreError`].
     pub async fn open(store: &dyn Store, now: u64) -> Result<Self, StoreError> {
         let mut seen = BTreeMap::new();
-        for entry in store.list(Kind::Pointer).await? {
+        for entry in store.list(EntryKind::Pointer).await? {
             let id = entry.id.clone();
             match read(entry) {
                 Ok(sighting) if now.saturating_sub(sighting.last) <= REMEMBERED_SECONDS => {
@@ -150,7 +150,7 @@ impl Sightings {
                 }
                 // One that cannot be read tells nobody anything, and would keep `list` from telling the rest.
                 Ok(_) | Err(_) => {
-                    store.remove(Kind::Pointer, &id).await?;
+                    store.remove(EntryKind::Pointer, &id).await?;
                 }
             }
         }
@@ -232,7 +232,7 @@ impl Sightings {
         if entries.is_empty() {
             return Ok(());
         }
-        let written = store.change(Kind::Pointer, Vec::new(), entries).await;
+        let written = store.change(EntryKind::Pointer, Vec::new(), entries).await;
         if written.is_err() {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             for key in keys {
@@ -380,7 +380,7 @@ mod tests {
             id: "broken".to_owned(),
             value: "{}".to_owned(),
         };
-        case.store.put(Kind::Pointer, entry).await.unwrap();
+        case.store.put(EntryKind::Pointer, entry).await.unwrap();
         assert!(list(&case.store).await.is_err());
         Sightings::open(&case.store, 101 + REMEMBERED_SECONDS).await.unwrap();
         assert_eq!(case.stored().await.into_keys().collect::<Vec<_>>(), [None]);

@@ -30,7 +30,7 @@ const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 
 /// What connections have in common.
-pub(super) struct Connections {
+pub(super) struct ConnectionService {
     pub limits: Limits,
     pub clock: Clock,
     pub tls: Arc<LiveTls>,
@@ -39,7 +39,7 @@ pub(super) struct Connections {
     pub router: Router,
 }
 
-impl Connections {
+impl ConnectionService {
     /// One connection, once it has a place.
     pub(super) async fn accept(&self, stream: TcpStream, peer: SocketAddr, entered: Entered, watcher: Watcher) {
         match entered.place().await {

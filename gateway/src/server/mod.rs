@@ -26,7 +26,7 @@ use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
 use crate::store::{Embedded, Store, StoreError};
 use background::Hangup;
-use connection::Connections;
+use connection::ConnectionService;
 use refused::Refused;
 
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
@@ -199,7 +199,7 @@ impl Server {
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup);
-        let connections = Arc::new(Connections {
+        let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
             refused: Refused::default(),
             limits,

@@ -6,13 +6,13 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Kind, Spendable, StoreError, Tick, uses};
+use super::{EntryKind, Spendable, StoreError, Tick, uses};
 
 /// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
 /// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
 const CATCH_UP: u64 = 10;
 /// What is forgotten by time. What is not here goes with what it belongs to: a token's uses.
-const REMEMBERED: [Kind; 2] = [Kind::Challenge, Kind::Ticket];
+const REMEMBERED: [EntryKind; 2] = [EntryKind::Challenge, EntryKind::Ticket];
 /// How long it is remembered after it could last be used: how far the clock may be set back without anything having to be refused.
 const REMEMBERED_SECONDS: u64 = 24 * 3600;
 /// Most challenges that are remembered when others come, whatever time it is: whoever asks for all that there are makes 250 rows a second, and
@@ -43,7 +43,7 @@ pub(super) fn go_on(connection: &Connection, tick: Tick) -> Result<u64, rusqlite
 fn first(connection: &Connection, now: u64) -> Result<u64, rusqlite::Error> {
     let oldest: Option<i64> = connection.query_row(
         "SELECT min(remember_until) FROM uses WHERE kind <> ?1",
-        [Kind::TokenUse.as_str()],
+        [EntryKind::TokenUse.as_str()],
         |row| row.get(0),
     )?;
     Ok(oldest.map_or(now, |oldest| now.min(oldest.unsigned_abs())))
@@ -64,19 +64,19 @@ pub(super) fn forget(connection: &Connection, believed: u64) -> Result<bool, rus
 pub(super) fn beyond(connection: &Connection, most: u64) -> Result<u64, rusqlite::Error> {
     let all: i64 = connection
         .prepare_cached("SELECT count(*) FROM uses WHERE kind = ?1")?
-        .query_row([Kind::Challenge.as_str()], |row| row.get(0))?;
+        .query_row([EntryKind::Challenge.as_str()], |row| row.get(0))?;
     Ok(all.unsigned_abs().saturating_sub(most))
 }
 
 /// Forgets that many of the oldest challenges, whenever they expire: [`FORGET_ROWS`] at most at a time. Says how many there may be more.
 pub(super) fn forget_beyond(connection: &Connection, beyond: u64) -> Result<u64, rusqlite::Error> {
     let most = usize::try_from(beyond).unwrap_or(usize::MAX).min(FORGET_ROWS);
-    forget_oldest(connection, Kind::Challenge, u64::MAX, most)?;
+    forget_oldest(connection, EntryKind::Challenge, u64::MAX, most)?;
     Ok(beyond.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)))
 }
 
 /// Forgets so many at most of a kind that expired before `until`; gives how many.
-fn forget_oldest(connection: &Connection, kind: Kind, until: u64, most: usize) -> Result<usize, rusqlite::Error> {
+fn forget_oldest(connection: &Connection, kind: EntryKind, until: u64, most: usize) -> Result<usize, rusqlite::Error> {
     let expired = expired(connection, kind, until, most)?;
     let Some((_, last)) = expired.last() else { return Ok(0) };
     for (id, _) in &expired {
@@ -89,7 +89,7 @@ fn forget_oldest(connection: &Connection, kind: Kind, until: u64, most: usize) -
 }
 
 /// What expired before `until`, and when: the oldest first, so that nothing older is left when the last of these is forgotten.
-fn expired(connection: &Connection, kind: Kind, until: u64, most: usize) -> Result<Vec<(String, i64)>, rusqlite::Error> {
+fn expired(connection: &Connection, kind: EntryKind, until: u64, most: usize) -> Result<Vec<(String, i64)>, rusqlite::Error> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection
         .prepare_cached(
@@ -101,7 +101,7 @@ fn expired(connection: &Connection, kind: Kind, until: u64, most: usize) -> Resu
 
 /// Refuses what was never used, as far as is known, and expires no later than something that was forgotten: it may have been that.
 pub(super) fn refuse_forgotten(connection: &Connection, thing: &Spendable) -> Result<(), StoreError> {
-    if thing.kind == Kind::TokenUse {
+    if thing.kind == EntryKind::TokenUse {
         return Ok(());
     }
     let until: Option<i64> = connection

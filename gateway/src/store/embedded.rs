@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::known::{Found, Known, write_mark};
 use super::uses::{self, whole};
-use super::{Claim, Entry, Kind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
+use super::{Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
 use crate::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
@@ -380,7 +380,7 @@ impl Writer {
     }
 }
 
-fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, rusqlite::Error> {
+fn get(connection: &Connection, kind: EntryKind, id: &str) -> Result<Option<Entry>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 AND id = ?2")?
         .query_row(params![kind.as_str(), id], |row| {
@@ -392,16 +392,16 @@ fn get(connection: &Connection, kind: Kind, id: &str) -> Result<Option<Entry>, r
         .optional()
 }
 
-fn put(connection: &Connection, kind: Kind, entry: &Entry) -> Result<(), rusqlite::Error> {
+fn put(connection: &Connection, kind: EntryKind, entry: &Entry) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
         .execute(params![kind.as_str(), entry.id, entry.value])?;
     held::overwritten(connection, kind, &entry.id)
 }
 
-fn remove(connection: &Connection, kind: Kind, id: &str) -> Result<bool, rusqlite::Error> {
-    if kind == Kind::Token {
-        uses::forget(connection, Kind::TokenUse, id)?;
+fn remove(connection: &Connection, kind: EntryKind, id: &str) -> Result<bool, rusqlite::Error> {
+    if kind == EntryKind::Token {
+        uses::forget(connection, EntryKind::TokenUse, id)?;
     }
     held::overwritten(connection, kind, id)?;
     connection
@@ -436,12 +436,12 @@ impl Store for Embedded {
         .await
     }
 
-    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
         self.transact(move |connection| whole(connection, || held::claim(connection, kind, &claim, &pending)))
             .await
     }
 
-    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
         self.transact(move |connection| held::share(connection, kind, &entry, &pending))
             .await
     }
@@ -461,12 +461,12 @@ impl Store for Embedded {
         self.transact(uses::pending).await
     }
 
-    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
+    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| uses::uses(connection, kind, &id)).await
     }
 
-    async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
         self.transact(move |connection| {
             if let Some(existing) = get(connection, kind, &entry.id)? {
                 // Whoever writes the same has it written, too.
@@ -483,32 +483,32 @@ impl Store for Embedded {
         .await
     }
 
-    async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
+    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
         self.transact(move |connection| whole(connection, || put(connection, kind, &entry)))
             .await
     }
 
-    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| get(connection, kind, &id)).await
     }
 
-    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| held::stays(connection, kind, &id)).await
     }
 
-    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError> {
+    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError> {
         self.transact(move |connection| held::stands(connection, kind, &entry)).await
     }
 
-    async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+    async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         self.transact(move |connection| whole(connection, || remove(connection, kind, &id)))
             .await
     }
 
-    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         self.transact(move |connection| {
             for entry in &expected {
                 if get(connection, kind, &entry.id)?.as_ref() != Some(entry) {
@@ -521,7 +521,7 @@ impl Store for Embedded {
         .await
     }
 
-    async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError> {
+    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
         self.transact(move |connection| {
             connection
                 .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 ORDER BY id")?

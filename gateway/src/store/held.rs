@@ -3,10 +3,10 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Claim, Entry, Kind, Pending};
+use super::{Claim, Entry, EntryKind, Pending};
 
 /// Writes an entry for a decision; gives what is there, if that stays.
-pub(super) fn claim(connection: &Connection, kind: Kind, claim: &Claim, pending: &Pending) -> Result<Option<Entry>, rusqlite::Error> {
+pub(super) fn claim(connection: &Connection, kind: EntryKind, claim: &Claim, pending: &Pending) -> Result<Option<Entry>, rusqlite::Error> {
     let Claim { entry, instead_of } = claim;
     let found = value(connection, kind.as_str(), &entry.id)?;
     if let Some(found) = &found
@@ -32,7 +32,7 @@ pub(super) fn claim(connection: &Connection, kind: Kind, claim: &Claim, pending:
 }
 
 /// Lets an entry stand for one more decision, if it is not for good; says whether it is there.
-pub(super) fn share(connection: &Connection, kind: Kind, entry: &Entry, pending: &Pending) -> Result<bool, rusqlite::Error> {
+pub(super) fn share(connection: &Connection, kind: EntryKind, entry: &Entry, pending: &Pending) -> Result<bool, rusqlite::Error> {
     if value(connection, kind.as_str(), &entry.id)?.as_ref() != Some(&entry.value) {
         return Ok(false);
     }
@@ -52,7 +52,7 @@ pub(super) fn share(connection: &Connection, kind: Kind, entry: &Entry, pending:
 }
 
 /// Whether there is an entry with that id whatever becomes of the decisions that are not recorded.
-pub(super) fn stays(connection: &Connection, kind: Kind, id: &str) -> Result<bool, rusqlite::Error> {
+pub(super) fn stays(connection: &Connection, kind: EntryKind, id: &str) -> Result<bool, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2
@@ -62,7 +62,7 @@ pub(super) fn stays(connection: &Connection, kind: Kind, id: &str) -> Result<boo
 }
 
 /// Whether an entry is there, unchanged, and was not written by a decision that is not recorded.
-pub(super) fn stands(connection: &Connection, kind: Kind, entry: &Entry) -> Result<bool, rusqlite::Error> {
+pub(super) fn stands(connection: &Connection, kind: EntryKind, entry: &Entry) -> Result<bool, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2 AND value = ?3
@@ -104,7 +104,7 @@ pub(super) fn settle(connection: &Connection, decision: &str) -> Result<(), rusq
 }
 
 /// Somebody has written the entry, or removed it, and not for a decision: that stays, whatever becomes of the decisions that stood on it.
-pub(super) fn overwritten(connection: &Connection, kind: Kind, id: &str) -> Result<(), rusqlite::Error> {
+pub(super) fn overwritten(connection: &Connection, kind: EntryKind, id: &str) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached("DELETE FROM pending_entries WHERE kind = ?1 AND id = ?2")?
         .execute(params![kind.as_str(), id])

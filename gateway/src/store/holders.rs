@@ -100,7 +100,7 @@ pub(super) fn forget_use(connection: &Connection, kind: &str, id: &str, number: 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use super::super::{Embedded, Kind, Occasion, Spend, Store};
+    use super::super::{Embedded, EntryKind, Occasion, Spend, Store};
     use super::*;
 
     const HOUR: u64 = 3600;
@@ -120,7 +120,7 @@ mod tests {
 
     fn thing(limit: u32) -> Spendable {
         Spendable {
-            kind: Kind::TokenUse,
+            kind: EntryKind::TokenUse,
             id: "t".to_owned(),
             limit,
             remember_until: 1_000_000,
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(case.recorded(2, "a", "d8", 200 + HOUR).await, first(2));
         assert_eq!(case.recorded(2, "a", "d9", 200 + HOUR).await, again(2));
         // What goes with the token goes whole.
-        case.store.remove(Kind::Token, "t").await.unwrap();
+        case.store.remove(EntryKind::Token, "t").await.unwrap();
         assert_eq!(case.recorded(1, "b", "d10", 200 + HOUR).await, first(1));
         assert_eq!(case.recorded(1, "a", "d11", 200 + HOUR).await, Spend::Exhausted);
     }
@@ -213,7 +213,7 @@ mod tests {
             assert!(case.store.give_back(decision).await.unwrap());
             assert!(!case.store.give_back(decision).await.unwrap(), "once");
         }
-        assert_eq!(case.store.uses(Kind::TokenUse, "t").await.unwrap(), 1);
+        assert_eq!(case.store.uses(EntryKind::TokenUse, "t").await.unwrap(), 1);
         for (decision, found) in [("d5", again(1)), ("d6", again(1)), ("d7", Spend::Exhausted)] {
             assert_eq!(case.recorded(1, "a", decision, 100).await, found);
         }

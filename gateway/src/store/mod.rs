@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kinds of entries; each has its own space of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EntryKind {
     /// Challenges that were answered, by id.
     Challenge,
     /// Tickets that were presented, by id.
@@ -53,7 +53,7 @@ pub enum Kind {
     Kubelet,
 }
 
-impl Kind {
+impl EntryKind {
     /// The kind's name in the store.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -78,7 +78,7 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spendable {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Its id.
     pub id: String,
     /// How often it may be used.
@@ -331,11 +331,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Writes an entry, if there is none with that id or the one that it may replace; gives the one there is otherwise. Remembers, in the
     /// same transaction, which decision it was for: until that is settled or given back.
-    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError>;
+    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError>;
 
     /// Lets an entry that is there stand for one more decision: given back by whoever wrote it, it stays until this one is given back, too.
     /// Says whether it is there, unchanged.
-    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError>;
+    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError>;
 
     /// Says that a decision is recorded: what it used up stays used, and what it claimed is claimed. Not durable by itself; what a crash makes of it is found out from
     /// the log.
@@ -349,33 +349,33 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn pending(&self) -> Result<Vec<Pending>, StoreError>;
 
     /// How often something was used; 0 also when its uses are forgotten.
-    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError>;
+    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError>;
 
     /// Writes an entry if there is none with that id; gives the one there is otherwise. What this, [`Store::put`], [`Store::change`] or
     /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
-    async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError>;
+    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 
     /// Writes an entry, whatever was there.
-    async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError>;
+    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;
 
     /// Reads an entry.
-    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError>;
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError>;
 
     /// Whether there is an entry with that id, whatever becomes of the decisions that are neither settled nor given back.
-    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
+    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 
     /// Whether an entry is there, unchanged, and nothing becomes of it by decisions that are neither settled nor given back.
-    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError>;
+    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError>;
 
     /// Removes an entry; says whether there was one. With a token its uses go.
-    async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError>;
+    async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 
     /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
     /// expectation: one of them writes.
-    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
+    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
 
     /// All entries of a kind, by id.
-    async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError>;
+    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;
 
     /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
     fn standing(&self) -> Option<StoreMark> {

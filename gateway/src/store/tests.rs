@@ -14,7 +14,7 @@ fn open() -> (tempfile::TempDir, Embedded) {
 
 fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
     Spendable {
-        kind: Kind::Ticket,
+        kind: EntryKind::Ticket,
         id: id.to_owned(),
         limit,
         remember_until,
@@ -31,19 +31,19 @@ fn entry(id: &str, value: &str) -> Entry {
 #[tokio::test]
 async fn a_change_is_made_only_of_what_was_expected() {
     let (_folder, store) = open();
-    store.put(Kind::Token, entry("a", "1")).await.unwrap();
+    store.put(EntryKind::Token, entry("a", "1")).await.unwrap();
     let change = |expected: &[(&str, &str)], write: &[(&str, &str)]| {
         let entries = |pairs: &[(&str, &str)]| pairs.iter().map(|(id, value)| entry(id, value)).collect();
-        store.change(Kind::Token, entries(expected), entries(write))
+        store.change(EntryKind::Token, entries(expected), entries(write))
     };
     assert!(!change(&[("a", "2")], &[("a", "3"), ("b", "3")]).await.unwrap(), "another value");
     assert!(!change(&[("a", "1"), ("b", "1")], &[("a", "3")]).await.unwrap(), "one is missing");
-    assert_eq!(store.list(Kind::Token).await.unwrap(), [entry("a", "1")]);
+    assert_eq!(store.list(EntryKind::Token).await.unwrap(), [entry("a", "1")]);
     assert!(change(&[("a", "1")], &[("a", "2"), ("b", "1")]).await.unwrap());
     assert!(!change(&[("a", "1")], &[("a", "3")]).await.unwrap(), "somebody was faster");
     assert!(change(&[], &[("c", "1")]).await.unwrap());
     assert_eq!(
-        store.list(Kind::Token).await.unwrap(),
+        store.list(EntryKind::Token).await.unwrap(),
         [entry("a", "2"), entry("b", "1"), entry("c", "1")]
     );
 }
@@ -90,7 +90,7 @@ async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number() {
     assert!(!store.give_back("d1").await.unwrap(), "once");
     assert!(!store.give_back("d2").await.unwrap(), "it is recorded");
     assert!(!store.give_back("d3").await.unwrap(), "it used nothing up");
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
     assert_eq!(spend(&store, "d4").await, Spend::Granted { use_number: 1 });
     assert_eq!(spend(&store, "d5").await, Spend::Exhausted);
     assert_eq!(store.pending().await.unwrap(), [pending("d4")]);
@@ -99,7 +99,7 @@ async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number() {
     let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
     assert_eq!(store.pending().await.unwrap(), [], "settled at the latest at the end");
     assert_eq!(spend(&store, "d6").await, Spend::Exhausted);
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 2);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 2);
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn what_is_forgotten_is_not_given_back() {
     tick(&store, DAY + 11, DAY).await;
     assert!(store.give_back("d1").await.unwrap());
     for id in ["a", "b"] {
-        assert_eq!(store.uses(Kind::Ticket, id).await.unwrap(), 0);
+        assert_eq!(store.uses(EntryKind::Ticket, id).await.unwrap(), 0);
         assert_eq!(store.spend(thing(id, 1, 20)).await.unwrap(), Spend::Granted { use_number: 1 });
         assert_eq!(store.spend(thing(id, 1, 20)).await.unwrap(), Spend::Exhausted, "{id}");
     }
@@ -161,14 +161,14 @@ async fn attack_18_giving_back_makes_nothing_good_twice() {
 #[tokio::test]
 async fn what_was_spent_is_spent_after_a_restart_and_until_it_is_forgotten() {
     let (folder, store) = open();
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Granted { use_number: 1 });
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
     drop(store);
     let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
     let other_kind = Spendable {
-        kind: Kind::Challenge,
+        kind: EntryKind::Challenge,
         ..thing("a", 1, 10)
     };
     assert_eq!(
@@ -184,11 +184,11 @@ async fn claims(store: &Embedded, value: &str, instead_of: Option<&str>, decisio
         entry: entry("a", value),
         instead_of: instead_of.map(str::to_owned),
     };
-    store.claim(Kind::Instance, claim, pending(decision)).await.unwrap().is_none()
+    store.claim(EntryKind::Instance, claim, pending(decision)).await.unwrap().is_none()
 }
 
 async fn holder(store: &Embedded) -> Option<String> {
-    store.get(Kind::Instance, "a").await.unwrap().map(|entry| entry.value)
+    store.get(EntryKind::Instance, "a").await.unwrap().map(|entry| entry.value)
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn what_was_claimed_for_nothing_is_given_back_once_and_nothing_else() {
     assert_eq!(holder(&store).await.as_deref(), Some("2"));
     // Somebody has released it meanwhile, and somebody else has it.
     assert!(claims(&store, "3", Some("2"), "d5").await);
-    store.put(Kind::Instance, entry("a", "4")).await.unwrap();
+    store.put(EntryKind::Instance, entry("a", "4")).await.unwrap();
     store.give_back("d5").await.unwrap();
     assert_eq!(holder(&store).await.as_deref(), Some("4"));
 }
@@ -226,8 +226,8 @@ async fn what_two_decisions_stand_on_stays_until_both_come_to_nothing() {
     for (first, then, stays) in [("d1", "d2", false), ("d2", "d1", false), ("d1", "", true), ("d2", "", true)] {
         let (_folder, store) = open();
         assert!(claims(&store, "1", None, "d1").await);
-        assert!(store.share(Kind::Instance, entry("a", "1"), pending("d2")).await.unwrap());
-        assert!(!store.share(Kind::Instance, entry("a", "2"), pending("d3")).await.unwrap());
+        assert!(store.share(EntryKind::Instance, entry("a", "1"), pending("d2")).await.unwrap());
+        assert!(!store.share(EntryKind::Instance, entry("a", "2"), pending("d3")).await.unwrap());
         store.give_back(first).await.unwrap();
         assert_eq!(holder(&store).await.as_deref(), Some("1"));
         if stays {
@@ -241,7 +241,7 @@ async fn what_two_decisions_stand_on_stays_until_both_come_to_nothing() {
     // One of them is recorded while the other is not decided.
     let (_folder, store) = open();
     assert!(claims(&store, "1", None, "d1").await);
-    store.share(Kind::Instance, entry("a", "1"), pending("d2")).await.unwrap();
+    store.share(EntryKind::Instance, entry("a", "1"), pending("d2")).await.unwrap();
     store.settle("d2");
     assert!(!store.give_back("d1").await.unwrap());
     assert_eq!(holder(&store).await.as_deref(), Some("1"));
@@ -260,7 +260,7 @@ async fn who_took_the_place_of_a_claim_that_comes_to_nothing_gives_it_back_to_no
 #[tokio::test]
 async fn what_the_administrator_writes_is_not_undone_with_a_claim_that_comes_to_nothing() {
     let (_folder, store) = open();
-    let instance = Kind::Instance;
+    let instance = EntryKind::Instance;
     // The same again, if there is none: it is there, and stays.
     assert!(claims(&store, "1", None, "d1").await);
     assert_eq!(store.insert(instance, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
@@ -304,15 +304,15 @@ async fn what_was_spent_is_forgotten_a_day_after_it_expired_and_not_before() {
     store.spend(thing("a", 1, 1000)).await.unwrap();
     for time in [1000, 1001, DAY, DAY + 1000] {
         assert_eq!(tick(&store, time, DAY).await, time);
-        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1, "{time}");
+        assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1, "{time}");
     }
     tick(&store, DAY + 1001, 1).await;
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
 }
 
 fn challenge(id: &str, remember_until: u64) -> Spendable {
     Spendable {
-        kind: Kind::Challenge,
+        kind: EntryKind::Challenge,
         ..thing(id, 1, remember_until)
     }
 }
@@ -365,8 +365,8 @@ async fn attack_41_a_challenge_is_remembered_for_a_day_and_is_never_good_again()
     tick(&store, 1120 + DAY, DAY).await;
     assert_eq!(store.spend(challenge("a", 1120)).await.unwrap(), Spend::Exhausted);
     tick(&store, 1121 + DAY, 1).await;
-    assert_eq!(store.uses(Kind::Challenge, "a").await.unwrap(), 0);
-    assert_eq!(store.uses(Kind::Ticket, "t").await.unwrap(), 1);
+    assert_eq!(store.uses(EntryKind::Challenge, "a").await.unwrap(), 0);
+    assert_eq!(store.uses(EntryKind::Ticket, "t").await.unwrap(), 1);
     let refused = store.spend(challenge("a", 1120)).await;
     assert!(matches!(refused, Err(StoreError::Forgotten { until: 1120, .. })), "{refused:?}");
 }
@@ -450,7 +450,7 @@ async fn attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgot
     for _ in 0..10 {
         let store = Embedded::open(&file(&folder)).unwrap();
         tick(&store, 1000 + 10 * DAY, 0).await;
-        assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+        assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
     }
     let store = Embedded::open(&file(&folder)).unwrap();
     assert_eq!(tick(&store, 1000 + 10 * DAY, 300).await, 4000, "step by step");
@@ -460,7 +460,7 @@ async fn attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgot
     assert_eq!(store.spend(thing("b", 1, 1700)).await.unwrap(), Spend::Granted { use_number: 1 });
     // A clock that stays wrong for days is believed in the end. What was forgotten then is not good again when it is set right.
     assert_eq!(tick(&store, 10 * DAY, DAY).await, 10 * DAY);
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 0);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
     for id in ["a", "b", "c"] {
         let refused = store.spend(thing(id, 1, 1700)).await;
         assert!(
@@ -478,7 +478,7 @@ async fn a_store_that_was_begun_with_a_clock_ahead_goes_on_with_a_right_one() {
     tick(&store, 1000, 300).await;
     store.spend(thing("a", 1, 1600)).await.unwrap();
     tick(&store, 1300, 300).await;
-    assert_eq!(store.uses(Kind::Ticket, "a").await.unwrap(), 1);
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
     assert_eq!(store.spend(thing("b", 1, 1420)).await.unwrap(), Spend::Granted { use_number: 1 });
 }
 
@@ -495,44 +495,44 @@ async fn attack_41_a_store_of_an_older_release_begins_with_the_oldest_thing_that
 async fn attack_41_the_uses_of_a_token_go_with_it_and_never_by_time() {
     let (_folder, store) = open();
     let token = || Spendable {
-        kind: Kind::TokenUse,
+        kind: EntryKind::TokenUse,
         ..thing("t", 1, 10)
     };
-    store.put(Kind::Token, entry("t", "{}")).await.unwrap();
+    store.put(EntryKind::Token, entry("t", "{}")).await.unwrap();
     store.spend(token()).await.unwrap();
     tick(&store, 1000, 0).await;
     for day in 1..30 {
         tick(&store, 1000 + day * DAY, DAY).await;
     }
     assert_eq!(store.spend(token()).await.unwrap(), Spend::Exhausted);
-    store.remove(Kind::Name, "t").await.unwrap();
-    assert_eq!(store.uses(Kind::TokenUse, "t").await.unwrap(), 1, "another kind of entry");
-    assert!(store.remove(Kind::Token, "t").await.unwrap());
-    assert_eq!(store.uses(Kind::TokenUse, "t").await.unwrap(), 0);
+    store.remove(EntryKind::Name, "t").await.unwrap();
+    assert_eq!(store.uses(EntryKind::TokenUse, "t").await.unwrap(), 1, "another kind of entry");
+    assert!(store.remove(EntryKind::Token, "t").await.unwrap());
+    assert_eq!(store.uses(EntryKind::TokenUse, "t").await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn the_first_entry_stays_until_it_is_put_or_removed() {
     let (_folder, store) = open();
-    assert_eq!(store.insert(Kind::Name, entry("a", "1")).await.unwrap(), None);
-    assert_eq!(store.insert(Kind::Name, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
-    assert_eq!(store.get(Kind::Ek, "a").await.unwrap(), None);
-    store.put(Kind::Name, entry("a", "3")).await.unwrap();
-    store.put(Kind::Name, entry("0", "x")).await.unwrap();
-    assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("0", "x"), entry("a", "3")]);
-    assert!(store.remove(Kind::Name, "a").await.unwrap());
-    assert!(!store.remove(Kind::Name, "a").await.unwrap());
-    assert_eq!(store.get(Kind::Name, "a").await.unwrap(), None);
+    assert_eq!(store.insert(EntryKind::Name, entry("a", "1")).await.unwrap(), None);
+    assert_eq!(store.insert(EntryKind::Name, entry("a", "2")).await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(store.get(EntryKind::Ek, "a").await.unwrap(), None);
+    store.put(EntryKind::Name, entry("a", "3")).await.unwrap();
+    store.put(EntryKind::Name, entry("0", "x")).await.unwrap();
+    assert_eq!(store.list(EntryKind::Name).await.unwrap(), [entry("0", "x"), entry("a", "3")]);
+    assert!(store.remove(EntryKind::Name, "a").await.unwrap());
+    assert!(!store.remove(EntryKind::Name, "a").await.unwrap());
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
     let (_folder, store) = open();
     let wrong = store.transact(|connection| connection.execute("INSERT INTO nothing VALUES (1)", []));
-    let (wrong, right) = tokio::join!(wrong, store.put(Kind::Name, entry("a", "1")));
+    let (wrong, right) = tokio::join!(wrong, store.put(EntryKind::Name, entry("a", "1")));
     assert!(matches!(wrong, Err(StoreError::Database(_))));
     right.unwrap();
-    assert_eq!(store.get(Kind::Name, "a").await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "1")));
 }
 
 fn file(folder: &tempfile::TempDir) -> PathBuf {
@@ -576,10 +576,10 @@ async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
     let (folder, store) = open();
     let standing = || store.standing().unwrap();
     let first = standing();
-    store.get(Kind::Name, "a").await.unwrap();
-    store.remove(Kind::Name, "a").await.unwrap();
+    store.get(EntryKind::Name, "a").await.unwrap();
+    store.remove(EntryKind::Name, "a").await.unwrap();
     assert_eq!(standing(), first);
-    store.put(Kind::Name, entry("a", "1")).await.unwrap();
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
     store.spend(thing("a", 1, 10)).await.unwrap();
     assert_eq!(standing().mark, first.mark + 2);
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
@@ -587,10 +587,10 @@ async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
     // Another process on the same file.
     Embedded::open(&file(&folder))
         .unwrap()
-        .put(Kind::Name, entry("b", "1"))
+        .put(EntryKind::Name, entry("b", "1"))
         .await
         .unwrap();
-    store.get(Kind::Name, "a").await.unwrap();
+    store.get(EntryKind::Name, "a").await.unwrap();
     assert_eq!((standing().mark, standing().id), (first.mark + 3, first.id));
 }
 
@@ -600,7 +600,7 @@ async fn attack_42_a_store_from_before_is_refused() {
     drop(store);
     let backup = copy(&folder);
     let store = Embedded::open(&file(&folder)).unwrap();
-    store.put(Kind::Revoked, entry("a", "{}")).await.unwrap();
+    store.put(EntryKind::Revoked, entry("a", "{}")).await.unwrap();
     let now = store.standing().unwrap();
     let line = serde_json::json!({ "store": now, "v": 1 }).to_string();
     let unsaid = fs::read(folder.path().join("store.mark")).unwrap();
@@ -634,7 +634,7 @@ async fn attack_42_a_store_from_before_is_refused_whichever_of_the_logs_last_lin
     let backup = copy(&folder);
     let store = Embedded::open(&file(&folder)).unwrap();
     for id in ["a", "b"] {
-        store.put(Kind::Revoked, entry(id, "{}")).await.unwrap();
+        store.put(EntryKind::Revoked, entry(id, "{}")).await.unwrap();
     }
     let now = store.standing().unwrap();
     drop(store);
@@ -714,7 +714,7 @@ fn the_folder_is_closed_to_others_and_which_mode_it_had_is_told() {
 #[tokio::test]
 async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
     let (folder, store) = open();
-    store.put(Kind::Revoked, entry("a", "{}")).await.unwrap();
+    store.put(EntryKind::Revoked, entry("a", "{}")).await.unwrap();
     store.keep_mark().await.unwrap();
     let known = store.standing().unwrap();
     drop(store);
@@ -769,7 +769,7 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
 async fn attack_42_a_store_that_loses_its_name_or_is_set_back_answers_nothing() {
     let (folder, store) = open();
     let away = folder.path().join("away");
-    let answers = async || store.get(Kind::Revoked, "a").await;
+    let answers = async || store.get(EntryKind::Revoked, "a").await;
     fs::rename(file(&folder), &away).unwrap();
     assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "deleted");
     fs::copy(&away, file(&folder)).unwrap();
@@ -807,7 +807,7 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
     log(&folder, &["{\"v\":1}"]);
     let store = Embedded::open(&file(&folder)).unwrap();
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
-    assert_eq!(store.list(Kind::Name).await.unwrap(), [entry("a", "1")]);
+    assert_eq!(store.list(EntryKind::Name).await.unwrap(), [entry("a", "1")]);
     let version = store.transact(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
     assert_eq!(version.await.unwrap(), schema::VERSION);
     drop(store);
@@ -841,7 +841,7 @@ async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
     let backup = copy(&folder);
     let store = Embedded::open(&file(&folder)).unwrap();
     for number in 0..200 {
-        store.put(Kind::Name, entry(&format!("{number:0>1000}"), "1")).await.unwrap();
+        store.put(EntryKind::Name, entry(&format!("{number:0>1000}"), "1")).await.unwrap();
     }
     store.transact(|connection| connection.execute_batch("SELECT 1")).await.unwrap();
     // What a crash leaves: the log of transactions is there still.
@@ -851,7 +851,7 @@ async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
     fs::write(folder.path().join("gateway.db-wal"), &left).unwrap();
     // Either SQLite finds that they fit, and all of it is there, or it is refused: never a half of each.
     match Embedded::open(&file(&folder)) {
-        Ok(store) => assert_eq!(store.list(Kind::Name).await.unwrap().len(), 200),
+        Ok(store) => assert_eq!(store.list(EntryKind::Name).await.unwrap().len(), 200),
         Err(error) => assert!(
             matches!(
                 error,

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::believed::integer;
-use super::{Kind, Occasion, Pending, Spend, Spendable, held, holders, late};
+use super::{EntryKind, Occasion, Pending, Spend, Spendable, held, holders, late};
 
 /// Takes decisions that are recorded off the pending ones.
 pub(super) fn forget_pending(connection: &Connection, decisions: &[String]) -> Result<(), rusqlite::Error> {
@@ -15,7 +15,7 @@ pub(super) fn forget_pending(connection: &Connection, decisions: &[String]) -> R
 }
 
 /// The highest number that a use of it ever had.
-fn highest_use(connection: &Connection, kind: Kind, id: &str) -> Result<u32, rusqlite::Error> {
+fn highest_use(connection: &Connection, kind: EntryKind, id: &str) -> Result<u32, rusqlite::Error> {
     let used: Option<u32> = connection
         .prepare_cached("SELECT uses FROM uses WHERE kind = ?1 AND id = ?2")?
         .query_row(params![kind.as_str(), id], |row| row.get(0))
@@ -24,7 +24,7 @@ fn highest_use(connection: &Connection, kind: Kind, id: &str) -> Result<u32, rus
 }
 
 /// How often it was used, without what was given back.
-pub(super) fn uses(connection: &Connection, kind: Kind, id: &str) -> Result<u32, rusqlite::Error> {
+pub(super) fn uses(connection: &Connection, kind: EntryKind, id: &str) -> Result<u32, rusqlite::Error> {
     let freed: u32 = connection
         .prepare_cached("SELECT COUNT(*) FROM freed_uses WHERE kind = ?1 AND id = ?2")?
         .query_row(params![kind.as_str(), id], |row| row.get(0))?;
@@ -203,7 +203,7 @@ pub(super) fn pending(connection: &Connection) -> Result<Vec<Pending>, rusqlite:
 }
 
 /// Forgets the uses of one thing, who made them, and what was given back of them.
-pub(super) fn forget(connection: &Connection, kind: Kind, id: &str) -> Result<(), rusqlite::Error> {
+pub(super) fn forget(connection: &Connection, kind: EntryKind, id: &str) -> Result<(), rusqlite::Error> {
     for sql in [
         "DELETE FROM uses WHERE kind = ?1 AND id = ?2",
         "DELETE FROM freed_uses WHERE kind = ?1 AND id = ?2",

@@ -1,7 +1,7 @@
 //! A store in the place of the gateway's own, that does what a test has it do beside.
 
 use async_trait::async_trait;
-use attest_gateway::store::{Claim, Embedded, Entry, Kind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
+use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
 
 /// What is otherwise than in the real one.
 #[async_trait]
@@ -10,7 +10,7 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
     async fn used(&self) {}
 
     /// Whether entries of this kind can be read at the moment.
-    fn can_read(&self, _: Kind) -> bool {
+    fn can_read(&self, _: EntryKind) -> bool {
         true
     }
 }
@@ -46,11 +46,11 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.would_spend(thing, occasion, at).await
     }
 
-    async fn claim(&self, kind: Kind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
         self.store.claim(kind, claim, pending).await
     }
 
-    async fn share(&self, kind: Kind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
         self.store.share(kind, entry, pending).await
     }
 
@@ -66,42 +66,42 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.pending().await
     }
 
-    async fn uses(&self, kind: Kind, id: &str) -> Result<u32, StoreError> {
+    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
         self.store.uses(kind, id).await
     }
 
-    async fn insert(&self, kind: Kind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
         self.store.insert(kind, entry).await
     }
 
-    async fn put(&self, kind: Kind, entry: Entry) -> Result<(), StoreError> {
+    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
         self.store.put(kind, entry).await
     }
 
-    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, StoreError> {
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
         if !self.beside.can_read(kind) {
             return Err(StoreError::Closed);
         }
         self.store.get(kind, id).await
     }
 
-    async fn stays(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         self.store.stays(kind, id).await
     }
 
-    async fn stands(&self, kind: Kind, entry: Entry) -> Result<bool, StoreError> {
+    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError> {
         self.store.stands(kind, entry).await
     }
 
-    async fn remove(&self, kind: Kind, id: &str) -> Result<bool, StoreError> {
+    async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         self.store.remove(kind, id).await
     }
 
-    async fn change(&self, kind: Kind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         self.store.change(kind, expected, write).await
     }
 
-    async fn list(&self, kind: Kind) -> Result<Vec<Entry>, StoreError> {
+    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
         self.store.list(kind).await
     }
 

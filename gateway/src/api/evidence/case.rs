@@ -16,14 +16,14 @@ use super::{Earned, EvidenceEndpoint};
 use crate::audit::{Basis, Blobs, Digests, Record, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
-use crate::machines::instances::{self, Claim, InstanceError};
+use crate::machines::instances::{self, InstanceClaim, InstanceError};
 use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
-use crate::store::Kind;
+use crate::store::EntryKind;
 
 /// What a decision is about.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Asked<'r> {
+pub(in super::super) struct EvidenceAsked<'r> {
     pub pool: &'r Pool,
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
@@ -40,9 +40,9 @@ struct Made {
 }
 
 /// A decision on its way: what it is about, and what is known of it so far.
-pub(super) struct Case<'r> {
+pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
-    asked: Asked<'r>,
+    asked: EvidenceAsked<'r>,
     record: Record,
     made: Made,
 }
@@ -54,9 +54,9 @@ pub(super) struct Judged {
     outcome: Result<Response, Refusal>,
 }
 
-impl<'r> Case<'r> {
+impl<'r> EvidenceCase<'r> {
     /// Nothing is known of it yet but by which keys and which policy it is decided.
-    pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: Asked<'r>, record: Record) -> Self {
+    pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
         let basis = Basis {
             server_keys: endpoint.tls.server_keys(),
             policy: Some(asked.pool.policy.clone()),
@@ -103,7 +103,7 @@ impl<'r> Case<'r> {
     async fn earn(&mut self) -> Result<Earned, Refusal> {
         let (vouched, claims) = self.verify().await?;
         self.refuse_revoked(&vouched, &claims).await?;
-        let Asked { pool, now, .. } = self.asked;
+        let EvidenceAsked { pool, now, .. } = self.asked;
         let result = attest::appraise(claims, &pool.policy, now)?;
         if let Some(inventory) = &pool.inventory {
             self.made.anchors.use_inventory(inventory, &mut self.made.basis);
@@ -184,11 +184,11 @@ impl<'r> Case<'r> {
     /// Takes the instance and the name, and uses up the token; gives to whom the instance belongs.
     async fn join(&mut self, vouched: &Vouched, result: &AttestationResult) -> Result<Option<String>, Refusal> {
         let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
-        let Asked { pool, peer, now, .. } = self.asked;
+        let EvidenceAsked { pool, peer, now, .. } = self.asked;
         let node = tokens::Node::Attested(claims.identity());
         let token = token::examine(store, &self.asked, node).await?;
         let pending = record.pending();
-        let claim = Claim {
+        let claim = InstanceClaim {
             claims,
             pending: &pending,
             first_use_binds: pool.policy.first_use_binds(claims.kinds()),
@@ -239,7 +239,7 @@ impl<'r> Case<'r> {
             return false;
         }
         for identity in identities(claims) {
-            for kind in [Kind::Instance, Kind::NameOf] {
+            for kind in [EntryKind::Instance, EntryKind::NameOf] {
                 if matches!(store.get(kind, identity.as_str()).await, Ok(Some(_))) {
                     return true;
                 }

@@ -31,8 +31,8 @@ use crate::policy::Grant;
 use crate::pools::live::LivePools;
 use crate::settings::TicketSettings;
 use crate::store::Store;
-pub(super) use case::Asked;
-use case::{Case, by_digest};
+pub(super) use case::EvidenceAsked;
+use case::{EvidenceCase, by_digest};
 
 /// What this endpoint can touch.
 #[derive(Debug)]
@@ -116,14 +116,14 @@ pub(super) async fn post(
             return endpoint.decisions.refuse(record, refusal).await;
         }
     };
-    let asked = Asked {
+    let asked = EvidenceAsked {
         pool: &pool,
         challenge: spent.challenge(),
         evidence: &request.evidence,
         peer: peer.ip(),
         now,
     };
-    match Case::new(&endpoint, asked, record).decide(&awaited).await {
+    match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
         Ok(judged) => endpoint.decisions.answer(judged.decided(spent, request.evidence)).await,
         Err(unavailable) => unavailable.into_response(),
     }

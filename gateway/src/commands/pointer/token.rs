@@ -46,7 +46,7 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
 mod tests {
     use std::time::Duration;
 
-    use attest_gateway::store::{Embedded, Entry, Kind, Spendable};
+    use attest_gateway::store::{Embedded, Entry, EntryKind, Spendable};
     use aws_lc_rs::digest;
     use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 
@@ -60,7 +60,7 @@ mod tests {
         let id = HEXLOWER.encode(digest::digest(&digest::SHA256, &[7; 32]).as_ref());
         let check = async |value: &str, text: &str, expected: &str| {
             let (id, value) = (id.clone(), value.to_owned());
-            store.put(Kind::Token, Entry { id: id.clone(), value }).await.unwrap();
+            store.put(EntryKind::Token, Entry { id: id.clone(), value }).await.unwrap();
             let (good, found) = match describe(&store, text, "worker", UnixTime::since_unix_epoch(Duration::from_secs(100)))
                 .await
                 .unwrap()
@@ -98,9 +98,9 @@ mod tests {
             (2, "bad: token \"a\" was used 2 times, which is as often as it may be".to_owned()),
         ] {
             check(twice, &text, &expected).await;
-            assert_eq!(store.uses(Kind::TokenUse, &id).await.unwrap(), used);
+            assert_eq!(store.uses(EntryKind::TokenUse, &id).await.unwrap(), used);
             let use_of = Spendable {
-                kind: Kind::TokenUse,
+                kind: EntryKind::TokenUse,
                 id: id.clone(),
                 limit: 9,
                 remember_until: 100,

@@ -71,7 +71,7 @@ impl Case {
     /// How often it was used, as far as the store remembers.
     async fn uses(&self, settings: &TicketSettings, text: &str) -> u32 {
         let content = open(&self.seal, settings, text, "worker", NOW).unwrap().content;
-        self.store.uses(Kind::Ticket, &content.id).await.unwrap()
+        self.store.uses(EntryKind::Ticket, &content.id).await.unwrap()
     }
 
     async fn allow(&self, pools: &[&str]) {
@@ -136,7 +136,7 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
         for who in known_by {
             revocations::revoke(&case.store, &[who.to_owned()].into(), 1, None).await.unwrap();
             assert!(matches!(case.redeem(&text).await, Err(TicketError::Revocation(_))), "{who}");
-            case.store.remove(Kind::Revoked, who).await.unwrap();
+            case.store.remove(EntryKind::Revoked, who).await.unwrap();
         }
         assert_eq!(case.redeem(&text).await.unwrap().use_number(), 1, "no refusal has used it up");
     }
@@ -277,7 +277,7 @@ async fn attack_28_a_late_ticket_is_worth_nothing_once_its_node_is_revoked_or_no
     let tpm = NodeIdentity::of_tpm(case.ek).to_string();
     revocations::revoke(&case.store, &[tpm.clone()].into(), 1, None).await.unwrap();
     assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Revocation(_))));
-    case.store.remove(Kind::Revoked, &tpm).await.unwrap();
+    case.store.remove(EntryKind::Revoked, &tpm).await.unwrap();
     enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
     assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Withdrawn { .. })));
     case.allow(&[]).await;

@@ -11,7 +11,7 @@ use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
 use crate::clock::lasting;
-use crate::store::{Entry, Kind, Store, StoreError};
+use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Longest name of a token: it stands in lists, in logs and in names of files.
 const NAME_LIMIT_CHARACTERS: usize = 63;
@@ -180,7 +180,7 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
         return Err(IssueError::Known(known.record.name.clone()));
     }
     let prepared = prepare(&record, &text, ca, now).await?;
-    if store.insert(Kind::Token, record.entry(&id)?).await?.is_some() {
+    if store.insert(EntryKind::Token, record.entry(&id)?).await?.is_some() {
         return Err(IssueError::Changed(record.name));
     }
     Ok(Created {
@@ -264,7 +264,7 @@ pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> 
             return Ok(revoked);
         }
         for known in named {
-            if store.remove(Kind::Token, &known.entry.id).await? {
+            if store.remove(EntryKind::Token, &known.entry.id).await? {
                 revoked += 1;
             }
         }
@@ -279,7 +279,7 @@ pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> 
 pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreError> {
     let mut listed = Vec::new();
     for Known { entry, record } in all(store).await? {
-        let used = store.uses(Kind::TokenUse, &entry.id).await?;
+        let used = store.uses(EntryKind::TokenUse, &entry.id).await?;
         listed.push((record, used));
     }
     listed.sort_by(|(a, _), (b, _)| (&a.name, !a.is_current(), b.created).cmp(&(&b.name, !b.is_current(), a.created)));
@@ -292,11 +292,11 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreErr
 /// [`StoreError`].
 pub async fn forget_expired(store: &dyn Store, now: UnixTime) -> Result<usize, StoreError> {
     let mut forgotten = 0;
-    for entry in store.list(Kind::Token).await? {
+    for entry in store.list(EntryKind::Token).await? {
         // What cannot be read is for a person to look at.
         let Ok(record) = TokenRecord::read(&entry) else { continue };
         let old = now.as_secs() > record.expires.saturating_add(KEEP_EXPIRED_SECONDS);
-        if old && record.rotates_at().is_none() && store.remove(Kind::Token, &entry.id).await? {
+        if old && record.rotates_at().is_none() && store.remove(EntryKind::Token, &entry.id).await? {
             forgotten += 1;
         }
     }
@@ -311,7 +311,7 @@ pub(super) struct Known {
 
 pub(super) async fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
     let mut all = Vec::new();
-    for entry in store.list(Kind::Token).await? {
+    for entry in store.list(EntryKind::Token).await? {
         let record = TokenRecord::read(&entry)?;
         all.push(Known { entry, record });
     }

@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::store::{Entry, Kind, StoreError};
+use crate::store::{Entry, EntryKind, StoreError};
 
 /// A token, all but its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,7 +186,7 @@ impl TokenRecord {
 
 fn unreadable(id: &str, source: serde_json::Error) -> StoreError {
     StoreError::Entry {
-        kind: Kind::Token.as_str(),
+        kind: EntryKind::Token.as_str(),
         id: id.to_owned(),
         source,
     }

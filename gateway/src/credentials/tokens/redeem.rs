@@ -8,7 +8,7 @@ use super::holder::Node;
 use super::record::TokenRecord;
 use super::secret;
 use crate::clock::rfc3339;
-use crate::store::{Kind, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{EntryKind, Pending, Spend, Spendable, Store, StoreError};
 
 /// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
 #[derive(Debug)]
@@ -124,13 +124,13 @@ pub async fn look_up(store: &dyn Store, text: &str) -> Result<Option<(TokenRecor
     let Some((id, record)) = find(store, text).await? else {
         return Ok(None);
     };
-    Ok(Some((record, store.uses(Kind::TokenUse, &id).await?)))
+    Ok(Some((record, store.uses(EntryKind::TokenUse, &id).await?)))
 }
 
 /// The token with this text, and the hash that the store has it under.
 async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenRecord)>, StoreError> {
     let Some(id) = secret::hash_of_text(text) else { return Ok(None) };
-    match store.get(Kind::Token, &id).await? {
+    match store.get(EntryKind::Token, &id).await? {
         Some(entry) if secret::is_same(&entry.id, &id) => Ok(Some((id, TokenRecord::read(&entry)?))),
         _ => Ok(None),
     }
@@ -202,7 +202,7 @@ impl Presented {
 
     fn thing(&self) -> Spendable {
         Spendable {
-            kind: Kind::TokenUse,
+            kind: EntryKind::TokenUse,
             id: self.id.clone(),
             limit: self.limit(),
             remember_until: self.record.expires,

@@ -7,7 +7,7 @@ use attest::UnixTime;
 use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
 use super::record::{Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
-use crate::store::{Kind, Store};
+use crate::store::{EntryKind, Store};
 
 /// A token in the place of others.
 pub struct Rotated {
@@ -82,7 +82,7 @@ pub(super) async fn rotate_known(
         write.push(after.entry(&before.entry.id)?);
     }
     let prepared = prepare(&record, &text, ca, now).await?;
-    if !store.change(Kind::Token, expected, write).await? {
+    if !store.change(EntryKind::Token, expected, write).await? {
         return Err(IssueError::Changed(name.to_owned()));
     }
     let created = Created {

@@ -10,7 +10,7 @@ use super::record::{Rotation, TokenRecord};
 use super::rotate::{RotateOptions, Rotated, rotate_known};
 use super::secret;
 use crate::clock::rfc3339;
-use crate::store::{Kind, Store, StoreError};
+use crate::store::{EntryKind, Store, StoreError};
 
 /// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.
 const SETTLE_SECONDS: u64 = 60;
@@ -35,7 +35,7 @@ pub enum Done {
 /// [`StoreError`]. What fails for one token is in the answer and in the console, and keeps no other from its turn.
 pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(String, Done)>, StoreError> {
     let mut known = Vec::new();
-    for entry in store.list(Kind::Token).await? {
+    for entry in store.list(EntryKind::Token).await? {
         match TokenRecord::read(&entry) {
             Ok(record) => known.push(Known { entry, record }),
             Err(error) => tracing::error!(%error, "a token is left out"),

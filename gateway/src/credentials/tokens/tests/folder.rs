@@ -321,7 +321,7 @@ async fn a_record_that_nobody_can_read_stops_no_rotation() {
         id: "odd".to_owned(),
         value: "{}".to_owned(),
     };
-    place.store.put(Kind::Token, odd).await.unwrap();
+    place.store.put(EntryKind::Token, odd).await.unwrap();
     assert_eq!(place.tick(START + 30 * DAY).await.len(), 1);
     assert_eq!(
         forget_expired(&place.store, at(START + 400 * DAY)).await.unwrap(),

@@ -13,7 +13,7 @@ use attest::UnixTime;
 use super::*;
 use crate::pki::{Names, create as create_ca};
 use crate::settings::Settings;
-use crate::store::{Embedded, Entry, Kind, Pending, Store};
+use crate::store::{Embedded, Entry, EntryKind, Pending, Store};
 
 mod folder;
 
@@ -127,7 +127,7 @@ impl Place {
     }
 
     async fn entries(&self) -> Vec<Entry> {
-        self.store.list(Kind::Token).await.unwrap()
+        self.store.list(EntryKind::Token).await.unwrap()
     }
 
     /// A record as an older release wrote it.
@@ -137,7 +137,7 @@ impl Place {
             created + DAY
         );
         let entry = Entry { id: id.to_owned(), value };
-        self.store.put(Kind::Token, entry).await.unwrap();
+        self.store.put(EntryKind::Token, entry).await.unwrap();
     }
 }
 

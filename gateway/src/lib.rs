@@ -3,18 +3,22 @@
 //! One request's way through the house:
 //!
 //! ```text
-//! server    accept, limits, TLS              TcpStream → TlsStream → request
-//! api       decode, bounded                  → EvidenceRequest
-//! challenges  open the seal, spend           → Challenge            (attest)
-//!           attest::verify                   → Claims               (attest)
-//! machines  the node's name                  → name
-//!           attest::appraise                 → AttestationResult    (attest)
-//! policy    what that earns                  → Grant
-//! tickets   the right, sealed                → ticket               later: ticket → Grant again
-//! pools     only with a Grant                → RenderedConfig
-//! audit     one line, durable                → Recorded<Outcome>
-//! api       only from a Recorded<Outcome>    → Response
+//! server       accept, limits, TLS                      TcpStream → TlsStream
+//! admission    the body, within memory and time; a turn → Whole → Turn
+//! api          decode, strictly                         → EvidenceRequest
+//! credentials  the seal is ours                         → Opened
+//! api          what the clouds sign with                → Anchors
+//! credentials  spent, before the evidence is looked at  → Challenge
+//! attest       verify, appraise                         → Claims → AttestationResult
+//! policy       what that earns                          → Grant
+//! machines     whose the instance is, the node's name   → instance → name
+//! api          somebody waits for it still              → given
+//! audit        one line, durable                        → Recorded<Response>
+//! api          only from a Recorded                     → Response
 //! ```
+//!
+//! What the node takes away is a ticket, the grant under the [`credentials`]' seal. With it, a token or a certificate it comes again, and [`pools`] give
+//! a config for a grant only.
 //!
 //! What there is to serve comes another way: [`machine_config`] and [`ignition`] make configs of files, or of what another server says;
 //! [`pools`] holds them, and changes one pool at a time, whole.

@@ -445,3 +445,18 @@ fn every_file_of_tests_is_part_of_a_target() {
         assert_eq!(forgotten, BTreeSet::new(), "{}", package.display());
     }
 }
+
+/// What a request comes to, one after the other: the words behind the arrows of a text's first block that has them.
+fn way(text: &str) -> Vec<&str> {
+    let block = text.split("```").find(|block| block.contains("TlsStream")).unwrap();
+    let steps = block.split('→').skip(1);
+    steps.filter_map(|step| step.split_whitespace().next()).collect()
+}
+
+#[test]
+fn the_crate_page_tells_the_same_way() {
+    let (page, document) = (text(&root().join("gateway/src/lib.rs")), text(&root().join("docs/architecture.md")));
+    let told = way(&page);
+    assert!(told.len() > 10, "{told:?}");
+    assert_eq!(told, way(&document));
+}

@@ -1,7 +1,7 @@
 //! What must be known again after a crash, and by every replica: what was spent, who was enrolled, which tokens and EKs are accepted.
 //!
-//! The trait is as small as a key-value store with transactions allows: a second implementation (etcd: a transaction on the key's
-//! revision for [`Store::spend`] and [`Store::insert`], a lease for expiry) has to give these and no more.
+//! The trait is as small as a key-value store with transactions allows. That today's only one is a file on this machine is known beside it by
+//! whoever opens it ([`Embedded`]), by [`accept()`], and by [`StoreError`].
 
 mod accept;
 mod believed;

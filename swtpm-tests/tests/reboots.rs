@@ -26,17 +26,33 @@ const SERVICE: &str = "Type=oneshot\nRemainAfterExit=yes\nMountFlags=slave\nExec
 const SCRIPT: &str = "#!/bin/sh\nset -e\nmkdir -p /run/mnt\nmount -o rw /dev/disk/by-label/boot /run/mnt\n\
                       if [ -e /run/mnt/kargs-are-changed ]; then echo '@@ begun again'; exit 0; fi\n\
                       : >/run/mnt/kargs-are-changed\numount /run/mnt\necho '@@ reboots'\nsystemctl reboot --force\n";
+/// Ends a boot once Ignition has done all, and what a first boot leaves has been removed.
+const END: &str = "end-of-ignition.service";
+const END_UNIT: &str = "[Unit]\nConditionPathExists=/etc/initrd-release\nDefaultDependencies=false\n\
+                        After=ignition-complete.target attest-node-forget.service\nBefore=initrd.target\n\
+                        [Service]\nType=oneshot\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
+                        ExecStart=/bin/sh -c 'echo \"@@ end\"; systemctl --failed --plain --no-legend | sed \"s/^/@@ failed /\"'\n\
+                        ExecStart=/usr/bin/systemctl poweroff --force\n";
 /// What of a secret is looked for on a disk, in bytes: no chance would put it there.
 const PART_BYTES: usize = 8;
+
+/// How far the second of the two boots goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Until Ignition has written all: what comes after it is the same whatever was shown.
+    Ignition,
+    MultiUser,
+}
 
 /// A machine whose first boot begins again.
 struct Machine {
     folder: PathBuf,
     root: PathBuf,
     boot: PathBuf,
+    until: Until,
 }
 
-fn machine(site: &Site, release: Release, name: &str) -> (VmBuilder, Machine) {
+fn machine(site: &Site, release: Release, name: &str, until: Until) -> (VmBuilder, Machine) {
     let folder = site.vm_folder(name).unwrap();
     let tree = folder.join("tree");
     let units = tree.join("usr/lib/systemd/system");
@@ -47,6 +63,11 @@ fn machine(site: &Site, release: Release, name: &str) -> (VmBuilder, Machine) {
     symlink(format!("../{UNIT}"), requires.join(UNIT)).unwrap();
     fs::write(tree.join("usr/bin/kargs-reboot"), SCRIPT).unwrap();
     fs::set_permissions(tree.join("usr/bin/kargs-reboot"), fs::Permissions::from_mode(0o755)).unwrap();
+    if until == Until::Ignition {
+        fs::write(units.join(END), END_UNIT).unwrap();
+        fs::create_dir_all(units.join("initrd.target.wants")).unwrap();
+        symlink(format!("../{END}"), units.join("initrd.target.wants").join(END)).unwrap();
+    }
     let boot = folder.join("boot.ext4");
     let mut make = Command::new("/usr/sbin/mke2fs");
     let made = make
@@ -58,7 +79,8 @@ fn machine(site: &Site, release: Release, name: &str) -> (VmBuilder, Machine) {
         .unwrap();
     assert!(made.success());
     let (vm, root) = site.changed_vm(release, &tree, &folder).unwrap();
-    (vm.disk(&boot).reboots(), Machine { folder, root, boot })
+    let machine = Machine { folder, root, boot, until };
+    (vm.disk(&machine.boot).reboots(), machine)
 }
 
 /// Runs it to its end. Gives the secret that was on its disk when it rebooted, and what its console said.
@@ -68,7 +90,11 @@ fn first_boots(vm: VmBuilder, machine: &Machine) -> (Option<Vec<u8>>, Vec<String
     vm.console().wait_line(BOOT_LIMIT, says("@@ reboots")).unwrap();
     let secret = read_from_disk(&machine.boot, "/attest-node/claimant").unwrap();
     vm.console().wait_line(BOOT_LIMIT, says("@@ begun again")).unwrap();
-    vm.console().wait_line(BOOT_LIMIT, says("@@ multi-user")).unwrap();
+    let end = match machine.until {
+        Until::Ignition => "@@ end",
+        Until::MultiUser => "@@ multi-user",
+    };
+    vm.console().wait_line(BOOT_LIMIT, says(end)).unwrap();
     vm.wait_off(BOOT_LIMIT).unwrap();
     let lines = vm.console().lines();
     let failed: Vec<_> = lines
@@ -142,7 +168,7 @@ fn check_instance(release: Release) {
     estate.accept(&["gcp"], site.gateway());
     site.gateway().start(None).unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
-    let (vm, machine) = machine(&site, release, "instance");
+    let (vm, machine) = machine(&site, release, "instance", Until::MultiUser);
     let vm = vm
         .cloud(estate.metadata.cloud())
         .metadata(estate.metadata.server().address(), Path::new(CONNECT));
@@ -174,7 +200,7 @@ fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
-    let (vm, machine) = machine(&site, Release::Trixie, "tpm");
+    let (vm, machine) = machine(&site, Release::Trixie, "tpm", Until::Ignition);
     let tpm = site.tpm(Scenario::EndorsedTpm, &machine.folder).unwrap().unwrap();
     let (secret, console) = first_boots(vm.pointer(&pointer).tpm(&tpm), &machine);
     assert_eq!(secret, None);
@@ -195,7 +221,7 @@ fn a_machine_with_a_token_of_one_use_may_reboot() {
     let token = ["token", "create", "--pool", "worker", "--name", "rack7", "--uses", "1"];
     let token = site.gateway().command(&token).unwrap().trim().to_owned();
     let pointer = site.gateway().pointer(Some(&token)).unwrap();
-    let (vm, machine) = machine(&site, Release::Trixie, "token");
+    let (vm, machine) = machine(&site, Release::Trixie, "token", Until::Ignition);
     let (secret, console) = first_boots(vm.pointer(&pointer), &machine);
     let records = site.gateway().records().unwrap();
     let once = ("config", "served", "token", Some("full"));

@@ -53,7 +53,6 @@ fn attest_depends_on_nothing_that_does_io() {
         // The type of openidconnect's times; its clock is not used.
         "chrono",
         "ciborium-ll",
-        "cms",
         "data-encoding",
         "der",
         // Without its HTTP clients.

@@ -1,6 +1,5 @@
 //! What a message consists of, borrowed from its DER: its parts are read once, and only what is kept of them is copied.
 
-use cms::cert::x509::spki::AlgorithmIdentifierRef;
 use der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef};
 use der::{Decode, Encode, ErrorKind, Reader, SliceReader, Tag, TagNumber, Tagged};
 
@@ -31,8 +30,14 @@ pub(super) struct SignerInfo<'a> {
     /// As a whole.
     pub(super) digest_algorithm: &'a [u8],
     pub(super) attributes: Option<&'a [u8]>,
-    pub(super) signature_algorithm: AlgorithmIdentifierRef<'a>,
+    pub(super) signature_algorithm: AlgorithmIdentifier<'a>,
     pub(super) signature: &'a [u8],
+}
+
+/// AlgorithmIdentifier (RFC 5280, 4.1.1.2).
+pub(super) struct AlgorithmIdentifier<'a> {
+    pub(super) oid: ObjectIdentifier,
+    pub(super) parameters: Option<AnyRef<'a>>,
 }
 
 /// The signed attributes that matter.
@@ -86,7 +91,7 @@ impl<'a> SignerInfo<'a> {
         let signer = Signer::read(fields.tlv_bytes()?)?;
         let digest_algorithm = fields.tlv_bytes()?;
         let attributes = optional_value(&mut fields, context_specific(TagNumber::N0))?;
-        let signature_algorithm = AlgorithmIdentifierRef::decode(&mut fields)?;
+        let signature_algorithm = AlgorithmIdentifier::read(fields.tlv_bytes()?)?;
         let signature = value(&mut fields, Tag::OctetString)?;
         optional_value(&mut fields, context_specific(TagNumber::N1))?;
         fields.finish(Self {
@@ -97,6 +102,19 @@ impl<'a> SignerInfo<'a> {
             signature_algorithm,
             signature,
         })
+    }
+}
+
+impl<'a> AlgorithmIdentifier<'a> {
+    pub(super) fn read(algorithm: &'a [u8]) -> der::Result<Self> {
+        let mut fields = fields_of(algorithm, Tag::Sequence)?;
+        let oid = ObjectIdentifier::decode(&mut fields)?;
+        let parameters = if fields.is_finished() {
+            None
+        } else {
+            Some(AnyRef::decode(&mut fields)?)
+        };
+        fields.finish(Self { oid, parameters })
     }
 }
 
@@ -167,7 +185,7 @@ pub(super) fn check_type(what: &'static str, found: ObjectIdentifier, required: 
 pub(super) fn names_of(algorithms: &[u8]) -> der::Result<String> {
     let names = elements(algorithms)?
         .into_iter()
-        .map(|algorithm| Ok(AlgorithmIdentifierRef::from_der(algorithm)?.oid.to_string()));
+        .map(|algorithm| Ok(AlgorithmIdentifier::read(algorithm)?.oid.to_string()));
     Ok(names.collect::<der::Result<Vec<_>>>()?.join(", "))
 }
 

@@ -2,13 +2,12 @@
 
 use aws_lc_rs::digest::{self, Algorithm};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512};
-use cms::cert::x509::spki::AlgorithmIdentifierRef;
 use der::asn1::ObjectIdentifier;
-use der::{Decode, Tag, Tagged};
+use der::{Tag, Tagged};
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::{Scheme, Signer};
-use super::message::{DATA, Message, SignedAttributes, SignerInfo, check_type, content_info, names_of, structure};
+use super::message::{AlgorithmIdentifier, DATA, Message, SignedAttributes, SignerInfo, check_type, content_info, names_of, structure};
 use super::{CERTIFICATES_LIMIT, Pkcs7Error, SigningCertificate, ber};
 
 /// id-signedData (RFC 5652, 5.1).
@@ -90,7 +89,7 @@ impl SignedData {
         let signer = SignerInfo::read(signer).map_err(structure)?;
         check_type("type of the signed content", message.content_type, DATA)?;
         check_versions(message.version, &signer)?;
-        let digest_algorithm = AlgorithmIdentifierRef::from_der(signer.digest_algorithm).map_err(structure)?;
+        let digest_algorithm = AlgorithmIdentifier::read(signer.digest_algorithm).map_err(structure)?;
         let hash = hash_of(&digest_algorithm)?;
         check_signature_algorithm(&signer.signature_algorithm, hash)?;
         if message.digest_algorithms != signer.digest_algorithm {
@@ -212,7 +211,7 @@ fn check_versions(message: u8, signer: &SignerInfo<'_>) -> Result<(), Pkcs7Error
     Ok(())
 }
 
-fn hash_of(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<&'static Hash, Pkcs7Error> {
+fn hash_of(algorithm: &AlgorithmIdentifier<'_>) -> Result<&'static Hash, Pkcs7Error> {
     check_parameters(algorithm)?;
     // Azure names the signature algorithm where the digest algorithm belongs.
     let names = |hash: &&Hash| [hash.oid, hash.with_rsa].contains(&algorithm.oid);
@@ -221,7 +220,7 @@ fn hash_of(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<&'static Hash, Pkcs
     })
 }
 
-fn check_signature_algorithm(algorithm: &AlgorithmIdentifierRef<'_>, hash: &Hash) -> Result<(), Pkcs7Error> {
+fn check_signature_algorithm(algorithm: &AlgorithmIdentifier<'_>, hash: &Hash) -> Result<(), Pkcs7Error> {
     if ![RSA_ENCRYPTION, hash.with_rsa].contains(&algorithm.oid) {
         return Err(Pkcs7Error::SignatureAlgorithm {
             found: algorithm.oid.to_string(),
@@ -231,7 +230,7 @@ fn check_signature_algorithm(algorithm: &AlgorithmIdentifierRef<'_>, hash: &Hash
     check_parameters(algorithm)
 }
 
-fn check_parameters(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<(), Pkcs7Error> {
+fn check_parameters(algorithm: &AlgorithmIdentifier<'_>) -> Result<(), Pkcs7Error> {
     match &algorithm.parameters {
         None => Ok(()),
         Some(parameters) if parameters.is_null() => Ok(()),

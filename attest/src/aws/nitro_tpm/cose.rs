@@ -1,11 +1,12 @@
-//! COSE_Sign1 (RFC 9052, 4.2) with ES384: the crate aws-nitro-enclaves-cose reads it and builds what is signed, aws-lc-rs
-//! verifies the signature.
+//! COSE_Sign1 (RFC 9052, 4.2) with ES384: aws-lc-rs verifies the signature, and then the crate aws-nitro-enclaves-cose reads the message. Nothing else
+//! imports that crate, and it gets to see nothing that AWS has not signed.
 
 use aws_lc_rs::digest::{Digest, SHA384, digest};
 use aws_lc_rs::signature::{ECDSA_P384_SHA384_FIXED, ParsedPublicKey};
 use aws_nitro_enclaves_cose::CoseSign1;
 use aws_nitro_enclaves_cose::crypto::{Hash, MessageDigest, SignatureAlgorithm, SigningPublicKey};
 use aws_nitro_enclaves_cose::error::CoseError;
+use ciborium_ll::{Encoder, Header};
 
 use super::cbor::Reader;
 use super::error::NitroTpmError;
@@ -23,7 +24,11 @@ const CABUNDLE_LIMIT: usize = 8;
 const CERTIFICATE_LIMIT_BYTES: usize = 1024;
 
 /// A document whose signature was not looked at.
-pub(super) struct Envelope(CoseSign1);
+pub(super) struct Envelope<'a> {
+    bytes: &'a [u8],
+    payload: &'a [u8],
+    signature: &'a [u8],
+}
 
 /// What may be read from a payload before its signature is verified: the certificates, which have to be validated by
 /// themselves.
@@ -35,19 +40,23 @@ pub(super) struct Unverified<'a> {
 /// The bytes that a signature was verified over. Nothing else makes one.
 pub(super) struct VerifiedPayload(Vec<u8>);
 
-/// The leaf's key, as COSE verifies with it.
+/// The leaf's key.
 pub(super) struct LeafKey(ParsedPublicKey);
+
+/// The one signature that was verified, and no other: as the crate takes a key.
+struct OneSignature<'a> {
+    digest: Digest,
+    signature: &'a [u8],
+}
 
 struct AwsLc;
 
 impl<'a> Unverified<'a> {
     /// Reads the envelope, and the certificates in its payload.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<(Envelope, Self), NitroTpmError> {
-        let payload = check_envelope(bytes)?;
-        let sign1 = CoseSign1::from_bytes(bytes).map_err(|error| NitroTpmError::Cose {
-            problem: error.to_string(),
-        })?;
-        Ok((Envelope(sign1), Self::of_payload(payload)?))
+    pub(super) fn read(bytes: &'a [u8]) -> Result<(Envelope<'a>, Self), NitroTpmError> {
+        let envelope = Envelope::read(bytes)?;
+        let unverified = Self::of_payload(envelope.payload)?;
+        Ok((envelope, unverified))
     }
 
     fn of_payload(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
@@ -93,55 +102,80 @@ fn bounded(certificate: &[u8]) -> Result<&[u8], NitroTpmError> {
     Ok(certificate)
 }
 
-/// Checks the envelope's form byte by byte, before a general parser gets to see it, and gives its payload.
-fn check_envelope(bytes: &[u8]) -> Result<&[u8], NitroTpmError> {
-    let cbor = |error| NitroTpmError::Cbor { part: "COSE_Sign1", error };
-    let mut reader = Reader::new(bytes);
-    if let Some(found) = reader.tag().map_err(cbor)?
-        && found != SIGN1_TAG
-    {
-        return Err(NitroTpmError::Tag { found });
+impl<'a> Envelope<'a> {
+    /// Checks the form byte by byte, before a general parser gets to see it.
+    fn read(bytes: &'a [u8]) -> Result<Self, NitroTpmError> {
+        let cbor = |error| NitroTpmError::Cbor { part: "COSE_Sign1", error };
+        let mut reader = Reader::new(bytes);
+        if let Some(found) = reader.tag().map_err(cbor)?
+            && found != SIGN1_TAG
+        {
+            return Err(NitroTpmError::Tag { found });
+        }
+        let found = reader.array("the array of a COSE_Sign1").map_err(cbor)?;
+        if found != 4 {
+            return Err(NitroTpmError::Cose {
+                problem: format!("{found} elements, a COSE_Sign1 has 4"),
+            });
+        }
+        let protected = reader.bytes("the protected header").map_err(cbor)?;
+        if protected != PROTECTED_ES384 {
+            return Err(NitroTpmError::Algorithm {
+                // A header of another length is no algorithm at all, and may be long.
+                found: data_encoding::HEXLOWER.encode(protected.get(..16).unwrap_or(protected)),
+                accepted: data_encoding::HEXLOWER.encode(PROTECTED_ES384),
+            });
+        }
+        let mut unprotected = reader.map("the unprotected header").map_err(cbor)?;
+        if reader.has_entry(&mut unprotected).map_err(cbor)? {
+            return Err(NitroTpmError::Unprotected);
+        }
+        let payload = reader.bytes("the payload").map_err(cbor)?;
+        let signature = reader.bytes("the signature").map_err(cbor)?;
+        if signature.len() != SIGNATURE_BYTES {
+            return Err(NitroTpmError::SignatureLength {
+                found: signature.len(),
+                needed: SIGNATURE_BYTES,
+            });
+        }
+        reader.end().map_err(cbor)?;
+        Ok(Self { bytes, payload, signature })
     }
-    let found = reader.array("the array of a COSE_Sign1").map_err(cbor)?;
-    if found != 4 {
-        return Err(NitroTpmError::Cose {
-            problem: format!("{found} elements, a COSE_Sign1 has 4"),
-        });
-    }
-    let protected = reader.bytes("the protected header").map_err(cbor)?;
-    if protected != PROTECTED_ES384 {
-        return Err(NitroTpmError::Algorithm {
-            // A header of another length is no algorithm at all, and may be long.
-            found: data_encoding::HEXLOWER.encode(protected.get(..16).unwrap_or(protected)),
-            accepted: data_encoding::HEXLOWER.encode(PROTECTED_ES384),
-        });
-    }
-    let mut unprotected = reader.map("the unprotected header").map_err(cbor)?;
-    if reader.has_entry(&mut unprotected).map_err(cbor)? {
-        return Err(NitroTpmError::Unprotected);
-    }
-    let payload = reader.bytes("the payload").map_err(cbor)?;
-    let signature = reader.bytes("the signature").map_err(cbor)?;
-    if signature.len() != SIGNATURE_BYTES {
-        return Err(NitroTpmError::SignatureLength {
-            found: signature.len(),
-            needed: SIGNATURE_BYTES,
-        });
-    }
-    reader.end().map_err(cbor)?;
-    Ok(payload)
-}
 
-impl Envelope {
     /// Verifies the signature and gives the bytes that it is over.
     pub(super) fn verify(&self, key: &LeafKey) -> Result<VerifiedPayload, NitroTpmError> {
-        match self.0.get_payload::<AwsLc>(Some(key)) {
+        let digest = digest(&SHA384, &signed(self.payload)?);
+        key.0
+            .verify_digest_sig(&digest, self.signature)
+            .map_err(|_| NitroTpmError::Signature)?;
+        let verified = OneSignature {
+            digest,
+            signature: self.signature,
+        };
+        let sign1 = CoseSign1::from_bytes(self.bytes).map_err(cose)?;
+        match sign1.get_payload::<AwsLc>(Some(&verified)) {
             Ok(payload) => Ok(VerifiedPayload(payload)),
             Err(CoseError::UnverifiedSignature) => Err(NitroTpmError::Signature),
-            Err(error) => Err(NitroTpmError::Cose {
-                problem: error.to_string(),
-            }),
+            Err(error) => Err(cose(error)),
         }
+    }
+}
+
+/// What is signed (RFC 9052, 4.4): the Sig_structure.
+fn signed(payload: &[u8]) -> Result<Vec<u8>, NitroTpmError> {
+    let mut structure = Vec::with_capacity(payload.len() + 32);
+    let mut encoder = Encoder::from(&mut structure);
+    encoder.push(Header::Array(Some(4))).map_err(cose)?;
+    encoder.text("Signature1", None).map_err(cose)?;
+    encoder.bytes(PROTECTED_ES384, None).map_err(cose)?;
+    encoder.bytes(&[], None).map_err(cose)?;
+    encoder.bytes(payload, None).map_err(cose)?;
+    Ok(structure)
+}
+
+fn cose(error: impl std::fmt::Display) -> NitroTpmError {
+    NitroTpmError::Cose {
+        problem: error.to_string(),
     }
 }
 
@@ -167,14 +201,12 @@ impl Hash for AwsLc {
     }
 }
 
-impl SigningPublicKey for LeafKey {
+impl SigningPublicKey for OneSignature<'_> {
     fn get_parameters(&self) -> Result<(SignatureAlgorithm, MessageDigest), CoseError> {
         Ok((SignatureAlgorithm::ES384, MessageDigest::Sha384))
     }
 
     fn verify(&self, digest: &[u8], signature: &[u8]) -> Result<bool, CoseError> {
-        let digest =
-            Digest::import_less_safe(digest, &SHA384).map_err(|_| CoseError::UnsupportedError("a digest that is no SHA-384".to_owned()))?;
-        Ok(self.0.verify_digest_sig(&digest, signature).is_ok())
+        Ok(self.digest.as_ref() == digest && self.signature == signature)
     }
 }

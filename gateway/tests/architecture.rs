@@ -63,6 +63,8 @@ fn attest_depends_on_nothing_that_does_io() {
         "serde_json",
         "subtle",
         "thiserror",
+        // Parses; opens nothing.
+        "url",
         "x509-parser",
         "zeroize",
     ]);
@@ -232,10 +234,61 @@ fn the_gateway_links_no_c_tss() {
     );
 }
 
+/// The packages that are about cryptography, by what they say of themselves.
+fn cryptographic() -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--locked", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let says = |package: &serde_json::Value, field: &str| {
+        let said = package.get(field).and_then(serde_json::Value::as_array);
+        let said = said.into_iter().flatten();
+        said.filter_map(serde_json::Value::as_str).any(|word| word.contains("crypto"))
+    };
+    let packages = metadata.get("packages").and_then(serde_json::Value::as_array).unwrap().iter();
+    let named = packages.filter(|package| says(package, "categories") || says(package, "keywords"));
+    named
+        .filter_map(|package| Some(package.get("name")?.as_str()?.to_owned()))
+        .collect()
+}
+
+/// What computes with keys is aws-lc-rs. openidconnect brings more of it, which is never asked: what it gets to see was verified before.
 #[test]
 fn there_is_one_cryptographic_library() {
+    let cryptographic = cryptographic();
+    let without_openidconnect = compiled(&["--workspace", "--prune", "openidconnect"]);
+    let found: BTreeSet<&str> = cryptographic.intersection(&without_openidconnect).map(String::as_str).collect();
+    let compute = ["aws-lc-rs", "tss-esapi", "tss-esapi-sys"];
+    let read_and_write = [
+        "aws-nitro-enclaves-cose",
+        "base64ct",
+        "const-oid",
+        "der",
+        "oid",
+        "pem",
+        "pem-rfc7468",
+        "rustls",
+        "rustls-native-certs",
+        "rustls-pki-types",
+        "rustls-webpki",
+        // Where rustls-native-certs finds certificates on macOS.
+        "security-framework",
+        "security-framework-sys",
+        "subtle",
+        "tokio-rustls",
+        "x509-parser",
+        "zeroize",
+        "zeroize_derive",
+    ];
+    assert_eq!(found, compute.into_iter().chain(read_and_write).collect());
     let all = compiled(&["--workspace"]);
-    assert!(all.contains("aws-lc-rs"), "{all:?}");
+    assert!(
+        all.contains("rsa") && cryptographic.contains("rsa"),
+        "this test would see it: {all:?}"
+    );
     // Cargo.lock names `ring`, because rustls-webpki could use it; nothing is built with it.
     for absent in ["ring", "openssl", "openssl-sys", "native-tls", "boring-sys"] {
         assert!(!all.contains(absent), "something is built with {absent}");
@@ -243,6 +296,18 @@ fn there_is_one_cryptographic_library() {
     let lock = text(&root().join("Cargo.lock"));
     for absent in ["openssl", "openssl-sys", "native-tls", "boring-sys"] {
         assert!(!lock.contains(&format!("name = \"{absent}\"\n")), "Cargo.lock has {absent}");
+    }
+}
+
+#[test]
+fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
+    for (library, file) in [
+        ("openidconnect::", "attest/src/gcp/openid.rs"),
+        ("aws_nitro_enclaves_cose::", "attest/src/aws/nitro_tpm/cose.rs"),
+    ] {
+        let mut files = ["attest/src", "attest/node/src", "gateway/src"].map(rust_files).concat();
+        files.retain(|path| code(path).contains(library));
+        assert_eq!(files, [root().join(file)], "{library}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where Google says that the keys of its identity tokens are: OpenID Connect Discovery 1.0.
 
-use openidconnect::core::CoreProviderMetadata;
+use serde::Deserialize;
+use url::Url;
 
 use crate::gcp::ISSUER;
 use crate::gcp::error::printable;
@@ -46,6 +47,13 @@ pub enum DiscoveryError {
     },
 }
 
+/// What of it matters. It comes over TLS and is not signed, so nothing else of it is read.
+#[derive(Deserialize)]
+struct Metadata {
+    issuer: String,
+    jwks_uri: Url,
+}
+
 /// The URL of the JWK set, from the answer at [`DISCOVERY_URL`].
 ///
 /// # Errors
@@ -54,15 +62,15 @@ pub fn keys_url(document: &[u8]) -> Result<String, DiscoveryError> {
     if document.len() > DISCOVERY_LIMIT_BYTES {
         return Err(DiscoveryError::TooLarge { bytes: document.len() });
     }
-    let metadata: CoreProviderMetadata = serde_json::from_slice(document).map_err(|error| DiscoveryError::Malformed {
+    let metadata: Metadata = serde_json::from_slice(document).map_err(|error| DiscoveryError::Malformed {
         problem: printable(&error.to_string()),
     })?;
-    if metadata.issuer().as_str() != ISSUER {
+    if metadata.issuer != ISSUER {
         return Err(DiscoveryError::Issuer {
-            found: printable(metadata.issuer()),
+            found: printable(&metadata.issuer),
         });
     }
-    let url = metadata.jwks_uri().url();
+    let url = metadata.jwks_uri;
     let allowed = url.scheme() == "https"
         && url.host_str().is_some_and(|host| KEY_HOSTS.contains(&host))
         && url.port().is_none()

@@ -1,5 +1,5 @@
-use openidconnect::url::form_urlencoded;
 use serde::Serialize;
+use url::form_urlencoded;
 
 use crate::gcp::Instance;
 use crate::nonce::{SpkiSha256, qualifying_data};

@@ -1,14 +1,11 @@
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use aws_lc_rs::signature::{ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use data_encoding::BASE64URL_NOPAD;
-use openidconnect::core::{CoreJsonWebKeyType, CoreJsonWebKeyUse, CoreJwsSigningAlgorithm};
-use openidconnect::{IssuerUrl, JsonWebKey, JsonWebKeyAlgorithm, JsonWebKeyId, SignatureVerificationError};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::gcp::ISSUER;
 use crate::gcp::error::printable;
+use crate::gcp::openid::Issuer;
 use crate::nonce::sha256;
 
 /// Where Google publishes the keys that it signs identity tokens with (`jwks_uri` of `https://accounts.google.com`'s discovery
@@ -140,37 +137,28 @@ impl RawKey {
     }
 }
 
-/// A key of Google's as openidconnect takes it. Its signatures are verified by aws-lc-rs, as all others are: openidconnect's own key
-/// type would do it with other libraries, and would verify other algorithms than RS256 too.
-#[derive(Clone, Serialize, Deserialize)]
+/// A key of Google's. Its signatures are verified by aws-lc-rs, as all others are.
+#[derive(Clone)]
 pub(super) struct RsaKey {
-    kid: JsonWebKeyId,
-    /// A key without it verifies nothing: openidconnect's traits demand that such ones can be made. Each verifier of openidconnect's
-    /// wants a key of its own.
-    #[serde(skip)]
-    public: Option<Arc<PublicKey>>,
-    /// The one signature that this key has verified: then it is good for nothing else.
-    #[serde(skip)]
-    verified: Option<Arc<Verified>>,
-}
-
-struct Verified {
-    message: Vec<u8>,
-    signature: Vec<u8>,
-}
-
-struct PublicKey {
+    kid: String,
     n: Vec<u8>,
     /// Made once, since that costs a good part of a verification.
     parsed: ParsedPublicKey,
-    /// Whose key it is, as openidconnect takes it: parsed once, likewise.
-    issuer: IssuerUrl,
+    issuer: Issuer,
+}
+
+/// A token that a key of Google's has signed. Only [`RsaKey::verify`] makes one.
+pub(super) struct Signed<'t> {
+    pub(super) text: &'t str,
+    pub(super) kid: &'t str,
+    pub(super) issuer: &'t Issuer,
+    pub(super) signature: Vec<u8>,
 }
 
 impl PartialEq for RsaKey {
     fn eq(&self, other: &Self) -> bool {
         // The exponent is the same for all.
-        (&self.kid, self.n()) == (&other.kid, other.n())
+        (&self.kid, &self.n) == (&other.kid, &other.n)
     }
 }
 
@@ -178,7 +166,7 @@ impl Eq for RsaKey {}
 
 impl std::fmt::Debug for RsaKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sha256 = data_encoding::HEXLOWER.encode(&sha256(&[self.n()]));
+        let sha256 = data_encoding::HEXLOWER.encode(&sha256(&[&self.n]));
         f.debug_struct("RsaKey")
             .field("kid", &self.kid)
             .field("n_sha256", &sha256)
@@ -215,33 +203,20 @@ impl RsaKey {
         let components = RsaPublicKeyComponents { n: &n, e: &e };
         let parsed = components.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
         let parsed = parsed.map_err(|_| KeysError::key(&kid, "it is no RSA key"))?;
-        let issuer = IssuerUrl::new(ISSUER.to_owned()).map_err(|error| KeysError::key(&kid, &error.to_string()))?;
-        Ok(Self {
-            kid: JsonWebKeyId::new(kid),
-            public: Some(Arc::new(PublicKey { n, parsed, issuer })),
-            verified: None,
+        let issuer = Issuer::google().map_err(|problem| KeysError::key(&kid, &problem))?;
+        Ok(Self { kid, n, parsed, issuer })
+    }
+
+    /// A token in JWS Compact Serialization, if this is its signature (RS256) by this key.
+    pub(super) fn verify<'t>(&'t self, text: &'t str, signature: Vec<u8>) -> Option<Signed<'t>> {
+        let (signed, _) = text.rsplit_once('.')?;
+        self.parsed.verify_sig(signed.as_bytes(), &signature).ok()?;
+        Some(Signed {
+            text,
+            kid: &self.kid,
+            issuer: &self.issuer,
+            signature,
         })
-    }
-
-    /// The same key, if this is its signature (RS256); for openidconnect, which then has not to verify it once more, and can verify no other.
-    pub(super) fn having_verified(&self, message: &[u8], signature: Vec<u8>) -> Option<Self> {
-        self.public.as_deref()?.parsed.verify_sig(message, &signature).ok()?;
-        Some(Self {
-            verified: Some(Arc::new(Verified {
-                message: message.to_vec(),
-                signature,
-            })),
-            ..self.clone()
-        })
-    }
-
-    /// Whose key it is: [`ISSUER`].
-    pub(super) fn issuer(&self) -> Option<&IssuerUrl> {
-        self.public.as_deref().map(|public| &public.issuer)
-    }
-
-    fn n(&self) -> &[u8] {
-        self.public.as_deref().map_or(&[], |public| &public.n)
     }
 }
 
@@ -251,57 +226,5 @@ impl KeysError {
             kid: printable(kid),
             problem: problem.to_owned(),
         }
-    }
-}
-
-impl JsonWebKey for RsaKey {
-    type KeyUse = CoreJsonWebKeyUse;
-    type SigningAlgorithm = CoreJwsSigningAlgorithm;
-
-    fn key_id(&self) -> Option<&JsonWebKeyId> {
-        Some(&self.kid)
-    }
-
-    fn key_type(&self) -> &CoreJsonWebKeyType {
-        &CoreJsonWebKeyType::RSA
-    }
-
-    fn key_use(&self) -> Option<&CoreJsonWebKeyUse> {
-        Some(&CoreJsonWebKeyUse::Signature)
-    }
-
-    fn signing_alg(&self) -> JsonWebKeyAlgorithm<&CoreJwsSigningAlgorithm> {
-        JsonWebKeyAlgorithm::Algorithm(&CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256)
-    }
-
-    /// For HMAC by a client secret, which no verifier here has. What it makes is a key that no signature verifies under.
-    fn new_symmetric(_secret: Vec<u8>) -> Self {
-        Self {
-            kid: JsonWebKeyId::new(String::new()),
-            public: None,
-            verified: None,
-        }
-    }
-
-    fn verify_signature(
-        &self,
-        algorithm: &CoreJwsSigningAlgorithm,
-        message: &[u8],
-        signature: &[u8],
-    ) -> Result<(), SignatureVerificationError> {
-        if *algorithm != CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256 {
-            return Err(SignatureVerificationError::DisallowedAlg("only RS256".to_owned()));
-        }
-        let verified = self.verified.as_deref().ok_or(SignatureVerificationError::NoMatchingKey)?;
-        if verified.message == message && verified.signature == signature {
-            return Ok(());
-        }
-        Err(SignatureVerificationError::CryptoError(
-            "another signature than was verified".to_owned(),
-        ))
-    }
-
-    fn hash_bytes(&self, bytes: &[u8], _algorithm: &CoreJwsSigningAlgorithm) -> Result<Vec<u8>, String> {
-        Ok(sha256(&[bytes]).to_vec())
     }
 }

@@ -20,6 +20,7 @@ mod instance;
 mod keys;
 mod kind;
 mod messages;
+mod openid;
 mod rules;
 mod verifier;
 

@@ -228,7 +228,8 @@ impl Challenge {
     }
 
     /// What evidence that answers it has to be bound to, with the keys that the node may have seen the server use.
-    pub(crate) fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> Binding<'a> {
+    #[must_use]
+    pub fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> Binding<'a> {
         Binding {
             nonce: self.nonce.as_ref(),
             purpose: &self.purpose,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::kinds::{EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
-use crate::tpm::EndorsedBy;
 use crate::tpm::ek::EkDigest;
 use crate::values::HexDigest;
 
@@ -158,7 +157,7 @@ impl Claims {
     /// Whether the EK that has attested is by its certificate that of the instance.
     #[must_use]
     pub fn has_the_instances_ek(&self) -> bool {
-        self.tpm().is_some_and(|tpm| matches!(tpm.endorsed_by, EndorsedBy::GcpInstance(_)))
+        self.tpm().is_some_and(|tpm| tpm.instance().is_some())
     }
 
     each_machine!(proof);

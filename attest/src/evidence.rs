@@ -3,7 +3,7 @@
 use rustls_pki_types::UnixTime;
 
 use crate::appraisal::AppraisalPolicy;
-use crate::aws::sts::{self, StsCall};
+use crate::aws::sts::StsCall;
 use crate::challenge::Challenge;
 use crate::claims::{Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
@@ -100,12 +100,6 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
     }
     each_kind!(one);
     Ok((proven, server_key))
-}
-
-/// What a request to AWS STS has to answer.
-#[must_use]
-pub fn sts_expected<'a>(challenge: &'a Challenge, server_keys: &'a [SpkiSha256]) -> sts::Expected<'a> {
-    challenge.binding(server_keys).into()
 }
 
 /// Whoever asked for the challenge is who answers it. Gives the claimant, if there is one.

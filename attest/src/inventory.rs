@@ -6,16 +6,15 @@
 use std::collections::BTreeMap;
 
 use crate::claims::{Claims, NodeIdentity};
+use crate::kinds::{IdentityForm, Kind, of_room};
 use crate::reject::Reject;
-use crate::tpm::EndorsedBy;
+use crate::tpm::{EndorsedBy, ek};
 use crate::withheld::Withheld;
 
 /// Most machines of an inventory: ten times what a Kubernetes cluster may have.
 pub const INVENTORY_LIMIT_MACHINES: usize = 50_000;
 /// Longest line, in bytes: the longest identity, with a TPM beside it, has about 160.
 const LINE_LIMIT_BYTES: usize = 512;
-/// Lower-case hexadecimal digits of an [`EkDigest`].
-const EK_DIGITS: usize = 64;
 
 /// The machines of a pool, by their identities ([`crate::NodeIdentity`]), each perhaps with its TPM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub enum InventoryError {
         /// What it says, or the beginning.
         found: String,
         /// What is wrong with it.
-        problem: &'static str,
+        problem: String,
     },
     /// A machine twice.
     #[error("line {line}: {machine} is named twice")]
@@ -59,7 +58,7 @@ impl Inventory {
         for (index, whole) in text.lines().enumerate() {
             let line = index + 1;
             let said = whole.split('#').next().unwrap_or_default();
-            let wrong = |problem| InventoryError::Line {
+            let wrong = |problem: String| InventoryError::Line {
                 line,
                 found: said.trim().chars().take(LINE_LIMIT_BYTES).collect(),
                 problem,
@@ -67,16 +66,16 @@ impl Inventory {
             let mut words = said.split_ascii_whitespace();
             let Some(machine) = words.next() else { continue };
             if said.len() > LINE_LIMIT_BYTES {
-                return Err(wrong("it is too long"));
+                return Err(wrong("it is too long".to_owned()));
             }
             let tpm = words.next();
             if words.next().is_some() {
-                return Err(wrong("a line has an identity, and perhaps a TPM after it"));
+                return Err(wrong("a line has an identity, and perhaps a TPM after it".to_owned()));
             }
             check_identity(machine).map_err(wrong)?;
             if tpm.is_some_and(|tpm| !is_tpm(tpm) || is_tpm(machine)) {
                 return Err(wrong(
-                    "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing",
+                    "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing".to_owned(),
                 ));
             }
             if machines.len() == INVENTORY_LIMIT_MACHINES {
@@ -157,43 +156,27 @@ fn fits(named: Option<&str>, shown: Option<&str>, by_maker: bool) -> bool {
     }
 }
 
-/// Whether a text is an identity as the clouds' rooms make them. An inventory that is spelled otherwise would admit nobody.
-fn check_identity(text: &str) -> Result<(), &'static str> {
-    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-    let two = || {
-        rest.split_once('/')
-            .filter(|(first, second)| !first.is_empty() && !second.is_empty())
-    };
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let instance = |text: &str| {
-        text.strip_prefix("i-")
-            .is_some_and(|id| !id.is_empty() && id.bytes().all(is_lower_hex))
-    };
-    let uuid = |text: &str| text.len() == 36 && text.bytes().all(|byte| byte == b'-' || is_lower_hex(byte));
-    let fits = match kind {
-        "tpm" => is_tpm(text),
-        "aws-nitrotpm" => instance(rest),
-        "aws" => two().is_some_and(|(account, id)| account.len() == 12 && digits(account) && instance(id)),
-        "gcp" => two().is_some_and(|(project, id)| !project.contains('/') && digits(id)),
-        "azure" => two().is_some_and(|(subscription, id)| uuid(subscription) && uuid(id)),
-        _ => return Err("an identity begins with aws:, aws-nitrotpm:, gcp:, azure: or tpm:"),
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(
-            "identities are aws:<account>/<instance>, aws-nitrotpm:<instance>, gcp:<project>/<number of the instance>, azure:<subscription>/<vmId> in lower case, tpm:<64 hexadecimal digits>",
-        )
+/// Whether a text is an identity as the rooms make them. An inventory that is spelled otherwise would admit nobody.
+fn check_identity(text: &str) -> Result<(), String> {
+    let (prefix, rest) = text.split_once(':').unwrap_or((text, ""));
+    if forms().any(|form| form.prefix == prefix && (form.fits)(rest)) {
+        return Ok(());
     }
+    Err(if forms().any(|form| form.prefix == prefix) {
+        let known: Vec<&str> = forms().map(|form| form.form).collect();
+        format!("identities are {}", known.join(", "))
+    } else {
+        let known: Vec<String> = forms().map(|form| format!("{}:", form.prefix)).collect();
+        format!("an identity begins with {}", known.join(", "))
+    })
+}
+
+fn forms() -> impl Iterator<Item = &'static IdentityForm> {
+    Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, IDENTITIES))
 }
 
 fn is_tpm(text: &str) -> bool {
-    text.strip_prefix("tpm:")
-        .is_some_and(|digest| digest.len() == EK_DIGITS && digest.bytes().all(is_lower_hex))
-}
-
-const fn is_lower_hex(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+    text.strip_prefix("tpm:").is_some_and(ek::is_digest)
 }
 
 #[cfg(test)]

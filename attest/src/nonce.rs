@@ -69,15 +69,15 @@ impl TryFrom<HexDigest> for SpkiSha256 {
 
 /// What evidence has to be bound to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Binding<'a> {
+pub struct Binding<'a> {
     /// The challenge's nonce.
-    pub(crate) nonce: &'a [u8],
+    pub nonce: &'a [u8],
     /// What the evidence is for.
-    pub(crate) purpose: &'a str,
+    pub purpose: &'a str,
     /// The pool.
-    pub(crate) pool: &'a str,
+    pub pool: &'a str,
     /// Keys that the node may have seen the server use.
-    pub(crate) server_keys: &'a [SpkiSha256],
+    pub server_keys: &'a [SpkiSha256],
 }
 
 /// The quote's extraData: SHA-256 over the domain, then nonce, purpose and pool, each with its length before it (32 bits,

@@ -6,117 +6,96 @@
 use std::collections::BTreeSet;
 
 use crate::advice::{Advice, advice};
-use crate::aws::identity_document::IdentityDocumentError;
-use crate::aws::nitro_tpm::NitroTpmError;
-use crate::aws::sts::StsError;
-use crate::azure::attested_document::AttestedDocumentError;
 use crate::combination;
-use crate::gcp::GcpError;
-use crate::kinds::{Kind, Refusal};
+use crate::kinds::{Kind, Refusal, match_refusal, of_room, refusals};
 use crate::token::NoToken;
-use crate::tpm::{self, TpmEvidenceError};
 use crate::withheld::Withheld;
 
-/// A refusal.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Reject {
-    /// A field of the request that is out of its bounds.
-    #[error("{field}: {problem}")]
-    Request {
-        /// The field.
-        field: &'static str,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// Too late.
-    #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
-    ChallengeExpired {
-        /// Its last second.
-        expires: u64,
-        /// The time of verification.
-        now: u64,
-    },
-    /// The node can show nothing that the pool accepts.
-    #[error("the node can show {}, which is not enough", combination::list(.offered))]
-    KindsOffered {
-        /// What the node offers.
-        offered: BTreeSet<Kind>,
-        /// What the pool accepts.
-        accepted: Withheld,
-    },
-    /// The evidence is of other kinds than were asked for.
-    #[error("the challenge asked for {}, the evidence is {}", combination::list(.asked), combination::list(.shown))]
-    KindsShown {
-        /// What the challenge asked for.
-        asked: BTreeSet<Kind>,
-        /// What there is.
-        shown: BTreeSet<Kind>,
-    },
-    /// The evidence is of kinds that the pool does not accept any more.
-    #[error("the evidence is {}, which is not accepted any more", combination::list(.shown))]
-    KindsAccepted {
-        /// What was shown.
-        shown: BTreeSet<Kind>,
-        /// What the pool accepts.
-        accepted: Withheld,
-    },
-    /// There is nothing to verify or to compare evidence of this kind with.
-    #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
-    NothingToHoldAgainst {
-        /// The kind.
-        kind: Kind,
-    },
-    /// Evidence of different machines.
-    #[error("the evidence is about different machines: {first} and {second}")]
-    IdentitiesDiffer {
-        /// What one kind says.
-        first: String,
-        /// What another kind says.
-        second: String,
-    },
-    /// Nobody says who claims the instance.
-    #[error("the first to show an instance's evidence has the instance, and this node does not say who it is: it has sent no claimant")]
-    ClaimantMissing,
-    /// Another claimant than the one who asked for the challenge.
-    #[error("the claimant is another one than the challenge was for")]
-    Claimant,
-    /// The provisioning token beside the evidence was not taken, or not looked up.
-    #[error("the evidence needs a provisioning token beside it, and none was taken")]
-    TokenMissing,
-    /// The machine is none of those that may join the pool.
-    #[error("{machine} is not in the pool's inventory")]
-    NotInInventory {
-        /// Which machine it is.
-        machine: String,
-    },
-    /// The TPM beside an instance is not the one that the pool's inventory names there.
-    #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
-    InventoryTpm {
-        /// The instance.
-        machine: String,
-        /// Its TPM: `tpm:<EkDigest>`, or `none`.
-        found: String,
-        /// What the inventory names.
-        accepted: Withheld,
-    },
-    /// Evidence of a TPM.
-    #[error(transparent)]
-    Tpm(#[from] TpmEvidenceError),
-    /// Evidence of Google Compute Engine.
-    #[error(transparent)]
-    Gcp(#[from] GcpError),
-    /// An identity document of AWS.
-    #[error(transparent)]
-    AwsIdentityDocument(#[from] IdentityDocumentError),
-    /// A NitroTPM document of AWS.
-    #[error(transparent)]
-    AwsNitroTpm(#[from] NitroTpmError),
-    /// A request to AWS STS, or its answer.
-    #[error(transparent)]
-    AwsSts(#[from] StsError),
-    /// An attested document of Azure.
-    #[error(transparent)]
-    Azure(#[from] AttestedDocumentError),
+refusals! {
+    /// A refusal.
+    #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+    pub enum Reject {
+        ..#[error(transparent)] EvidenceKind::Error,
+        /// A field of the request that is out of its bounds.
+        #[error("{field}: {problem}")]
+        Request {
+            /// The field.
+            field: &'static str,
+            /// What is wrong with it.
+            problem: &'static str,
+        },
+        /// Too late.
+        #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
+        ChallengeExpired {
+            /// Its last second.
+            expires: u64,
+            /// The time of verification.
+            now: u64,
+        },
+        /// The node can show nothing that the pool accepts.
+        #[error("the node can show {}, which is not enough", combination::list(.offered))]
+        KindsOffered {
+            /// What the node offers.
+            offered: BTreeSet<Kind>,
+            /// What the pool accepts.
+            accepted: Withheld,
+        },
+        /// The evidence is of other kinds than were asked for.
+        #[error("the challenge asked for {}, the evidence is {}", combination::list(.asked), combination::list(.shown))]
+        KindsShown {
+            /// What the challenge asked for.
+            asked: BTreeSet<Kind>,
+            /// What there is.
+            shown: BTreeSet<Kind>,
+        },
+        /// The evidence is of kinds that the pool does not accept any more.
+        #[error("the evidence is {}, which is not accepted any more", combination::list(.shown))]
+        KindsAccepted {
+            /// What was shown.
+            shown: BTreeSet<Kind>,
+            /// What the pool accepts.
+            accepted: Withheld,
+        },
+        /// There is nothing to verify or to compare evidence of this kind with.
+        #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
+        NothingToHoldAgainst {
+            /// The kind.
+            kind: Kind,
+        },
+        /// Evidence of different machines.
+        #[error("the evidence is about different machines: {first} and {second}")]
+        IdentitiesDiffer {
+            /// What one kind says.
+            first: String,
+            /// What another kind says.
+            second: String,
+        },
+        /// Nobody says who claims the instance.
+        #[error("the first to show an instance's evidence has the instance, and this node does not say who it is: it has sent no claimant")]
+        ClaimantMissing,
+        /// Another claimant than the one who asked for the challenge.
+        #[error("the claimant is another one than the challenge was for")]
+        Claimant,
+        /// The provisioning token beside the evidence was not taken, or not looked up.
+        #[error("the evidence needs a provisioning token beside it, and none was taken")]
+        TokenMissing,
+        /// The machine is none of those that may join the pool.
+        #[error("{machine} is not in the pool's inventory")]
+        NotInInventory {
+            /// Which machine it is.
+            machine: String,
+        },
+        /// The TPM beside an instance is not the one that the pool's inventory names there.
+        #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
+        InventoryTpm {
+            /// The instance.
+            machine: String,
+            /// Its TPM: `tpm:<EkDigest>`, or `none`.
+            found: String,
+            /// What the inventory names.
+            accepted: Withheld,
+        },
+    }
 }
 
 impl<E> From<Refusal<E>> for Reject
@@ -156,7 +135,7 @@ impl Reject {
     /// Code, meaning and next step.
     #[must_use]
     pub const fn advice(&self) -> Advice {
-        match self {
+        match_refusal! { self, error => error.advice(), {
             Self::Request { .. } => MALFORMED_REQUEST,
             Self::ChallengeExpired { .. } => CHALLENGE_EXPIRED,
             Self::KindsOffered { .. } | Self::KindsAccepted { .. } => EVIDENCE_NOT_ACCEPTED,
@@ -167,13 +146,7 @@ impl Reject {
             Self::InventoryTpm { .. } => INVENTORY_TPM,
             Self::ClaimantMissing => CLAIMANT_MISSING,
             Self::Claimant => CLAIMANT_MISMATCH,
-            Self::Tpm(error) => error.advice(),
-            Self::Gcp(error) => error.advice(),
-            Self::AwsIdentityDocument(error) => error.advice(),
-            Self::AwsNitroTpm(error) => error.advice(),
-            Self::AwsSts(error) => error.advice(),
-            Self::Azure(error) => error.advice(),
-        }
+        } }
     }
 
     /// What whoever is refused may know: nothing of what the pool accepts. It is the `Display` text.
@@ -192,18 +165,9 @@ impl Reject {
     }
 
     const fn withheld(&self) -> Option<&Withheld> {
-        match self {
-            Self::KindsOffered { accepted, .. } | Self::KindsAccepted { accepted, .. } | Self::InventoryTpm { accepted, .. } => {
-                Some(accepted)
-            }
-            Self::Tpm(error) => error.withheld(),
-            Self::Gcp(error) => error.withheld(),
-            Self::AwsIdentityDocument(error) => error.withheld(),
-            Self::AwsNitroTpm(error) => error.withheld(),
-            Self::AwsSts(error) => error.withheld(),
-            Self::Azure(error) => error.withheld(),
-            _ => None,
-        }
+        match_refusal! { self, error => error.withheld(), {
+            Self::KindsOffered { accepted, .. } | Self::KindsAccepted { accepted, .. } | Self::InventoryTpm { accepted, .. } => Some(accepted),
+        } else None }
     }
 
     /// The stable code: [`Advice::code`].
@@ -215,14 +179,6 @@ impl Reject {
 
 /// Every code that a [`Reject`] can have: those of all evidence, then those of each kind.
 pub fn advices() -> impl Iterator<Item = &'static Advice> {
-    let rooms = [
-        tpm::ADVICE,
-        tpm::vtpm::ADVICE,
-        crate::gcp::ADVICE,
-        crate::aws::identity_document::ADVICE,
-        crate::aws::nitro_tpm::ADVICE,
-        crate::aws::sts::ADVICE,
-        crate::azure::attested_document::ADVICE,
-    ];
-    ADVICE.iter().chain(rooms.into_iter().flatten())
+    let tables = Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, ADVICE));
+    ADVICE.iter().chain(tables.copied().flatten())
 }

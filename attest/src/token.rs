@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::advice::Advice;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing, SecretText};
 
@@ -43,6 +44,8 @@ impl Verifier for Token {
 
     const CLOUD: Option<Cloud> = None;
     const RULES_MAY_GO_UNUSED: bool = true;
+    const ADVICE: &'static [&'static [Advice]] = &[];
+    const IDENTITIES: &'static [IdentityForm] = &[];
 
     fn ask(_: &Nothing, _: Option<Option<&str>>, _: &(), _: &Asking<'_>) -> Asked<Self> {
         Ok((Nothing {}, Nothing {}))

@@ -23,6 +23,11 @@ pub(super) fn is_instance(text: &str) -> bool {
         .is_some_and(|id| matches!(id.len(), 8 | 17) && is_lower_hex(id))
 }
 
+/// Whether a text may be an instance, of whatever length AWS will give them: for what people write down.
+pub(super) fn is_any_instance(text: &str) -> bool {
+    text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
+}
+
 /// Whether a text is nothing but hexadecimal digits in lower case.
 pub(super) fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 
 use super::{Audience, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::advice::Advice;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -29,6 +30,12 @@ impl Verifier for Gcp {
     const CLOUD: Option<Cloud> = Some(Cloud::Google);
     // They may be about the certificate of vTPMs.
     const RULES_MAY_GO_UNUSED: bool = true;
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "gcp",
+        form: "gcp:<project>/<number of the instance>",
+        fits: is_identity,
+    }];
 
     fn ask(_: &Nothing, _: Option<&GoogleKeys>, _: &Rules, asking: &Asking<'_>) -> Asked<Self> {
         let task = GcpTask {
@@ -58,3 +65,9 @@ impl Verifier for Gcp {
 }
 
 impl<P, R> Beside<P, R> for Gcp {}
+
+fn is_identity(text: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('/')
+        .is_some_and(|(project, id)| !project.is_empty() && !project.contains('/') && digits(id))
+}

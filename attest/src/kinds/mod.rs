@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use room::EvidenceKind;
-pub(crate) use room::{Asked, Asking, Beside, Cloud, Proofs, Refusal, Rulebook, Verified, Verifier};
+pub(crate) use room::{Asked, Asking, Beside, Cloud, IdentityForm, Proofs, Refusal, Rulebook, Verified, Verifier};
 
 /// The list. It hands all kinds to the macro in brackets, after what stands in the braces: those that say which machine a node is, and then what can only
 /// stand beside them. Of each it says:
@@ -129,6 +129,47 @@ macro_rules! structure {
     };
 }
 pub(crate) use structure;
+
+/// An enumeration with a variant for each kind that says which machine a node is: of the type of the trait that `..` names, with the
+/// attribute that stands before it. The others are its own.
+macro_rules! refusals {
+    ($($enumeration:tt)*) => { $crate::kinds::with_kinds! { [$crate::kinds::enumeration] { $($enumeration)* } } };
+}
+pub(crate) use refusals;
+
+macro_rules! enumeration {
+    (
+        { $(#[$about:meta])* $vis:vis enum $name:ident { ..#[$each:meta] $trait:ident::$type:ident, $($own:tt)* } }
+        machine { $($(#[$doc:meta])* $kind:ident, $member:ident, $word:literal, $($room:ident)::+;)* } beside { $($beside:tt)* }
+    ) => {
+        $(#[$about])*
+        $vis enum $name {
+            $($own)*
+            $($(#[$doc])* #[$each] $kind(#[from] <$crate::$($room)::+ as $crate::kinds::$trait>::$type),)*
+        }
+    };
+}
+pub(crate) use enumeration;
+
+/// A `match` over such an enumeration: `match_refusal! { of, error => what is done with that of a kind, { its own arms } }`, and perhaps `else` the rest.
+macro_rules! match_refusal {
+    ($($arms:tt)*) => { $crate::kinds::with_kinds! { [$crate::kinds::arms] { $($arms)* } } };
+}
+pub(crate) use match_refusal;
+
+macro_rules! arms {
+    (
+        { $of:expr, $error:ident => $then:expr, { $($own:tt)* } $(else $rest:expr)? }
+        machine { $($(#[$doc:meta])* $kind:ident, $member:ident, $word:literal, $($room:ident)::+;)* } beside { $($beside:tt)* }
+    ) => {
+        match $of {
+            $($own)*
+            $(Self::$kind($error) => $then,)*
+            $(_ => $rest,)?
+        }
+    };
+}
+pub(crate) use arms;
 
 /// `held_against!(Structure)`: what evidence of each kind is held against, borrowed for `'a`.
 macro_rules! held_against {

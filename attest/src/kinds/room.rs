@@ -6,6 +6,7 @@ use rustls_pki_types::UnixTime;
 use zeroize::Zeroizing;
 
 use super::Kind;
+use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::values::{Blob, HexDigest};
 
@@ -35,6 +36,16 @@ pub(crate) enum Cloud {
     Microsoft,
 }
 
+/// Identities of one form: `prefix:` and what fits.
+pub(crate) struct IdentityForm {
+    /// What stands before the colon.
+    pub(crate) prefix: &'static str,
+    /// The whole, for people.
+    pub(crate) form: &'static str,
+    /// Whether a text is what comes after it, spelled as the room spells it.
+    pub(crate) fits: fn(&str) -> bool,
+}
+
 /// What a node is asked for: one half for the seal, one for the node.
 pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as EvidenceKind>::Task), Refusal<<K as EvidenceKind>::Error>>;
 
@@ -52,6 +63,11 @@ pub(crate) trait Verifier: EvidenceKind {
     const IS_OF_A_TPM: bool = false;
     /// Whether a pool may have rules for it and not accept it.
     const RULES_MAY_GO_UNUSED: bool = false;
+
+    /// Every code that it can be refused with.
+    const ADVICE: &'static [&'static [Advice]];
+    /// The identities that it gives machines.
+    const IDENTITIES: &'static [IdentityForm];
 
     /// Whether what a node offers is within its bounds, before anything else is looked at.
     fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {

@@ -38,6 +38,17 @@ pub struct TpmClaims {
     pub event_log: Option<EventLogClaims>,
 }
 
+impl TpmClaims {
+    /// The instance that Google has certified the EK for.
+    #[must_use]
+    pub fn instance(&self) -> Option<&VerifiedInstance> {
+        match &self.endorsed_by {
+            EndorsedBy::GcpInstance(instance) => Some(instance),
+            _ => None,
+        }
+    }
+}
+
 /// An event log, and what it explains of the quoted PCRs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EventLogClaims {

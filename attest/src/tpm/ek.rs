@@ -24,6 +24,14 @@ pub struct EkDigest([u8; 32]);
 #[error("expected the SHA-256 of an EK public key: 64 hexadecimal digits")]
 pub struct NotAnEkDigest;
 
+/// Digits of a digest.
+const DIGEST_DIGITS: usize = 64;
+
+/// Whether a text is a digest as it is spelled in identities.
+pub(crate) fn is_digest(text: &str) -> bool {
+    text.len() == DIGEST_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 impl EkDigest {
     /// The stable identity of a node with this TPM.
     pub(crate) fn identity(&self) -> String {

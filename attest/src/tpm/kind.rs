@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 
 use super::ak::AkPublic;
-use super::claims::{EndorsedBy, TpmClaims};
+use super::claims::TpmClaims;
 use super::ek_certificate::INTERMEDIATES_LIMIT;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};
 use super::reference_values::ReferenceValues;
 use super::vtpm::{VerifiedInstance, VtpmError};
-use super::{task, verifier};
+use super::{ek, task, verifier};
+use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Blob;
 
@@ -38,6 +39,12 @@ impl Verifier for Tpm {
     const CLOUD: Option<Cloud> = None;
     const IS_OF_A_TPM: bool = true;
     const RULES_MAY_GO_UNUSED: bool = true;
+    const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::vtpm::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "tpm",
+        form: "tpm:<64 hexadecimal digits>",
+        fits: ek::is_digest,
+    }];
 
     fn check_offer(offer: &TpmAttester) -> Result<(), Refusal<TpmEvidenceError>> {
         if offer.ek_intermediates.len() > INTERMEDIATES_LIMIT {
@@ -83,11 +90,11 @@ impl Verifier for Tpm {
     }
 
     fn instance(claims: &TpmClaims) -> Option<String> {
-        certified(claims).map(VerifiedInstance::identity)
+        claims.instance().map(VerifiedInstance::identity)
     }
 
     fn is_of_the_instances_own_tpm(claims: &TpmClaims) -> bool {
-        certified(claims).is_some()
+        claims.instance().is_some()
     }
 
     /// Its event log has a limit of its own.
@@ -103,7 +110,7 @@ impl Verifier for Tpm {
 /// The certificate of an instance's vTPM is Google's word, as its identity token is.
 impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> Beside<P, R> for Tpm {
     fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, Refusal<TpmEvidenceError>> {
-        if let (Some(vtpm), Some(identity)) = (certified(&claims), proofs.proof()) {
+        if let (Some(vtpm), Some(identity)) = (claims.instance(), proofs.proof()) {
             vtpm.check_identity(identity).map_err(of_instance)?;
         }
         Ok(claims)
@@ -111,19 +118,11 @@ impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> Beside<P, R> for Tpm {
 
     fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), Refusal<TpmEvidenceError>> {
         // Beside an identity token, the certificate has only to be about the same instance.
-        if let (Some(vtpm), None) = (certified(claims), proofs.proof()) {
+        if let (Some(vtpm), None) = (claims.instance(), proofs.proof()) {
             let rules = rules.rules().ok_or(Refusal::NothingToHoldAgainst(Kind::Gcp))?;
             gcp::appraise_vtpm(vtpm.instance(), rules).map_err(of_instance)?;
         }
         Ok(())
-    }
-}
-
-/// The instance that Google has certified the EK for.
-fn certified(claims: &TpmClaims) -> Option<&VerifiedInstance> {
-    match &claims.endorsed_by {
-        EndorsedBy::GcpInstance(instance) => Some(instance),
-        _ => None,
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use attest::aws::sts;
 use attest::endorsements::CloudEndorsements;
-use attest::evidence::sts_expected;
 use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
@@ -173,7 +172,7 @@ pub(super) async fn ask_sts(
     else {
         return Ok(None);
     };
-    let expected = sts_expected(asked.challenge, server_keys);
+    let expected = asked.challenge.binding(server_keys);
     let request = sts::check(&evidence.request, rules, &expected, asked.now).map_err(Reject::from)?;
     let answer = clouds.ask_sts(&request).await?;
     Ok(Some(RecordedAnswer {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use attest::evidence::sts_expected;
 use attest::protocol::Blob;
 use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Reject, StsCall, Submission, UnixTime, aws};
 use rustls_pki_types::CertificateDer;
@@ -153,7 +152,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     // A request that must not be sent has no answer.
     if let (Some(_), Some(shown), Some(rules), None) = (challenge.subject.aws_sts, &evidence.aws_sts, policy.aws_sts(), sts) {
-        let expected = sts_expected(challenge, &basis.server_keys);
+        let expected = challenge.binding(&basis.server_keys);
         aws::sts::check(&shown.request, rules, &expected, now).map_err(Reject::from)?;
     }
     let submission = Submission {

@@ -8,7 +8,9 @@ use super::rules::appraise_beside_fresh;
 use super::{
     ClaimedDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
 };
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::advice::Advice;
+use crate::aws::names::{is_account, is_any_instance};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, HexDigest, Nothing};
 
@@ -30,6 +32,12 @@ impl Verifier for IdentityDocument {
     type HeldAgainst<'a> = &'a RegionCertificates;
 
     const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "aws",
+        form: "aws:<account>/<instance>",
+        fits: is_identity,
+    }];
 
     fn ask(_: &IdentityDocumentAttester, _: Option<&RegionCertificates>, _: &IdentityDocumentRules, _: &Asking<'_>) -> Asked<Self> {
         Ok((IdentityDocumentAttester::default(), Nothing {}))
@@ -106,3 +114,8 @@ impl Verifier for IdentityDocument {
 }
 
 impl<P, R> Beside<P, R> for IdentityDocument {}
+
+fn is_identity(text: &str) -> bool {
+    text.split_once('/')
+        .is_some_and(|(account, instance)| is_account(account) && is_any_instance(instance))
+}

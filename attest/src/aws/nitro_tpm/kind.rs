@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Expected, NitroRoots, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, VerifiedNitroTpm};
+use super::{NitroRoots, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, VerifiedNitroTpm};
+use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
+use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -30,6 +32,12 @@ impl Verifier for NitroTpm {
 
     const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
     const IS_OF_A_TPM: bool = true;
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "aws-nitrotpm",
+        form: "aws-nitrotpm:<instance>",
+        fits: is_any_instance,
+    }];
 
     fn ask(_: &Nothing, _: Option<&NitroRoots>, _: &NitroTpmRules, _: &Asking<'_>) -> Asked<Self> {
         Ok((NitroTpmSubject::default(), Nothing {}))
@@ -42,13 +50,7 @@ impl Verifier for NitroTpm {
         binding: &Binding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
-        let expected = Expected {
-            nonce: binding.nonce,
-            purpose: binding.purpose,
-            pool: binding.pool,
-            server_keys: binding.server_keys,
-        };
-        let verified = super::verify(evidence.document.as_ref(), roots, &expected, now)?;
+        let verified = super::verify(evidence.document.as_ref(), roots, binding, now)?;
         let server_key = *verified.server_key();
         Ok((verified, Some(server_key)))
     }

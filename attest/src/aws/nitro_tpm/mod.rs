@@ -25,6 +25,9 @@ mod messages;
 mod rules;
 mod verifier;
 
+/// What a document has to answer.
+pub use crate::nonce::Binding as Expected;
+
 pub use cbor::CborError;
 pub use chain::{NitroRoots, NitroRootsError, RootProblem};
 pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, Shape, VerifiedNitroTpm, expected_user_data};
@@ -32,4 +35,4 @@ pub use error::{ADVICE, NitroTpmError};
 pub use kind::NitroTpm;
 pub use messages::{NitroTpmEvidence, NitroTpmSubject};
 pub use rules::{NitroTpmRules, RulesError, appraise};
-pub use verifier::{DOCUMENT_LIMIT_BYTES, Expected, authenticate, verify};
+pub use verifier::{DOCUMENT_LIMIT_BYTES, authenticate, verify};

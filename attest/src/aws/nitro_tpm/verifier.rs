@@ -6,30 +6,17 @@ use super::chain::NitroRoots;
 use super::cose::Unverified;
 use super::document::{AuthenticDocument, VerifiedNitroTpm, expected_user_data};
 use super::error::NitroTpmError;
-use crate::nonce::SpkiSha256;
+use crate::nonce::{Binding, SpkiSha256};
 
 /// Largest document, in bytes. With every field as long as it may be, nine certificates and 32 PCRs, it has under 15 KiB; real
 /// ones have 5.
 pub const DOCUMENT_LIMIT_BYTES: usize = 16 * 1024;
 
-/// What a document has to answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
-    /// The challenge's nonce.
-    pub nonce: &'a [u8],
-    /// The challenge's purpose.
-    pub purpose: &'a str,
-    /// The challenge's pool.
-    pub pool: &'a str,
-    /// Keys that the node may have seen this server use.
-    pub server_keys: &'a [SpkiSha256],
-}
-
 /// Verifies that AWS has signed a document, and that it answers the challenge.
 ///
 /// # Errors
 /// [`NitroTpmError`]: one variant for each thing that can be wrong.
-pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &Expected<'_>, now: UnixTime) -> Result<VerifiedNitroTpm, NitroTpmError> {
+pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &Binding<'_>, now: UnixTime) -> Result<VerifiedNitroTpm, NitroTpmError> {
     authenticate(bytes, roots, now)?.answering(expected)
 }
 
@@ -52,7 +39,7 @@ pub fn authenticate(bytes: &[u8], roots: &NitroRoots, now: UnixTime) -> Result<A
 
 impl AuthenticDocument {
     /// Checks that it holds the nonce and what binds it to purpose, pool and server.
-    fn answering(self, expected: &Expected<'_>) -> Result<VerifiedNitroTpm, NitroTpmError> {
+    fn answering(self, expected: &Binding<'_>) -> Result<VerifiedNitroTpm, NitroTpmError> {
         let hex = |bytes: Option<&[u8]>| bytes.map_or_else(|| "none".to_owned(), |bytes| data_encoding::HEXLOWER.encode(bytes));
         // An empty nonce would be answered by a document without one.
         if expected.nonce.is_empty() || self.nonce() != Some(expected.nonce) {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Answer, Expected, StsError, StsEvidence, StsRules, VerifiedSts};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use super::{Answer, StsError, StsEvidence, StsRules, VerifiedSts};
+use crate::advice::Advice;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -36,13 +37,16 @@ impl Verifier for Sts {
     type HeldAgainst<'a> = StsCall<'a>;
 
     const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    // Those of identity documents.
+    const IDENTITIES: &'static [IdentityForm] = &[];
 
     fn ask(_: &Nothing, _: Option<StsCall<'_>>, _: &StsRules, _: &Asking<'_>) -> Asked<Self> {
         Ok((Nothing {}, Nothing {}))
     }
 
     fn verify(_: &Nothing, evidence: &StsEvidence, call: StsCall<'_>, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
-        let request = super::check(&evidence.request, call.rules, &Expected::from(*binding), now)?;
+        let request = super::check(&evidence.request, call.rules, binding, now)?;
         let verified = super::verify_answer(request, &call.answer)?;
         let server_key = *verified.server_key();
         Ok((verified, Some(server_key)))
@@ -62,14 +66,3 @@ impl Verifier for Sts {
 }
 
 impl<P, R> Beside<P, R> for Sts {}
-
-impl<'a> From<Binding<'a>> for Expected<'a> {
-    fn from(binding: Binding<'a>) -> Self {
-        Self {
-            nonce: binding.nonce,
-            purpose: binding.purpose,
-            pool: binding.pool,
-            server_keys: binding.server_keys,
-        }
-    }
-}

@@ -25,13 +25,16 @@ mod request;
 mod rules;
 mod time;
 
+/// What a request has to answer.
+pub use crate::nonce::Binding as Expected;
+
 pub use answer::{ANSWER_LIMIT_BYTES, Answer, verify_answer};
 pub use document::{VerifiedSts, expected_server_id};
 pub use error::{ADVICE, StsError};
 pub use kind::{Sts, StsCall};
 pub use messages::StsEvidence;
 pub use request::{
-    BODY, CheckedRequest, DATE_SKEW_LIMIT_SECONDS, Expected, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS,
-    SignedRequest, check,
+    BODY, CheckedRequest, DATE_SKEW_LIMIT_SECONDS, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest,
+    check,
 };
 pub use rules::{StsRules, StsRulesError, appraise};

@@ -11,7 +11,7 @@ use super::error::StsError;
 use super::rules::StsRules;
 use super::time;
 use crate::aws::names::{is_lower_hex, printable};
-use crate::nonce::{SpkiSha256, sha256};
+use crate::nonce::{Binding, SpkiSha256, sha256};
 use crate::withheld::Withheld;
 
 /// The header that ties the request to this gateway and its challenge. AWS does not know it, but its signature covers it.
@@ -138,19 +138,6 @@ impl fmt::Debug for Header {
     }
 }
 
-/// What a request has to answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
-    /// The challenge's nonce.
-    pub nonce: &'a [u8],
-    /// The challenge's purpose.
-    pub purpose: &'a str,
-    /// The challenge's pool.
-    pub pool: &'a str,
-    /// Keys that the node may have seen this server use.
-    pub server_keys: &'a [SpkiSha256],
-}
-
 /// A request that may be sent: only [`check`] makes one, and there is nothing in it that was not compared or spelled out there.
 pub struct CheckedRequest {
     url: String,
@@ -217,7 +204,7 @@ impl CheckedRequest {
 ///
 /// # Errors
 /// [`StsError`]: one variant for each part that can be wrong.
-pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Expected<'_>, now: UnixTime) -> Result<CheckedRequest, StsError> {
+pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Binding<'_>, now: UnixTime) -> Result<CheckedRequest, StsError> {
     if request.method != METHOD {
         return Err(StsError::Method {
             found: printable(&request.method),

@@ -7,7 +7,8 @@ use rustls_pki_types::UnixTime;
 use super::{
     AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, AzureTrust, ImdsNonce, NonceForm, VerifiedAttestedDocument,
 };
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, Kind, Refusal, Verified, Verifier};
+use crate::advice::Advice;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::{Binding, qualifying_data};
 use crate::values::{Blob, Nothing};
 
@@ -29,6 +30,12 @@ impl Verifier for AttestedDocument {
     type HeldAgainst<'a> = &'a AzureTrust;
 
     const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "azure",
+        form: "azure:<subscription>/<vmId> in lower case",
+        fits: is_identity,
+    }];
 
     fn ask(_: &Nothing, _: Option<&AzureTrust>, _: &AttestedDocumentRules, _: &Asking<'_>) -> Asked<Self> {
         let nonce = NonceForm::Alphanumeric32;
@@ -79,3 +86,10 @@ impl Verifier for AttestedDocument {
 }
 
 impl<P, R> Beside<P, R> for AttestedDocument {}
+
+fn is_identity(text: &str) -> bool {
+    let digit = |byte: u8| matches!(byte, b'-' | b'0'..=b'9' | b'a'..=b'f');
+    let uuid = |text: &str| text.len() == 36 && text.bytes().all(digit);
+    text.split_once('/')
+        .is_some_and(|(subscription, vm)| uuid(subscription) && uuid(vm))
+}

@@ -1,8 +1,8 @@
-//! Files that are there as a whole or not at all, whenever the power fails.
+//! Files that are there as a whole or not at all, whenever the power fails; and the folder that is its owner's only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// Mode of what everybody may read.
@@ -102,6 +102,27 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder(path))?.sync_all()
 }
 
+/// Takes the folder of private state from everybody but its owner; says which mode it had, if that was another one.
+///
+/// # Errors
+/// The file system's.
+pub fn close_to_others(folder: &Path) -> io::Result<Option<u32>> {
+    let mode = fs::metadata(folder)?.permissions().mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(None);
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode & 0o7700))?;
+    Ok(Some(mode))
+}
+
+/// Makes the folder of private state, for its owner only.
+///
+/// # Errors
+/// The file system's.
+pub fn make_private_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
 /// A file with a name that nobody reads; gone when dropped, unless it was renamed.
 struct Temporary(PathBuf);
 
@@ -185,5 +206,22 @@ mod tests {
         let lost = folder.path().join("lost");
         replace(&lost, PRIVATE, "3").unwrap();
         assert_eq!(fs::metadata(&lost).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_folder_is_closed_to_others_and_which_mode_it_had_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        for (mode, told) in [
+            (0o700, None),
+            (0o500, None),
+            (0o755, Some(0o755)),
+            (0o710, Some(0o710)),
+            (0o701, Some(0o701)),
+        ] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(close_to_others(folder.path()).unwrap(), told);
+            let now = fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(now, mode & 0o700, "{mode:o}");
+        }
     }
 }

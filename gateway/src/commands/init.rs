@@ -11,8 +11,8 @@ use attest_gateway::clock::Clock;
 use attest_gateway::files;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Names, authority_keys, install};
+use attest_gateway::pools;
 use attest_gateway::settings::{self, Settings, TlsSettings};
-use attest_gateway::{pools, store};
 
 use super::ca::common_name;
 use super::certificate::{Kind, made_line};
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for (path, text) in &samples {
         write(path, text)?;
     }
-    store::make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
+    files::make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
     unfinished.made.clear();
@@ -190,7 +190,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     let made = issue::serving(&ca.certificate, &ca.key, &names, &wanted, now)?;
     let key_out = key_out(arguments, files).context("there is no place for the CA's key")?;
     let folder = files::folder(&files.ca);
-    store::make_private_folder(folder).with_context(|| folder.display().to_string())?;
+    files::make_private_folder(folder).with_context(|| folder.display().to_string())?;
     // The CA's key first: if it cannot be written, there must be no CA without one.
     files::create(&key_out, files::PRIVATE, &ca.key.pem())?;
     let certificates = [ca.certificate.clone()];

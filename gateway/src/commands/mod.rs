@@ -22,9 +22,10 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, Store, make_private_folder};
+use attest_gateway::store::{Embedded, Store};
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(Embedded) -> F) -> anyhow::Result<T> {

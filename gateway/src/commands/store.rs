@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use attest_gateway::audit::CommandLog;
 use attest_gateway::credentials::seal::Seal;
+use attest_gateway::files::make_private_folder;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{self, Accepted, Replacement, StoreMark, make_private_folder};
+use attest_gateway::store::{self, Accepted, Replacement, StoreMark};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {

@@ -82,11 +82,11 @@ impl Server {
     pub async fn bind(settings: Settings, clock: Clock) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::default());
         let found = inspect(&settings, clock, &metrics).await?;
-        crate::store::make_private_folder(&settings.state).map_err(|source| ServeError::State {
+        crate::files::make_private_folder(&settings.state).map_err(|source| ServeError::State {
             path: settings.state.clone(),
             source,
         })?;
-        match crate::store::close_to_others(&settings.state) {
+        match crate::files::close_to_others(&settings.state) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
                 "{}: had mode {mode:04o}, and is for its owner only from now on",

@@ -391,26 +391,3 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// the oldest challenges beyond what there is room for, some at a time. Gives that time, in seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError>;
 }
-
-/// Takes the folder of private state from everybody but its owner; says which mode it had, if that was another one.
-///
-/// # Errors
-/// The file system's.
-pub fn close_to_others(folder: &std::path::Path) -> std::io::Result<Option<u32>> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(folder)?.permissions().mode() & 0o7777;
-    if mode & 0o077 == 0 {
-        return Ok(None);
-    }
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o7700))?;
-    Ok(Some(mode))
-}
-
-/// Makes the folder of private state, for its owner only.
-///
-/// # Errors
-/// The file system's.
-pub fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}

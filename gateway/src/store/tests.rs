@@ -693,24 +693,6 @@ fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
     assert_eq!(said("b", 3), is("b", 3), "another store");
 }
 
-#[test]
-fn the_folder_is_closed_to_others_and_which_mode_it_had_is_told() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    for (mode, told) in [
-        (0o700, None),
-        (0o500, None),
-        (0o755, Some(0o755)),
-        (0o710, Some(0o710)),
-        (0o701, Some(0o701)),
-    ] {
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(close_to_others(folder.path()).unwrap(), told);
-        let now = fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
-        assert_eq!(now, mode & 0o700, "{mode:o}");
-    }
-}
-
 #[tokio::test]
 async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
     let (folder, store) = open();

@@ -188,6 +188,6 @@ pub async fn in_process(gateway: &Gateway, store: Arc<dyn Store>) -> Arc<attest_
 }
 
 pub fn embedded(gateway: &Gateway) -> Embedded {
-    attest_gateway::store::make_private_folder(&gateway.path("state")).unwrap();
+    attest_gateway::files::make_private_folder(&gateway.path("state")).unwrap();
     Embedded::open(&gateway.path("state/gateway.db")).unwrap()
 }

@@ -15,9 +15,8 @@ use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted
 use super::{Serving, ServingError};
 use crate::certificates::Certificate;
 use crate::certificates::source::{self, SourceError};
-use crate::files::{self, FileError, PRIVATE, PUBLIC};
+use crate::files::{self, FileError, PRIVATE, PUBLIC, make_private_folder};
 use crate::settings::TlsSettings;
-use crate::store::make_private_folder;
 
 /// Why the files stay as they are.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use crate::tpm::ek::EkDigest;
 use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
-/// `aws-nitrotpm:<instance>` (a document that says no account), `azure:<subscription>/<vmId>`. The same machine has the same one at
+/// `aws-nitrotpm:<instance>` (a document that says no account), `azure:<subscription>/<vmId>`, `azure-vtpm:<vmId>` (a vTPM that says no subscription). The same machine has the same one at
 /// every boot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -7,6 +7,7 @@ use crate::aws::identity_document::RegionCertificates;
 use crate::aws::nitro_tpm::NitroRoots;
 use crate::aws::sts::StsCall;
 use crate::azure::attested_document::AzureTrust;
+use crate::azure::vtpm::AkRoots;
 use crate::gcp::GoogleKeys;
 use crate::kinds::held_against;
 use crate::tpm::ek::EkDigest;
@@ -32,6 +33,8 @@ pub struct CloudEndorsements {
     pub nitro_roots: Option<Arc<NitroRoots>>,
     /// Azure's roots of attested documents.
     pub azure: Option<Arc<AzureTrust>>,
+    /// Azure's CAs of the AKs of vTPMs.
+    pub azure_vtpm: Option<Arc<AkRoots>>,
 }
 
 held_against!(HeldAgainst);
@@ -51,6 +54,7 @@ impl Endorsements {
                 region_certificates: None,
                 nitro_roots: None,
                 azure: None,
+                azure_vtpm: None,
             },
         }
     }
@@ -80,6 +84,7 @@ impl Endorsements {
             aws_nitro_tpm: clouds.nitro_roots.as_deref(),
             aws_sts: sts,
             azure: clouds.azure.as_deref(),
+            azure_vtpm: clouds.azure_vtpm.as_deref(),
             token: Some(token),
         }
     }

@@ -12,6 +12,7 @@
 mod aws_identity_document;
 mod azure_attested_document;
 mod azure_vtpm;
+mod azure_vtpm_kind;
 mod azure_vtpm_vectors;
 mod chosen;
 mod cloud_document_vectors;

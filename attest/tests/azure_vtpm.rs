@@ -1,14 +1,14 @@
 //! Azure's vTPM of a generated authority: what is accepted, and one refusal for each thing that can be wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::log_builder;
 use crate::log_builder::LogBuilder;
 use attest::azure::vtpm::{
-    self, AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, Expected, VerifiedAzureVtpm,
-    VmId, appraise,
+    self, ADVICE, AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, Expected,
+    VerifiedAzureVtpm, VmId, appraise,
 };
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, HexDigest};
@@ -499,4 +499,15 @@ fn rules_that_cannot_be_meant() {
     let read = rules(&format!("vm_ids = [\"{VM_ID}\"]\nevent_log = \"required\"\n{pcrs}")).unwrap();
     let again: AzureVtpmRules = serde_json::from_value(serde_json::to_value(&read).unwrap()).unwrap();
     assert_eq!(read, again);
+}
+
+#[test]
+fn codes_are_stable_and_documented() {
+    let page = include_str!("../../docs/evidence/azure-vtpm.md");
+    let codes: BTreeSet<&str> = ADVICE.iter().map(|advice| advice.code).collect();
+    assert_eq!(codes.len(), ADVICE.len());
+    for advice in ADVICE {
+        let row = format!("| `{}` | {} | {} |", advice.code, advice.title, advice.next_step);
+        assert!(page.contains(&row), "{row}");
+    }
 }

@@ -85,7 +85,7 @@ impl Shown {
                         token: SecretText::default(),
                     });
                 }
-                Kind::AwsSts | Kind::Azure => panic!("not needed here"),
+                Kind::AwsSts | Kind::Azure | Kind::AzureVtpm => panic!("not needed here"),
             }
         }
         if kinds.iter().any(|kind| kind.is_of_a_cloud()) {
@@ -102,6 +102,7 @@ impl Shown {
                 region_certificates: Some(Arc::new(RegionCertificates::new(regions).unwrap())),
                 nitro_roots: Some(Arc::new(NitroRoots::new(&[NITRO.root()]).unwrap())),
                 azure: None,
+                azure_vtpm: None,
             },
             token: kinds.contains(&Kind::Token).then_some("rack-7"),
         }

@@ -5,6 +5,7 @@ use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule
 use attest::aws::nitro_tpm::NitroTpmError;
 use attest::aws::sts::StsError;
 use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule};
+use attest::azure::vtpm::AzureVtpmError;
 use attest::gcp::GcpError;
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
@@ -41,7 +42,7 @@ trait Kept {
 
 keeps!(Reject,
     tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Tpm Gcp
-        AwsIdentityDocument AwsNitroTpm AwsSts Azure,
+        AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm,
     keeps: KindsOffered KindsAccepted InventoryTpm);
 keeps!(TpmEvidenceError,
     tells: Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
@@ -71,6 +72,10 @@ keeps!(StsError,
 keeps!(AttestedDocumentError,
     tells: Pkcs7 Chain Json Field Nonce Future Expired,
     keeps: TooOld NotAccepted);
+// What its machines and PCRs keep, those keep themselves.
+keeps!(AzureVtpmError,
+    tells: Certificate Usage Name OtherKey VmId Machine Tpm,
+    keeps:);
 
 #[track_caller]
 fn check<E: Kept + Clone + std::fmt::Debug + Into<Reject>>(refusals: Vec<E>) {
@@ -121,6 +126,19 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             quoted: found(),
             accepted: kept(),
         },
+    ]);
+    check(vec![
+        AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
+            rule: AzureRule::Vm,
+            found: found(),
+            accepted: kept(),
+        }),
+        AzureVtpmError::Tpm(TpmEvidenceError::PcrMismatch {
+            index: 4,
+            bank: HashAlg::Sha256,
+            quoted: found(),
+            accepted: kept(),
+        }),
     ]);
 }
 

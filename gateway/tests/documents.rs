@@ -135,6 +135,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/evidence/aws-identity-document.md",
         "docs/evidence/aws-nitrotpm.md",
         "docs/evidence/azure-attested-document.md",
+        "docs/evidence/azure-vtpm.md",
         "docs/evidence/gcp.md",
         "docs/evidence/tpm.md",
     ] {

@@ -38,6 +38,8 @@ macro_rules! with_kinds {
                 AwsSts, aws_sts, "aws-sts", aws::sts::Sts;
                 /// An attested document of Azure ([`crate::azure::attested_document`]).
                 Azure, azure, "azure", azure::attested_document::AttestedDocument;
+                /// A quote by the AK of a vTPM of Azure's ([`crate::azure::vtpm`]).
+                AzureVtpm, azure_vtpm, "azure-vtpm", azure::vtpm::AzureVtpm;
             }
             beside {
                 /// A provisioning token, beside evidence of another kind ([`crate::token`]).

@@ -50,6 +50,10 @@ impl Anchors {
                     basis.cloud.nitro_roots.clone_from(&kept.nitro_roots);
                 }
                 Kind::Azure => self.use_azure_trust(clouds.azure_trust(), kept, &mut basis.cloud),
+                Kind::AzureVtpm => {
+                    self.clouds.azure_vtpm = (!kept.azure_vtpm_roots.is_empty()).then(|| Arc::clone(clouds.azure_vtpm_roots()));
+                    basis.cloud.azure_vtpm_roots.clone_from(&kept.azure_vtpm_roots);
+                }
                 Kind::Tpm | Kind::AwsSts | Kind::Token => {}
             }
         }

@@ -34,6 +34,7 @@ impl CloudBasis {
                 Role::AwsRegion(region) => basis.region_certificates.entry(region.clone()).or_default().push(name),
                 Role::AwsNitroRoot => basis.nitro_roots.push(name),
                 Role::AzureRoot | Role::AzureIntermediate => basis.azure_certificates.push(name),
+                Role::AzureVtpmRoot => basis.azure_vtpm_roots.push(name),
             }
         }
         Ok(basis)
@@ -71,11 +72,19 @@ impl CloudBasis {
             let trust = cloud::azure_trust_of(&self.azure_clouds, certificates(&self.azure_certificates, blobs)?);
             Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
         };
+        let azure_vtpm = if self.azure_vtpm_roots.is_empty() {
+            None
+        } else {
+            // What could not be used was left out then, too.
+            let (roots, _) = cloud::azure_vtpm_roots_of(certificates(&self.azure_vtpm_roots, blobs)?);
+            Some(Arc::new(roots))
+        };
         Ok(CloudEndorsements {
             google_keys,
             region_certificates,
             nitro_roots,
             azure,
+            azure_vtpm,
         })
     }
 

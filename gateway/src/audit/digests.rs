@@ -40,6 +40,13 @@ impl Digests {
                 digests.add(&format!("tpm.ek_intermediates.{index}"), certificate.as_ref());
             }
         }
+        if let Some(vtpm) = &request.attester.azure_vtpm {
+            digests.add("azure_vtpm.ak_public", vtpm.ak_public.as_ref());
+            digests.add("azure_vtpm.ak_certificate", vtpm.ak_certificate.as_ref());
+            for (index, certificate) in vtpm.ak_intermediates.iter().take(INTERMEDIATES_LIMIT).enumerate() {
+                digests.add(&format!("azure_vtpm.ak_intermediates.{index}"), certificate.as_ref());
+            }
+        }
         digests
     }
 
@@ -69,6 +76,13 @@ impl Digests {
         }
         if let Some(document) = &evidence.azure {
             digests.add("azure.signature", document.signature.0.as_bytes());
+        }
+        if let Some(vtpm) = &evidence.azure_vtpm {
+            digests.add("azure_vtpm.quoted", vtpm.quoted.as_ref());
+            digests.add("azure_vtpm.signature", vtpm.signature.as_ref());
+            if let Some(log) = &vtpm.event_log {
+                digests.add("azure_vtpm.event_log", log.as_ref());
+            }
         }
         digests
     }

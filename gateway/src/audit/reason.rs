@@ -76,6 +76,13 @@ pub fn trusted_by(claims: &Claims) -> String {
         let place = document.location().unwrap_or("an unnamed region");
         reasons.push(format!("attested document of Azure, signed in {place}"));
     }
+    if let Some(vtpm) = claims.azure_vtpm() {
+        reasons.push(format!(
+            "vTPM of Azure: AK certified as {}, {} PCRs accepted",
+            vtpm.certificate().name(),
+            vtpm.pcrs().len()
+        ));
+    }
     if let Some(name) = claims.token() {
         reasons.push(format!("provisioning token {name:?}"));
     }

@@ -331,7 +331,7 @@ pub struct Basis {
     /// The answer, without its event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
-    /// SHA-256 of the event log: the name of its file among the blobs.
+    /// SHA-256 of the event log, that of the TPM or of Azure's vTPM: the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_sha256: Option<String>,
     /// The gateway's keys at that time.
@@ -394,6 +394,9 @@ pub struct CloudBasis {
     /// The CAs of attested documents, configured and fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub azure_certificates: Vec<String>,
+    /// Azure's CAs of the AKs of vTPMs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub azure_vtpm_roots: Vec<String>,
     /// What AWS STS has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sts_answer: Option<RecordedAnswer>,

@@ -127,8 +127,13 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
         .ok_or(ReplayError::Missing("policy"))?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
-    if let (Some(name), Some(tpm)) = (basis.event_log_sha256, &mut evidence.tpm) {
-        tpm.event_log = Some(Blob(blobs.get(&name)?));
+    if let Some(name) = basis.event_log_sha256 {
+        let log = Some(Blob(blobs.get(&name)?));
+        match (&mut evidence.tpm, &mut evidence.azure_vtpm) {
+            (Some(tpm), _) => tpm.event_log = log,
+            (None, Some(vtpm)) => vtpm.event_log = log,
+            (None, None) => {}
+        }
     }
     let mut endorsements = match basis.cloud.vtpm_roots(blobs)? {
         Some(roots) => Endorsements::of_gcp_instances(roots),

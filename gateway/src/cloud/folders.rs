@@ -8,6 +8,7 @@ use std::sync::Arc;
 use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::azure::attested_document::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
+use attest::azure::vtpm::AkRoots;
 use attest::pkcs7::SigningCertificate;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};
@@ -30,8 +31,17 @@ pub(super) struct Loaded<T> {
 
 /// Google's CAs for vTPMs; one that issued itself is a root.
 pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
+    cas_of_tpms(folder, VtpmRoots::load)
+}
+
+/// Azure's CAs for the AKs of vTPMs; one that issued itself is a root.
+pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, CloudError> {
+    cas_of_tpms(folder, AkRoots::load)
+}
+
+fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudError> {
     let Folder { found, mut refused } = folder::read(folder)?;
-    let (trust, problems) = vtpm_roots_of(found.iter().map(|found| found.certificate.clone()));
+    let (trust, problems) = sorted(found.iter().map(|found| found.certificate.clone()), load);
     refused.extend(problems.iter().map(|problem| {
         let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
         format!("{}: {problem}", file.display())
@@ -46,10 +56,22 @@ pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudE
 
 /// Google's CAs of certificates: for records, too. What cannot be used is left out and named.
 pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<EkRootsError>) {
+    sorted(certificates, VtpmRoots::load)
+}
+
+/// Azure's CAs for the AKs of vTPMs, likewise.
+pub fn azure_vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (AkRoots, Vec<EkRootsError>) {
+    sorted(certificates, AkRoots::load)
+}
+
+/// Takes roots and intermediates; leaves out and names what cannot be used.
+type Load<T> = fn(Vec<CertificateDer<'static>>, Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
+
+fn sorted<T>(certificates: impl IntoIterator<Item = CertificateDer<'static>>, load: Load<T>) -> (T, Vec<EkRootsError>) {
     let (roots, intermediates) = certificates
         .into_iter()
         .partition(|certificate| EkRoots::is_self_issued(certificate));
-    VtpmRoots::load(roots, intermediates)
+    load(roots, intermediates)
 }
 
 /// The certificates of AWS's regions, and which region each is for.

@@ -7,7 +7,14 @@ use attest::Kind;
 use super::{Clouds, Role};
 
 /// The kinds of evidence that need something of the gateway's folders or of somebody outside.
-const KINDS: [Kind; 5] = [Kind::Gcp, Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
+const KINDS: [Kind; 6] = [
+    Kind::Gcp,
+    Kind::AwsIdentityDocument,
+    Kind::AwsNitroTpm,
+    Kind::AwsSts,
+    Kind::Azure,
+    Kind::AzureVtpm,
+];
 
 impl Clouds {
     /// What keeps the gateway from verifying evidence of this kind, and what would help. `None` if nothing does, or the kind needs
@@ -35,6 +42,10 @@ impl Clouds {
             Kind::Azure if none_in(&|role| *role == Role::AzureRoot) => Some(format!(
                 "no root is in {}: docs/evidence/azure-attested-document.md says which ones Azure's certificates lead to",
                 self.settings.azure.roots.display()
+            )),
+            Kind::AzureVtpm if none_in(&|role| *role == Role::AzureVtpmRoot) => Some(format!(
+                "no CA is in {}: docs/evidence/azure-vtpm.md says where Microsoft publishes them",
+                self.settings.azure.vtpm_roots.display()
             )),
             _ => None,
         }
@@ -78,6 +89,7 @@ impl Clouds {
             }
             Kind::AwsNitroTpm => self.counted(&|role| *role == Role::AwsNitroRoot).unwrap_or_default(),
             Kind::AwsSts => format!("AWS STS is asked, with {authorities}"),
+            Kind::AzureVtpm => self.counted(&|role| *role == Role::AzureVtpmRoot).unwrap_or_default(),
             _ => {
                 let clouds: Vec<String> = self.settings.azure.clouds.iter().map(ToString::to_string).collect();
                 let fetch = if self.settings.azure.fetch_intermediates {

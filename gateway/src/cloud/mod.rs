@@ -20,12 +20,13 @@ use attest::UnixTime;
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::aws::sts::CheckedRequest;
+use attest::azure::vtpm::AkRoots;
 use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
 pub use azure_issuers::AzureTrustInUse;
 pub use error::{CloudError, CloudUnavailable};
-pub use folders::{azure_trust_of, vtpm_roots_of};
+pub use folders::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
 pub use google_keys::GoogleKeysInUse;
 pub use sts::StsAnswer;
 
@@ -51,6 +52,7 @@ pub struct Clouds {
     region_certificates: Arc<RegionCertificates>,
     nitro_roots: Arc<NitroRoots>,
     azure: Arc<Issuers>,
+    azure_vtpm_roots: Arc<AkRoots>,
     sts: Sts,
     certificates: Vec<(Role, CertificateDer<'static>)>,
     refused: Vec<String>,
@@ -69,6 +71,8 @@ pub enum Role {
     AzureRoot,
     /// A CA between such a root and a metadata service.
     AzureIntermediate,
+    /// A CA of Azure's for the AKs of vTPMs.
+    AzureVtpmRoot,
 }
 
 impl std::fmt::Debug for Clouds {
@@ -104,6 +108,7 @@ impl Clouds {
         let regions = folders::region_certificates(region_certificates)?;
         let nitro = folders::nitro_roots(nitro_roots)?;
         let azure = folders::azure_trust(&settings.azure)?;
+        let azure_vtpm = folders::azure_vtpm_roots(&settings.azure.vtpm_roots)?;
         let certificates = (vtpm.certificates.into_iter().map(|certificate| (Role::GcpVtpmRoot, certificate)))
             .chain(
                 regions
@@ -118,6 +123,12 @@ impl Clouds {
                     .intermediates
                     .iter()
                     .map(|certificate| (Role::AzureIntermediate, certificate.clone())),
+            )
+            .chain(
+                azure_vtpm
+                    .certificates
+                    .into_iter()
+                    .map(|certificate| (Role::AzureVtpmRoot, certificate)),
             )
             .collect();
         // Without a root nothing that could be fetched leads anywhere.
@@ -136,9 +147,10 @@ impl Clouds {
                 settings.wait,
                 Arc::clone(&metrics),
             )),
+            azure_vtpm_roots: azure_vtpm.trust,
             sts: Sts::new(&outgoing, settings.wait, metrics),
             certificates,
-            refused: [vtpm.refused, regions.refused, nitro.refused, azure.refused].concat(),
+            refused: [vtpm.refused, regions.refused, nitro.refused, azure.refused, azure_vtpm.refused].concat(),
             outgoing,
             settings: settings.clone(),
         })
@@ -166,6 +178,12 @@ impl Clouds {
     #[must_use]
     pub const fn nitro_roots(&self) -> &Arc<NitroRoots> {
         &self.nitro_roots
+    }
+
+    /// Azure's CAs for the AKs of vTPMs.
+    #[must_use]
+    pub const fn azure_vtpm_roots(&self) -> &Arc<AkRoots> {
+        &self.azure_vtpm_roots
     }
 
     /// What Azure's attested documents are verified against at the moment: what is configured, and what was fetched before.

@@ -87,6 +87,8 @@ enum Holder {
     Tpm(String),
     /// The instance's NitroTPM, which names the instance and no key.
     NitroTpm,
+    /// The machine's vTPM in Azure, whose key Azure may renew.
+    AzureVtpm,
     /// Whoever knows a secret.
     Claimant(String),
     /// Nobody in particular.
@@ -95,6 +97,7 @@ enum Holder {
 
 impl Holder {
     const NITRO_TPM: &str = "nitro-tpm";
+    const AZURE_VTPM: &str = "azure-vtpm";
     const CLAIMANT: &str = "claimant:";
 
     fn of(claim: &InstanceClaim<'_>) -> Self {
@@ -102,6 +105,7 @@ impl Holder {
         match (claims.tpm(), claims.aws_nitro_tpm(), claims.claimant_sha256()) {
             (Some(tpm), _, _) => Self::Tpm(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
             (None, Some(_), _) => Self::NitroTpm,
+            (None, None, _) if claims.azure_vtpm().is_some() => Self::AzureVtpm,
             (None, None, Some(claimant)) if claim.first_use_binds => Self::Claimant(format!("{}{claimant}", Self::CLAIMANT)),
             (None, None, _) => Self::Anybody,
         }
@@ -112,6 +116,7 @@ impl Holder {
         match self {
             Self::Tpm(text) | Self::Claimant(text) => Some(text),
             Self::NitroTpm => Some(Self::NITRO_TPM),
+            Self::AzureVtpm => Some(Self::AZURE_VTPM),
             Self::Anybody => None,
         }
     }
@@ -161,7 +166,7 @@ impl InstanceClaim<'_> {
     }
 
     async fn take(&self, store: &dyn Store, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
-        self.keep_from_others_than_its_nitro_tpm(store, instance, holder).await?;
+        self.keep_from_others_than_its_own_tpm(store, instance, holder).await?;
         loop {
             let found = match holder.text() {
                 Some(text) => self.claim(store, self.entry(instance.as_str(), text)?, None).await?,
@@ -192,7 +197,8 @@ impl InstanceClaim<'_> {
         let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
         // It belongs to its NitroTPM, which attests here too.
         let to_its_nitro_tpm = first.holder == Holder::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
-        if holder.text() == Some(&first.holder) || to_its_nitro_tpm {
+        let to_its_vtpm = first.holder == Holder::AZURE_VTPM && self.claims.azure_vtpm().is_some();
+        if holder.text() == Some(&first.holder) || to_its_nitro_tpm || to_its_vtpm {
             Standing::Own
         } else if *holder == Holder::Anybody && claimed_by_secret {
             Standing::OfAnybody
@@ -212,14 +218,16 @@ impl InstanceClaim<'_> {
         store.share(EntryKind::Instance, found, self.pending.clone()).await
     }
 
-    /// A NitroTPM document says no account: an instance that has attested by it alone is held under another identity than its document has.
-    async fn keep_from_others_than_its_nitro_tpm(
+    /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another
+    /// identity than its document has.
+    async fn keep_from_others_than_its_own_tpm(
         &self,
         store: &dyn Store,
         instance: &NodeIdentity,
         holder: &Holder,
     ) -> Result<(), InstanceError> {
-        let Some(other) = by_nitro_tpm(instance.as_str()).filter(|_| self.claims.aws_nitro_tpm().is_none()) else {
+        let shows_it = self.claims.aws_nitro_tpm().is_some() || self.claims.azure_vtpm().is_some();
+        let Some(other) = by_its_own_tpm(instance.as_str()).filter(|_| !shows_it) else {
             return Ok(());
         };
         let Some(found) = store.get(EntryKind::Instance, &other).await? else {
@@ -255,10 +263,10 @@ async fn others(store: &dyn Store, found: Entry, first: InstanceRecord, claimant
     }
 }
 
-/// Whether two identities are of one instance: AWS's documents say an account, and its NitroTPM alone says none.
+/// Whether two identities are of one instance: the documents of AWS and Azure say whose it is, and its own TPM alone does not.
 fn is_one_instance(one: &str, other: &str) -> bool {
-    let is_by_nitro_tpm = |one: &str, other: &str| by_nitro_tpm(one).is_some_and(|one| one == other);
-    one == other || is_by_nitro_tpm(one, other) || is_by_nitro_tpm(other, one)
+    let is_by_its_own_tpm = |one: &str, other: &str| by_its_own_tpm(one).is_some_and(|one| one == other);
+    one == other || is_by_its_own_tpm(one, other) || is_by_its_own_tpm(other, one)
 }
 
 /// Who has an instance that somebody shows.
@@ -282,11 +290,16 @@ fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
     )
 }
 
-/// The identity that an instance of AWS has by its NitroTPM document alone, which says no account.
+/// The identity that an instance has by its own TPM alone: a NitroTPM document says no account, and a vTPM of Azure's no subscription.
 #[must_use]
-pub fn by_nitro_tpm(identity: &str) -> Option<String> {
-    let (_, instance) = identity.strip_prefix("aws:")?.split_once('/')?;
-    Some(format!("aws-nitrotpm:{instance}"))
+pub fn by_its_own_tpm(identity: &str) -> Option<String> {
+    let (cloud, of_owner) = identity.split_once(':')?;
+    let (_, instance) = of_owner.split_once('/')?;
+    match cloud {
+        "aws" => Some(format!("aws-nitrotpm:{instance}")),
+        "azure" => Some(format!("azure-vtpm:{instance}")),
+        _ => None,
+    }
 }
 
 /// All instances that belong to somebody.
@@ -317,7 +330,10 @@ pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError
 /// [`StoreError`].
 pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, StoreError> {
     let Some(instance) = claims.instance() else { return Ok(false) };
-    for id in [Some(instance.to_string()), by_nitro_tpm(instance.as_str())].into_iter().flatten() {
+    for id in [Some(instance.to_string()), by_its_own_tpm(instance.as_str())]
+        .into_iter()
+        .flatten()
+    {
         if store.stays(EntryKind::Instance, &id).await? {
             return Ok(true);
         }

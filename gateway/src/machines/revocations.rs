@@ -9,12 +9,12 @@ use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
-use super::instances::{self, by_nitro_tpm};
+use super::instances::{self, by_its_own_tpm};
 use crate::clock::rfc3339;
 use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
-const CLOUDS: [&str; 4] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:"];
+const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
 /// Longest identity that a cloud gives: a subscription and a machine have 36 characters each, a project of Google 30 and some.
 const IDENTITY_LIMIT_BYTES: usize = 256;
 
@@ -90,8 +90,8 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
         for kind in [EntryKind::Name, EntryKind::NameOf] {
             next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
         }
-        next.extend(by_nitro_tpm(&who));
-        // Beside an instance that belongs to its NitroTPM, too: the TPM has attested as this machine's.
+        next.extend(by_its_own_tpm(&who));
+        // Beside an instance that belongs to its own TPM, too: the TPM has attested as this machine's.
         for (tpm, instance) in &tpms {
             if *instance == who {
                 next.push(tpm.clone());
@@ -107,7 +107,7 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
             if record.holder == who && who.starts_with("tpm:") {
                 next.push(instance.clone());
             }
-            if by_nitro_tpm(instance).is_some_and(|instance| instance == who) {
+            if by_its_own_tpm(instance).is_some_and(|instance| instance == who) {
                 next.push(instance.clone());
             }
             seen |= *instance == who;
@@ -178,7 +178,7 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
 /// [`RevocationError`].
 pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
     let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
-    asked.extend(identities.iter().filter_map(|identity| by_nitro_tpm(identity)));
+    asked.extend(identities.iter().filter_map(|identity| by_its_own_tpm(identity)));
     for name in names {
         asked.extend(store.get(EntryKind::Name, name).await?.map(|entry| entry.value));
     }
@@ -238,6 +238,7 @@ mod tests {
             ("aws:123456789012/i-1", Some("aws:123456789012/i-1")),
             ("aws-nitrotpm:i-1", Some("aws-nitrotpm:i-1")),
             ("aws-enclave:i-1", None),
+            ("azure-vtpm:1", Some("azure-vtpm:1")),
             ("gcp:project/1", Some("gcp:project/1")),
             ("azure:", None),
             ("kubelet:worker-7", None),

@@ -8,6 +8,7 @@ use attest::aws::identity_document::IdentityDocumentRules;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::attested_document::AttestedDocumentRules;
+use attest::azure::vtpm::AzureVtpmRules;
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule};
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
@@ -29,6 +30,7 @@ const SECTIONS: &[&str] = &[
     "aws_nitro_tpm",
     "aws_sts",
     "azure",
+    "azure_vtpm",
     "kubelet",
     "inventory",
     "source",
@@ -49,6 +51,7 @@ struct File {
     aws_nitro_tpm: Option<NitroTpmRules>,
     aws_sts: Option<StsRules>,
     azure: Option<AttestedDocumentRules>,
+    azure_vtpm: Option<AzureVtpmRules>,
     #[serde(default)]
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
@@ -196,6 +199,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         aws_nitro_tpm: file.aws_nitro_tpm,
         aws_sts: file.aws_sts,
         azure: file.azure,
+        azure_vtpm: file.azure_vtpm,
         first_use: file.attestation.first_use,
     };
     let wrong = |problem: String| PoolError::Attestation {

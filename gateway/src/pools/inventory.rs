@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use attest::Inventory;
 use attest::inventory::InventoryError;
 
-use crate::machines::instances::by_nitro_tpm;
+use crate::machines::instances::by_its_own_tpm;
 
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,14 +41,14 @@ impl PoolInventory {
 }
 
 /// The pools that share a machine, each with the first that it shares: a machine is of one pool, and nobody could say of which. Instances
-/// are told from each other, and so are TPMs, wherever in a line they stand. An instance of AWS is one machine by either of its identities.
+/// are told from each other, and so are TPMs, wherever in a line they stand. A machine of AWS or Azure is one by either of its identities.
 pub(super) fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
     let mut known: HashMap<String, &str> = HashMap::new();
     let mut twice = BTreeMap::new();
     for (pool, inventory) in inventories {
         for (machine, tpm) in inventory.machines().machines() {
             for name in [Some(machine), tpm].into_iter().flatten() {
-                let key = by_nitro_tpm(name).unwrap_or_else(|| name.to_owned());
+                let key = by_its_own_tpm(name).unwrap_or_else(|| name.to_owned());
                 let other = *known.entry(key).or_insert(pool);
                 if other == pool {
                     continue;

@@ -71,6 +71,8 @@ pub struct AzureSettings {
     pub roots: PathBuf,
     /// Folder of the CAs in between.
     pub intermediates: PathBuf,
+    /// Folder of the CAs that certify the AKs of vTPMs.
+    pub vtpm_roots: PathBuf,
     /// Whether CAs in between that are not in the folder may be fetched from Microsoft and DigiCert.
     pub fetch_intermediates: bool,
 }
@@ -126,6 +128,7 @@ pub(super) struct AzureSection {
     clouds: Vec<AzureCloud>,
     roots: PathBuf,
     intermediates: PathBuf,
+    vtpm_roots: PathBuf,
     fetch_intermediates: bool,
 }
 
@@ -135,6 +138,7 @@ impl Default for AzureSection {
             clouds: vec![AzureCloud::Public],
             roots: "azure-roots".into(),
             intermediates: "azure-intermediates".into(),
+            vtpm_roots: "azure-vtpm-roots".into(),
             fetch_intermediates: true,
         }
     }
@@ -201,6 +205,7 @@ pub(super) fn checked(
             clouds,
             roots: folder.join(azure.roots),
             intermediates: folder.join(azure.intermediates),
+            vtpm_roots: folder.join(azure.vtpm_roots),
             fetch_intermediates: azure.fetch_intermediates,
         },
         // So that there is time left to answer.

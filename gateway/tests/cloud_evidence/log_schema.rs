@@ -20,7 +20,7 @@ use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
 use super::machine::Machine;
-use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
+use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::support::kubelet::{self, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;
@@ -128,7 +128,12 @@ async fn evidence() -> Vec<Value> {
             &[DOCUMENT, NITRO_TPM],
             &[Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::Token],
         ),
-        ("microsoft", r#"[["azure"]]"#, &[AZURE_RULES], &[Kind::Azure]),
+        (
+            "microsoft",
+            r#"[["azure", "azure-vtpm"]]"#,
+            &[AZURE_RULES, AZURE_VTPM_RULES],
+            &[Kind::Azure, Kind::AzureVtpm],
+        ),
     ];
     for (name, accepts, rules, _) in &pools[1..] {
         site::pool(&gateway, name, accepts, rules);

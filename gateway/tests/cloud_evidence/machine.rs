@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use attest::aws::nitro_tpm::expected_user_data;
 use attest::aws::sts::expected_server_id;
 use attest::azure::attested_document::ImdsNonce;
+use attest::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, VmId};
 use attest::challenge::Subject;
 use attest::gcp::Audience;
 use attest::nonce::qualifying_data;
@@ -18,6 +19,7 @@ use attest_gateway::credentials::seal::Seal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
 use cloud_fixtures::aws::{self, NitroAuthority, NitroDocument, RegionAuthority, Session};
+use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, nv_contents};
 use cloud_fixtures::azure::{self, Authority};
 use cloud_fixtures::google::{self, Signer};
 use cloud_fixtures::{clock, random};
@@ -33,6 +35,11 @@ pub static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
 /// Azure's CAs.
 pub static AZURE: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
 
+/// Azure's CAs of the AKs of vTPMs.
+pub static AZURE_VTPM: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
+/// The vTPM of the machine in Azure.
+static VTPM_OF_AZURE: LazyLock<Arc<Vtpm>> = LazyLock::new(|| Arc::new(Vtpm::new(&azure::Machine::default().vm_id)));
+
 /// How long ago instances were started, in seconds.
 pub const STARTED: u64 = 60;
 
@@ -44,6 +51,7 @@ pub struct Machine {
     pub claimant: [u8; 32],
     pub session: Session,
     pub azure: azure::Machine,
+    pub vtpm: Arc<Vtpm>,
     pub token: String,
     pub tpm: Option<Case>,
     pub ek_certificate: Option<Vec<u8>>,
@@ -62,6 +70,7 @@ impl Machine {
             session: Session::of(&aws, now),
             aws,
             azure: azure::Machine::default(),
+            vtpm: VTPM_OF_AZURE.clone(),
             token: String::new(),
             tpm: None,
             ek_certificate: None,
@@ -100,6 +109,7 @@ impl Machine {
                 aws_nitro_tpm: there(Kind::AwsNitroTpm),
                 aws_sts: there(Kind::AwsSts),
                 azure: there(Kind::Azure),
+                azure_vtpm: offer.contains(&Kind::AzureVtpm).then(|| self.vtpm_attester()),
                 token: there(Kind::Token),
                 claimant_sha256,
             },
@@ -138,6 +148,7 @@ impl Machine {
             aws_nitro_tpm,
             aws_sts,
             azure,
+            azure_vtpm,
             token,
         } = &asked.task;
         Evidence {
@@ -147,6 +158,7 @@ impl Machine {
             aws_nitro_tpm: aws_nitro_tpm.map(|_| nitro_evidence(self.nitro_document(asked).document())),
             aws_sts: aws_sts.map(|_| sts_evidence(&self.presigned(asked))),
             azure: azure.map(|_| azure_evidence(AZURE.sign(&self.attested_document(asked)))),
+            azure_vtpm: azure_vtpm.as_ref().map(|task| self.vtpm_evidence(asked, &task.pcrs)),
             token: token.map(|_| TokenEvidence {
                 token: SecretText::new(self.token.clone().into()),
             }),
@@ -193,6 +205,29 @@ impl Machine {
 
     pub fn presigned(&self, asked: &Asked) -> serde_json::Value {
         self.session.presigned(&self.aws.region, &asked.server_id(), clock::now())
+    }
+
+    /// A vTPM's AK and its certificate.
+    pub fn vtpm_attester(&self) -> AzureVtpmAttester {
+        let certificate = AZURE_VTPM.certify(&ak_params("f859864a6a31.TrustedVM.Azure.windows.net"), &self.vtpm.ak.pair);
+        AzureVtpmAttester {
+            ak_public: Blob(self.vtpm.ak_public()),
+            ak_certificate: Blob(nv_contents(&certificate)),
+            ak_intermediates: Vec::new(),
+            vm_id: VmId::try_from(self.azure.vm_id.clone()).unwrap(),
+        }
+    }
+
+    /// A quote of these PCRs by it.
+    pub fn vtpm_evidence(&self, asked: &Asked, pcrs: &[u8]) -> AzureVtpmEvidence {
+        let quoted = self.vtpm.quoted(&asked.binding(), pcrs);
+        let value = |pcr: &u8| (*pcr, HexDigest::new(&self.vtpm.pcrs[pcr]).unwrap());
+        AzureVtpmEvidence {
+            signature: Blob(self.vtpm.sign(&quoted)),
+            quoted: Blob(quoted),
+            pcrs: pcrs.iter().map(value).collect(),
+            event_log: None,
+        }
     }
 
     pub fn attested_document(&self, asked: &Asked) -> serde_json::Value {

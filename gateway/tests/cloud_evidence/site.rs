@@ -13,7 +13,7 @@ use cloud_fixtures::google::vtpm;
 use rcgen::KeyPair;
 use serde_json::Value;
 
-use super::machine::{AZURE, GOOGLE, Machine, NITRO, REGION};
+use super::machine::{AZURE, AZURE_VTPM, GOOGLE, Machine, NITRO, REGION};
 use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
 
 /// Google's CA of vTPMs.
@@ -63,6 +63,12 @@ skus = ["20_04-lts-gen2"]
 locations = ["eastus"]
 max_age_seconds = 600
 "#;
+pub const AZURE_VTPM_RULES: &str = r#"
+[azure_vtpm]
+vm_ids = ["b1310a36-d400-46f6-82cb-6217df846586"]
+[azure_vtpm.pcrs]
+"0-7" = "not checked"
+"#;
 
 /// Keys of Google's in a file, so that nobody is asked.
 pub const KEYS_OF_FILE: &str = "[gcp]\njwks = \"google-jwks.json\"\n";
@@ -77,6 +83,11 @@ pub fn init(accepts: &str, rules: &[&str]) -> Gateway {
         ("aws-nitro-roots/root.pem", NITRO.root_pem()),
         ("azure-roots/root.pem", AZURE.root_pem()),
         ("azure-intermediates/intermediate.pem", AZURE.intermediate_pem()),
+        ("azure-vtpm-roots/root.pem", cloud_fixtures::pem(&AZURE_VTPM.root())),
+        (
+            "azure-vtpm-roots/intermediate.pem",
+            cloud_fixtures::pem(&AZURE_VTPM.intermediates()[0]),
+        ),
         ("gcp-vtpm-roots/root.pem", cloud_fixtures::pem(&VTPM.certificate())),
     ] {
         write(&gateway, path, content);

@@ -70,8 +70,7 @@ impl AzureVtpmError {
     }
 
     /// What the pool accepts, if that is what the refusal is about.
-    #[must_use]
-    pub const fn withheld(&self) -> Option<&Withheld> {
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::Machine(error) => error.withheld(),
             Self::Tpm(error) => error.withheld(),

@@ -24,6 +24,7 @@
 
 mod certificate;
 mod error;
+mod kind;
 mod messages;
 mod rules;
 mod verifier;
@@ -31,6 +32,7 @@ mod vm_id;
 
 pub use certificate::{AkCertificate, AkRoots, verify_certificate};
 pub use error::{ADVICE, AzureVtpmError};
+pub use kind::AzureVtpm;
 pub use messages::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, AzureVtpmTask};
 pub use rules::{AzureVtpmRules, RulesError, appraise};
 pub use verifier::{Expected, VerifiedAzureVtpm, verify};

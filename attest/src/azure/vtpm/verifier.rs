@@ -27,6 +27,17 @@ pub struct Expected<'a> {
     pub server_keys: &'a [SpkiSha256],
 }
 
+impl<'a> From<Binding<'a>> for Expected<'a> {
+    fn from(binding: Binding<'a>) -> Self {
+        Self {
+            nonce: binding.nonce,
+            purpose: binding.purpose,
+            pool: binding.pool,
+            server_keys: binding.server_keys,
+        }
+    }
+}
+
 /// What a vTPM's evidence has proven. Only [`verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifiedAzureVtpm {

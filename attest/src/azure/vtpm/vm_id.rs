@@ -53,6 +53,10 @@ impl fmt::Display for VmId {
 }
 
 impl VmId {
+    pub(super) fn is_spelled_as_in_identities(text: &str) -> bool {
+        Self::try_from(text.to_string()).is_ok_and(|id| id.as_str() == text)
+    }
+
     /// In lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -315,7 +315,11 @@ fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, V
     if let Some(sts) = &mut evidence.aws_sts {
         sts.request = sts.request.redacted();
     }
-    let log = evidence.tpm.as_mut().and_then(|tpm| tpm.event_log.take());
+    // A machine has one log, whichever of its TPM's keys has quoted.
+    let log = match (&mut evidence.tpm, &mut evidence.azure_vtpm) {
+        (Some(tpm), _) => tpm.event_log.take(),
+        (None, vtpm) => vtpm.as_mut().and_then(|vtpm| vtpm.event_log.take()),
+    };
     let log = log.map(|log| (Blobs::name(log.as_ref()), log.0));
     basis.event_log_sha256 = log.as_ref().map(|(name, _)| name.clone());
     basis.evidence = Some(evidence);

@@ -1,0 +1,121 @@
+//! The vTPM's quote as a kind of evidence.
+
+use std::collections::BTreeSet;
+
+use rustls_pki_types::UnixTime;
+
+use super::{
+    AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, AzureVtpmTask, VerifiedAzureVtpm, VmId,
+};
+use crate::advice::Advice;
+use crate::azure::attested_document::AttestedDocument;
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::nonce::Binding;
+use crate::tpm::TpmEvidenceError;
+use crate::tpm::ak::AkPublic;
+use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
+use crate::values::Blob;
+
+/// A quote by the AK of a vTPM of Azure's.
+#[derive(Debug)]
+pub enum AzureVtpm {}
+
+impl EvidenceKind for AzureVtpm {
+    type Offer = AzureVtpmAttester;
+    type Task = AzureVtpmTask;
+    type Subject = AzureVtpmSubject;
+    type Evidence = AzureVtpmEvidence;
+    type Rules = AzureVtpmRules;
+    type Proof = VerifiedAzureVtpm;
+    type Error = AzureVtpmError;
+}
+
+impl Verifier for AzureVtpm {
+    type HeldAgainst<'a> = &'a AkRoots;
+
+    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
+    const IS_OF_A_TPM: bool = true;
+    const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
+        prefix: "azure-vtpm",
+        form: "azure-vtpm:<vmId> in lower case",
+        fits: VmId::is_spelled_as_in_identities,
+    }];
+
+    fn check_offer(offer: &AzureVtpmAttester) -> Result<(), Refusal<AzureVtpmError>> {
+        if offer.ak_intermediates.len() > INTERMEDIATES_LIMIT {
+            return Err(Refusal::Request {
+                field: "ak_intermediates",
+                problem: "more than eight certificates",
+            });
+        }
+        Ok(())
+    }
+
+    /// An AK that could sign for others is not asked. Its certificate is looked at with its quote: nothing is given away before.
+    fn ask(offer: &AzureVtpmAttester, _: Option<&AkRoots>, rules: &AzureVtpmRules, _: &Asking<'_>) -> Asked<Self> {
+        AkPublic::parse(offer.ak_public.as_ref()).map_err(own)?;
+        // Rules that could be read can be selected: they were checked then.
+        let selection = rules.selection().map_err(|_| Refusal::NothingToHoldAgainst(Kind::AzureVtpm))?;
+        let task = AzureVtpmTask::from(&selection);
+        let attester = offer.clone();
+        Ok((AzureVtpmSubject { attester, selection }, task))
+    }
+
+    fn verify(
+        subject: &AzureVtpmSubject,
+        evidence: &AzureVtpmEvidence,
+        roots: &AkRoots,
+        binding: &Binding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let verified = super::verify(subject, evidence, &(*binding).into(), roots, now)?;
+        let server_key = *verified.server_key();
+        Ok((verified, Some(server_key)))
+    }
+
+    fn instance(verified: &VerifiedAzureVtpm) -> Option<String> {
+        Some(verified.identity())
+    }
+
+    fn is_of_the_instances_own_tpm(_: &VerifiedAzureVtpm) -> bool {
+        true
+    }
+
+    fn check_rules(rules: &AzureVtpmRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        if rules.stands_alone() || together.contains(&Kind::Azure) {
+            return Ok(());
+        }
+        Err(
+            "a vTPM says no subscription, so anybody's machine could have these PCRs: name vm_ids in [azure_vtpm], have azure beside it, or set accept_any_subscription = true there if that is meant",
+        )
+    }
+
+    /// Its event log has a limit of its own.
+    fn size(_: &AzureVtpmEvidence, _: Option<&Blob>) -> Option<usize> {
+        None
+    }
+
+    fn appraise(
+        verified: &VerifiedAzureVtpm,
+        rules: &AzureVtpmRules,
+        _: &BTreeSet<Kind>,
+        _: UnixTime,
+    ) -> Result<(), Refusal<AzureVtpmError>> {
+        Ok(super::appraise(verified, rules)?)
+    }
+}
+
+/// The vTPM says no subscription; the attested document of the same machine does.
+impl<P: Proofs<AttestedDocument>, R> Beside<P, R> for AzureVtpm {
+    fn join(verified: VerifiedAzureVtpm, proofs: &P) -> Result<VerifiedAzureVtpm, Refusal<AzureVtpmError>> {
+        Ok(match proofs.proof() {
+            Some(document) => verified.beside(document),
+            None => verified,
+        })
+    }
+}
+
+fn own(error: TpmEvidenceError) -> Refusal<AzureVtpmError> {
+    Refusal::Own(error.into())
+}

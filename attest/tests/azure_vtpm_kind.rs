@@ -1,0 +1,208 @@
+//! Azure's vTPM as a kind of evidence: how it is asked for, what stands beside it, and what a pool has to say of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use crate::support::{Case, NOW, SERVER_KEY, SoftKey, at, no_roots};
+use attest::appraisal::Rules;
+use attest::azure::attested_document::{AzureCloud, AzureSubject, AzureTrust, ImdsNonce, NonceForm};
+use attest::azure::vtpm::{AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, VmId};
+use attest::challenge::Drawn;
+use attest::endorsements::CloudEndorsements;
+use attest::protocol::{Attester, AzureEvidence, Blob, ChallengeRequest, Evidence, HexDigest, Nothing, Text};
+use attest::{
+    AppraisalPolicy, Challenge, Claims, Endorsements, HashAlg, Kind, PcrSelection, Reject, Subject, Submission, appraise, verify,
+};
+use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, nv_contents};
+use cloud_fixtures::azure::{Authority, Machine};
+
+static CAS: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
+static DOCUMENTS: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
+const OTHER_VM_ID: &str = "3c18c97a-0d2a-4565-969d-166cdcef26a3";
+const PCRS: &str = "[pcrs]\n\"0-7\" = \"not checked\"";
+
+/// A machine of Azure's, and what its metadata service says.
+struct Shown {
+    vtpm: Vtpm,
+    /// Of which machine the attested document beside it is, if there is one.
+    document: Option<Machine>,
+    roots: Option<Arc<AkRoots>>,
+}
+
+impl Shown {
+    fn new(document: Option<Machine>) -> Self {
+        Self {
+            vtpm: Vtpm::new(&Machine::default().vm_id),
+            document,
+            roots: Some(Arc::new(AkRoots::new(vec![CAS.root()], CAS.intermediates()).unwrap())),
+        }
+    }
+
+    fn attester(&self) -> AzureVtpmAttester {
+        let certificate = CAS.certify(&ak_params("f859864a6a31.TrustedVM.Azure.windows.net"), &self.vtpm.ak.pair);
+        AzureVtpmAttester {
+            ak_public: Blob(self.vtpm.ak_public()),
+            ak_certificate: Blob(nv_contents(&certificate)),
+            ak_intermediates: Vec::new(),
+            vm_id: VmId::try_from(Machine::default().vm_id).unwrap(),
+        }
+    }
+
+    fn endorsements(&self) -> Endorsements {
+        let trust = AzureTrust::new(
+            vec![AzureCloud::Public],
+            &[DOCUMENTS.root().clone()],
+            vec![DOCUMENTS.intermediate().clone()],
+        );
+        Endorsements::new(Arc::new(no_roots())).with_clouds(CloudEndorsements {
+            azure: Some(Arc::new(trust.unwrap())),
+            azure_vtpm: self.roots.clone(),
+            ..CloudEndorsements::default()
+        })
+    }
+
+    fn verify(&self) -> Result<Claims, Reject> {
+        let case = Case::new(SoftKey::p256());
+        let bound: [u8; 32] = case.quoted.extra_data.clone().try_into().unwrap();
+        let pcrs: Vec<u8> = (0..8).collect();
+        let (mut subject, mut evidence) = (Subject::default(), Evidence::default());
+        subject.azure_vtpm = Some(AzureVtpmSubject {
+            attester: self.attester(),
+            selection: PcrSelection::new(HashAlg::Sha256, pcrs.iter().copied()).unwrap(),
+        });
+        let quoted = self.vtpm.quoted(&bound, &pcrs);
+        let values = pcrs.iter().map(|pcr| (*pcr, HexDigest::new(&self.vtpm.pcrs[pcr]).unwrap()));
+        evidence.azure_vtpm = Some(AzureVtpmEvidence {
+            signature: Blob(self.vtpm.sign(&quoted)),
+            quoted: Blob(quoted),
+            pcrs: values.collect::<BTreeMap<u8, HexDigest>>(),
+            event_log: None,
+        });
+        if let Some(machine) = &self.document {
+            let nonce = NonceForm::Alphanumeric32;
+            subject.azure = Some(AzureSubject { nonce });
+            let document = machine.document(Some(ImdsNonce::derive(&bound).as_str()), case.now);
+            evidence.azure = Some(AzureEvidence {
+                signature: Text(DOCUMENTS.sign(&document)),
+            });
+        }
+        let challenge = Challenge {
+            subject,
+            ..case.challenge()
+        };
+        let submission = Submission::new(&challenge, &evidence, &[SERVER_KEY]);
+        verify(&submission, &self.endorsements(), at(case.now))
+    }
+}
+
+#[track_caller]
+fn refused(result: Result<impl Sized, Reject>, code: &str) {
+    match result {
+        Ok(_) => panic!("accepted, expected {code}"),
+        Err(reject) => assert_eq!(reject.code(), code, "{reject}"),
+    }
+}
+
+fn policy(accepts: &str, rules: &str) -> Result<AppraisalPolicy, String> {
+    let azure = "subscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]";
+    let vtpm: AzureVtpmRules = toml::from_str(&format!("{rules}\n{PCRS}")).unwrap();
+    let rules = Rules {
+        azure: accepts.contains("\"azure\"").then(|| toml::from_str(azure).unwrap()),
+        azure_vtpm: Some(vtpm),
+        ..Rules::default()
+    };
+    AppraisalPolicy::new(serde_json::from_str(accepts).unwrap(), rules).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
+    let machine = Machine::default();
+    let (vm_id, subscription) = (machine.vm_id.clone(), machine.subscription_id.clone());
+    let alone = Shown::new(None).verify().unwrap();
+    assert_eq!(alone.identity().as_str(), format!("azure-vtpm:{vm_id}"));
+    assert_eq!(alone.instance(), Some(alone.identity()));
+    assert_eq!(alone.server_key(), Some(&SERVER_KEY));
+    assert!(alone.is_of_the_instances_own_tpm());
+    let both = Shown::new(Some(machine)).verify().unwrap();
+    assert_eq!(both.identity().as_str(), format!("azure:{subscription}/{vm_id}"));
+    let record = serde_json::to_value(&both).unwrap();
+    assert_eq!(record["azure_vtpm"]["subscription_id"], subscription);
+}
+
+#[test]
+fn attack_13_a_document_of_another_machine_makes_no_machine() {
+    let vm_id = OTHER_VM_ID.to_owned();
+    let other = Machine {
+        vm_id,
+        ..Machine::default()
+    };
+    refused(Shown::new(Some(other)).verify(), "identities-differ");
+}
+
+#[test]
+fn without_roots_nothing_is_verified() {
+    let mut shown = Shown::new(None);
+    shown.roots = None;
+    refused(shown.verify(), "evidence-not-configured");
+}
+
+#[test]
+fn what_is_asked_for() {
+    let issue = |change: &dyn Fn(&mut AzureVtpmAttester)| {
+        let shown = Shown::new(None);
+        let mut attester = shown.attester();
+        change(&mut attester);
+        let request = ChallengeRequest {
+            pool: "worker".to_owned(),
+            name: None,
+            attester: Attester {
+                azure_vtpm: Some(attester),
+                azure: Some(Nothing {}),
+                ..Attester::default()
+            },
+        };
+        let policy = policy(r#"[["azure-vtpm"]]"#, "accept_any_subscription = true").unwrap();
+        let drawn = Drawn::draw().unwrap();
+        let lifetime = Duration::from_secs(60);
+        Challenge::issue(&request, &shown.endorsements(), &policy, "gateway.test", &drawn, at(NOW), lifetime)
+    };
+    // No claimant: its own vTPM stands for the machine.
+    let issued = issue(&|_| {}).unwrap();
+    assert!(issued.task.kinds().iter().eq([&Kind::AzureVtpm]));
+    let task = issued.task.azure_vtpm.unwrap();
+    assert_eq!((task.pcr_bank.as_str(), task.pcrs), ("sha256", (0..8).collect()));
+    assert!(issued.challenge.subject.azure_vtpm.is_some());
+    let many = |attester: &mut AzureVtpmAttester| attester.ak_intermediates = vec![Blob::default(); 9];
+    refused(issue(&many), "malformed-request");
+    refused(issue(&|attester| attester.ak_public = Blob::default()), "tpm-malformed");
+    // Without the bit that says restricted.
+    refused(issue(&|attester| attester.ak_public.0[5] &= !1), "ak-attributes");
+}
+
+#[test]
+fn a_pool_says_whose_machines_it_means() {
+    let alone = r#"[["azure-vtpm"]]"#;
+    let both = r#"[["azure-vtpm", "azure"]]"#;
+    assert!(policy(alone, "").unwrap_err().contains("no subscription"));
+    assert!(policy(r#"[["azure-vtpm", "token"]]"#, "").unwrap_err().contains("no subscription"));
+    policy(alone, "accept_any_subscription = true").unwrap();
+    policy(both, "").unwrap();
+    let named = format!("vm_ids = [\"{OTHER_VM_ID}\"]");
+    let appraised = |shown: Shown, policy: &AppraisalPolicy| appraise(shown.verify().unwrap(), policy, at(NOW));
+    refused(
+        appraised(Shown::new(None), &policy(alone, &named).unwrap()),
+        "azure-vm-not-accepted",
+    );
+    appraised(Shown::new(None), &policy(alone, "accept_any_subscription = true").unwrap()).unwrap();
+    appraised(Shown::new(Some(Machine::default())), &policy(both, "").unwrap()).unwrap();
+    let subscription_id = "00000000-0000-0000-0000-000000000001".to_owned();
+    let of_others = Machine {
+        subscription_id,
+        ..Machine::default()
+    };
+    refused(
+        appraised(Shown::new(Some(of_others)), &policy(both, "").unwrap()),
+        "azure-subscription-not-accepted",
+    );
+}

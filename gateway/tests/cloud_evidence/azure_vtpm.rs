@@ -1,0 +1,140 @@
+//! Azure's vTPM: alone, with the attested document beside it, what is refused, and that each record says the same again.
+
+use attest::Kind;
+use attest::protocol::Evidence;
+use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, nv_contents};
+use serde_json::json;
+
+use super::machine::{Asked, Machine};
+use super::site::{self, AZURE_RULES};
+use crate::support::Gateway;
+
+const VM_ID: &str = "b1310a36-d400-46f6-82cb-6217df846586";
+const ALONE: &str = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
+const WITH_DOCUMENT: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
+const OTHER_VM_ID: &str = "3c18c97a-0d2a-4565-969d-166cdcef26a3";
+const PCRS: &str = "[azure_vtpm.pcrs]\n\"0-3\" = \"not checked\"\n4 = [\"0404040404040404040404040404040404040404040404040404040404040404\"]\n\"5-7\" = \"not checked\"\n";
+
+const VTPM: [Kind; 1] = [Kind::AzureVtpm];
+const BOTH: [Kind; 2] = [Kind::Azure, Kind::AzureVtpm];
+
+fn rules(of: &str) -> String {
+    format!("[azure_vtpm]\n{of}\n{PCRS}")
+}
+
+fn alone() -> Gateway {
+    site::start(r#"[["azure-vtpm"]]"#, &[&rules(&format!("vm_ids = [\"{VM_ID}\"]"))])
+}
+
+fn both() -> Gateway {
+    site::start(r#"[["azure", "azure-vtpm"]]"#, &[AZURE_RULES, &rules("")])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_named_attests_by_its_vtpm_alone() {
+    let gateway = alone();
+    let answer = Machine::new().attest(&gateway, &VTPM).await;
+    let record = site::trusted(&gateway, &answer, ALONE, &VTPM);
+    site::gets_the_full_config(&gateway, &answer).await;
+    let said = record["reason"].as_str().unwrap();
+    assert!(
+        said.contains("vTPM of Azure: AK certified as f859864a6a31, 8 PCRs accepted"),
+        "{said}"
+    );
+    let mut altered = record.clone();
+    altered["basis"]["cloud"]["azure_vtpm_roots"] = json!([]);
+    assert_eq!(site::again(&gateway, &altered), "evidence-not-configured");
+    altered = record.clone();
+    altered["basis"]["server_keys"] = json!(["ab".repeat(32)]);
+    assert_eq!(site::again(&gateway, &altered), "quote-extra-data");
+    // Its own vTPM stands for the machine: whoever comes with it is the machine.
+    let answer = Machine::another().attest(&gateway, &VTPM).await;
+    site::trusted(&gateway, &answer, ALONE, &VTPM);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_attested_document_the_machine_is_the_subscriptions() {
+    let gateway = both();
+    let answer = Machine::new().attest(&gateway, &BOTH).await;
+    let record = site::trusted(&gateway, &answer, WITH_DOCUMENT, &BOTH);
+    site::gets_the_full_config(&gateway, &answer).await;
+    assert_eq!(
+        record["claims"]["azure_vtpm"]["subscription_id"],
+        "8a205152-b25a-417f-a676-80465535a6c9"
+    );
+    assert_eq!(record["claims"]["azure_vtpm"]["vm_id"], VM_ID);
+}
+
+/// The machine attests with evidence that is altered on its way.
+async fn altered(gateway: &Gateway, kinds: &[Kind], alter: impl FnOnce(&mut Evidence, &Asked), code: &str) {
+    let answer = Machine::new().attest_altered(gateway, kinds, alter).await;
+    site::refused(gateway, &answer, code);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_13_what_is_not_the_machines_is_refused() {
+    let gateway = both();
+    let machine = Machine::new();
+    // The document of another machine, whose metadata server the thief can reach.
+    let stolen = |evidence: &mut Evidence, asked: &Asked| {
+        let other = Machine::new().but(|machine| machine.azure.vm_id = OTHER_VM_ID.to_owned());
+        evidence.azure = other.evidence(asked).azure;
+    };
+    altered(&gateway, &BOTH, stolen, "identities-differ").await;
+    altered(&gateway, &BOTH, |evidence, _| evidence.azure_vtpm = None, "evidence-incomplete").await;
+    // A quote of another vTPM, of the same PCRs.
+    let of_another = |evidence: &mut Evidence, asked: &Asked| {
+        let quoted = evidence.azure_vtpm.as_mut().unwrap();
+        quoted.signature.0 = Vtpm::new(VM_ID).sign(&machine.vtpm.quoted(&asked.binding(), &[0, 1, 2, 3, 4, 5, 6, 7]));
+    };
+    altered(&gateway, &BOTH, of_another, "quote-signature").await;
+    let earlier = |evidence: &mut Evidence, asked: &Asked| {
+        let before = asked.but(|asked| asked.nonce[0] ^= 1);
+        evidence.azure_vtpm = Some(Machine::new().vtpm_evidence(&before, &[0, 1, 2, 3, 4, 5, 6, 7]));
+    };
+    altered(&gateway, &BOTH, earlier, "quote-extra-data").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_the_pool_is_refused() {
+    let gateway = alone();
+    // Another machine says to be this one.
+    let thief = Machine::new().but(|machine| machine.vtpm = Vtpm::new(OTHER_VM_ID).into());
+    let answer = thief.attest(&gateway, &VTPM).await;
+    site::refused(&gateway, &answer, "azure-vtpm-vm-id");
+    let of_others = Machine::new().but(|machine| {
+        machine.vtpm = Vtpm::new(OTHER_VM_ID).into();
+        machine.azure.vm_id = OTHER_VM_ID.to_owned();
+    });
+    let answer = of_others.attest(&gateway, &VTPM).await;
+    site::refused(&gateway, &answer, "azure-vm-not-accepted");
+    let booted_other = Machine::new().but(|machine| {
+        let mut vtpm = Vtpm::new(VM_ID);
+        vtpm.pcrs.insert(4, vec![5; 32]);
+        machine.vtpm = vtpm.into();
+    });
+    let answer = booted_other.attest(&gateway, &VTPM).await;
+    site::refused(&gateway, &answer, "pcr-mismatch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ak_that_azure_has_not_certified_is_refused() {
+    let gateway = alone();
+    let machine = Machine::new();
+    let forged = VtpmCas::regional().certify(&ak_params("f859864a6a31.TrustedVM.Azure.windows.net"), &machine.vtpm.ak.pair);
+    let mut request = machine.request(&VTPM);
+    request.attester.azure_vtpm.as_mut().unwrap().ak_certificate.0 = nv_contents(&forged);
+    let asked = machine.ask_with(&gateway, &request).await;
+    let answer = asked.show(&gateway, machine.evidence(&asked)).await;
+    site::refused(&gateway, &answer, "azure-vtpm-not-endorsed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_roots_the_gateway_says_so_beforehand() {
+    let mut gateway = site::init(r#"[["azure-vtpm"]]"#, &[&rules("accept_any_subscription = true")]);
+    std::fs::remove_dir_all(gateway.path("azure-vtpm-roots")).unwrap();
+    gateway.run();
+    gateway.line(|line| line.contains("accepts azure-vtpm, which cannot be verified: no CA is in"));
+    let answer = Machine::new().attest(&gateway, &VTPM).await;
+    site::refused(&gateway, &answer, "evidence-not-configured");
+}

@@ -139,6 +139,19 @@ impl Claims {
         claimant
     }
 
+    /// By what the node was trusted, for a person: what each kind has proven.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                reasons.extend(self.proven.$member.as_ref().map(<$room>::reason));
+            };
+        }
+        each_kind!(one);
+        reasons
+    }
+
     /// Whether a TPM of the instance's own has attested, by Google's certificate or as its NitroTPM: nobody else can have been first with it.
     /// Another TPM, beside a NitroTPM's document, may be anybody's for all that this says.
     #[must_use]

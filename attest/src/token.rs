@@ -60,6 +60,10 @@ impl Verifier for Token {
         None
     }
 
+    fn reason(name: &String) -> String {
+        format!("provisioning token {name:?}")
+    }
+
     fn size(evidence: &TokenEvidence, _: Option<&Blob>) -> Option<usize> {
         Some(evidence.token.reveal().len())
     }

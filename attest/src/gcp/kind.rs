@@ -55,6 +55,16 @@ impl Verifier for Gcp {
         Some(identity.identity())
     }
 
+    fn reason(identity: &VerifiedIdentity) -> String {
+        let (instance, account) = (identity.instance(), identity.service_account());
+        format!(
+            "identity token of Google: instance {} in {}, service account {}",
+            instance.instance_name(),
+            instance.zone(),
+            account.email
+        )
+    }
+
     fn size(evidence: &GcpEvidence, _: Option<&Blob>) -> Option<usize> {
         Some(evidence.token.0.len())
     }

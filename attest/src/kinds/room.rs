@@ -104,6 +104,9 @@ pub(crate) trait Verifier: EvidenceKind {
     /// The stable identity of the instance of a cloud that it is about.
     fn instance(proof: &Self::Proof) -> Option<String>;
 
+    /// By what the node was trusted, for a person. Auditors compare it with that of older records, so it says only what follows from the proof.
+    fn reason(proof: &Self::Proof) -> String;
+
     /// Whether a TPM of the instance's own has attested: nobody else can have been first with it.
     fn is_of_the_instances_own_tpm(_: &Self::Proof) -> bool {
         false

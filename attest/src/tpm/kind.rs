@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 
 use super::ak::AkPublic;
-use super::claims::TpmClaims;
+use super::claims::{EndorsedBy, EventLogClaims, TpmClaims};
 use super::ek_certificate::INTERMEDIATES_LIMIT;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
@@ -91,6 +91,30 @@ impl Verifier for Tpm {
 
     fn instance(claims: &TpmClaims) -> Option<String> {
         claims.instance().map(VerifiedInstance::identity)
+    }
+
+    fn reason(claims: &TpmClaims) -> String {
+        let by = match &claims.endorsed_by {
+            EndorsedBy::Allowlist => "the allowlist".to_owned(),
+            EndorsedBy::Root { root_subject, .. } => format!("{root_subject:?}"),
+            EndorsedBy::GcpInstance(instance) => format!("Google as the vTPM of {}", instance.identity()),
+        };
+        let log = match &claims.event_log {
+            None => "no event log".to_owned(),
+            Some(EventLogClaims {
+                problem: Some(problem), ..
+            }) => format!("an event log that explains none of them ({})", problem.refusal().code()),
+            Some(log) => format!(
+                "an event log of {} events explains {} of them",
+                log.events,
+                log.explained_pcrs.len()
+            ),
+        };
+        format!(
+            "EK endorsed by {by}; AK in the same TPM; {} PCRs of {} quoted and accepted, {log}",
+            claims.pcrs.len(),
+            claims.pcr_bank
+        )
     }
 
     fn is_of_the_instances_own_tpm(claims: &TpmClaims) -> bool {

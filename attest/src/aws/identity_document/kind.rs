@@ -59,6 +59,11 @@ impl Verifier for IdentityDocument {
         Some(claimed.document().replayable().node_identity())
     }
 
+    fn reason(claimed: &ClaimedDocument) -> String {
+        let document = claimed.document().replayable();
+        format!("identity document of AWS: image {} in {}", document.image_id(), document.region())
+    }
+
     fn check_rules(rules: &IdentityDocumentRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
         if rules.accept_replayable || !Self::is_worth_a_copy(together) {
             return Ok(());

@@ -59,6 +59,15 @@ impl Verifier for NitroTpm {
         Some(verified.identity())
     }
 
+    fn reason(verified: &VerifiedNitroTpm) -> String {
+        let document = verified.document();
+        format!(
+            "NitroTPM document of AWS: {} PCRs accepted, in {}",
+            document.pcrs().len(),
+            document.region()
+        )
+    }
+
     fn is_of_the_instances_own_tpm(_: &VerifiedNitroTpm) -> bool {
         true
     }

@@ -56,6 +56,10 @@ impl Verifier for Sts {
         Some(caller.identity())
     }
 
+    fn reason(caller: &VerifiedSts) -> String {
+        format!("AWS STS in {}: role {}", caller.region(), caller.role())
+    }
+
     fn size(evidence: &StsEvidence, _: Option<&Blob>) -> Option<usize> {
         Some(evidence.request.size())
     }

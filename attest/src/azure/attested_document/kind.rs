@@ -71,6 +71,11 @@ impl Verifier for AttestedDocument {
         Some(document.node_identity())
     }
 
+    fn reason(document: &VerifiedAttestedDocument) -> String {
+        let place = document.location().unwrap_or("an unnamed region");
+        format!("attested document of Azure, signed in {place}")
+    }
+
     fn size(evidence: &AzureEvidence, _: Option<&Blob>) -> Option<usize> {
         Some(evidence.signature.0.len())
     }

@@ -78,6 +78,14 @@ impl Verifier for AzureVtpm {
         Some(verified.identity())
     }
 
+    fn reason(vtpm: &VerifiedAzureVtpm) -> String {
+        format!(
+            "vTPM of Azure: AK certified as {}, {} PCRs accepted",
+            vtpm.certificate().name(),
+            vtpm.pcrs().len()
+        )
+    }
+
     fn is_of_the_instances_own_tpm(_: &VerifiedAzureVtpm) -> bool {
         true
     }

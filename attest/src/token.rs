@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing, SecretText};
 
@@ -62,6 +62,14 @@ impl Verifier for Token {
 
     fn reason(name: &String) -> String {
         format!("provisioning token {name:?}")
+    }
+
+    fn shown_parts(_: &TokenEvidence) -> Parts<'_> {
+        Vec::new()
+    }
+
+    fn forget_secrets(evidence: &mut TokenEvidence) {
+        evidence.token = SecretText::default();
     }
 
     fn size(evidence: &TokenEvidence, _: Option<&Blob>) -> Option<usize> {

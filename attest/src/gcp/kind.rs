@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 
 use super::{Audience, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -63,6 +63,10 @@ impl Verifier for Gcp {
             instance.zone(),
             account.email
         )
+    }
+
+    fn shown_parts(evidence: &GcpEvidence) -> Parts<'_> {
+        vec![("token".into(), evidence.token.0.as_bytes().into())]
     }
 
     fn size(evidence: &GcpEvidence, _: Option<&Blob>) -> Option<usize> {

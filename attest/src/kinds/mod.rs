@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use room::EvidenceKind;
-pub(crate) use room::{Asked, Asking, Beside, Cloud, IdentityForm, Proofs, Refusal, Rulebook, Verified, Verifier};
+pub(crate) use room::{Asked, Asking, Beside, Cloud, IdentityForm, Parts, Proofs, Refusal, Rulebook, Verified, Verifier};
 
 /// The list. It hands all kinds to the macro in brackets, after what stands in the braces: those that say which machine a node is, and then what can only
 /// stand beside them. Of each it says:

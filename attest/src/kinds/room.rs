@@ -1,5 +1,6 @@
 //! What a kind of evidence says of itself, in its own room.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
@@ -45,6 +46,9 @@ pub(crate) struct IdentityForm {
     /// Whether a text is what comes after it, spelled as the room spells it.
     pub(crate) fits: fn(&str) -> bool,
 }
+
+/// Parts of what was sent, by name.
+pub(crate) type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
 
 /// What a node is asked for: one half for the seal, one for the node.
 pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as EvidenceKind>::Task), Refusal<<K as EvidenceKind>::Error>>;
@@ -148,8 +152,16 @@ pub(crate) trait Verifier: EvidenceKind {
         None
     }
 
-    /// Takes the claimant out of the evidence.
-    fn forget_claimant(_: &mut Self::Evidence) {}
+    /// The parts of what a node offers that a record may have digests of, by the names of their members.
+    fn offered_parts(_: &Self::Offer) -> Parts<'_> {
+        Vec::new()
+    }
+
+    /// The same of evidence. Of secrets there is not even that.
+    fn shown_parts(evidence: &Self::Evidence) -> Parts<'_>;
+
+    /// Takes out of the evidence what is worth something to whoever reads a record.
+    fn forget_secrets(_: &mut Self::Evidence) {}
 }
 
 /// What a kind makes of others that stand beside it. Which ones it looks at, its bounds say: [`Proofs`] and [`Rulebook`] of those kinds.

@@ -1,5 +1,6 @@
 //! The challenge: what a node can show, and what it is asked for.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,20 @@ impl Attester {
         }
         each_kind!(one);
         claimant
+    }
+
+    /// Keys and certificates, by where they stand in it (`tpm.ek_certificate`), for digests.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(String, Cow<'_, [u8]>)> {
+        let mut parts = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                let offered = self.$member.iter().flat_map(<$room>::offered_parts);
+                parts.extend(offered.map(|(part, content)| (format!("{}.{part}", Kind::$kind.section()), content)));
+            };
+        }
+        each_kind!(one);
+        parts
     }
 }
 

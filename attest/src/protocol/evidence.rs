@@ -1,5 +1,6 @@
 //! The evidence, and what it earns.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -59,15 +60,29 @@ impl Evidence {
         (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
     }
 
-    /// Takes the claimant out, so that whoever reads what is left is nobody.
-    pub fn forget_claimant(&mut self) {
+    /// Takes out what is worth something to whoever reads it: the claimant, a provisioning token, a signature that AWS would take.
+    pub fn forget_secrets(&mut self) {
         self.claimant = None;
         macro_rules! one {
             ($kind:ident, $member:ident, $room:ty) => {
-                self.$member.as_mut().map(<$room>::forget_claimant);
+                self.$member.as_mut().map(<$room>::forget_secrets);
             };
         }
         each_kind!(one);
+    }
+
+    /// Its parts, by where they stand in it (`gcp.token`), for digests. Of a provisioning token and of a claimant there is not even that.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(String, Cow<'_, [u8]>)> {
+        let mut parts = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                let shown = self.$member.iter().flat_map(<$room>::shown_parts);
+                parts.extend(shown.map(|(part, content)| (format!("{}.{part}", Kind::$kind.section()), content)));
+            };
+        }
+        each_kind!(one);
+        parts
     }
 
     /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a

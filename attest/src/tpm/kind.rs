@@ -15,7 +15,7 @@ use super::vtpm::{VerifiedInstance, VtpmError};
 use super::{ek, task, verifier};
 use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Rulebook, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Blob;
 
@@ -119,6 +119,29 @@ impl Verifier for Tpm {
 
     fn is_of_the_instances_own_tpm(claims: &TpmClaims) -> bool {
         claims.instance().is_some()
+    }
+
+    fn offered_parts(offer: &TpmAttester) -> Parts<'_> {
+        let mut parts: Parts<'_> = vec![
+            ("ek_public".into(), offer.ek_public.as_ref().into()),
+            ("ak_public".into(), offer.ak_public.as_ref().into()),
+        ];
+        let certificate = offer.ek_certificate.iter();
+        parts.extend(certificate.map(|certificate| ("ek_certificate".into(), certificate.as_ref().into())));
+        // As many as a TPM may present.
+        for (index, certificate) in offer.ek_intermediates.iter().take(INTERMEDIATES_LIMIT).enumerate() {
+            parts.push((format!("ek_intermediates.{index}").into(), certificate.as_ref().into()));
+        }
+        parts
+    }
+
+    fn shown_parts(evidence: &TpmEvidence) -> Parts<'_> {
+        let mut parts: Parts<'_> = vec![
+            ("quoted".into(), evidence.quoted.as_ref().into()),
+            ("signature".into(), evidence.signature.as_ref().into()),
+        ];
+        parts.extend(evidence.event_log.iter().map(|log| ("event_log".into(), log.as_ref().into())));
+        parts
     }
 
     /// Its event log has a limit of its own.

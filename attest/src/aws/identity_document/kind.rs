@@ -10,7 +10,7 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::aws::names::{is_account, is_any_instance};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, HexDigest, Nothing};
 
@@ -78,6 +78,10 @@ impl Verifier for IdentityDocument {
         !together.contains(&Kind::AwsNitroTpm) && !together.contains(&Kind::AwsSts)
     }
 
+    fn shown_parts(evidence: &IdentityDocumentEvidence) -> Parts<'_> {
+        vec![("pkcs7".into(), evidence.pkcs7.0.as_bytes().into())]
+    }
+
     fn size(evidence: &IdentityDocumentEvidence, claimant: Option<&Blob>) -> Option<usize> {
         let claimant = evidence.claimant.as_ref().or(claimant);
         Some(evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len()))
@@ -99,7 +103,7 @@ impl Verifier for IdentityDocument {
         claimed.claimant_sha256.as_ref()
     }
 
-    fn forget_claimant(evidence: &mut IdentityDocumentEvidence) {
+    fn forget_secrets(evidence: &mut IdentityDocumentEvidence) {
         evidence.claimant = None;
     }
 

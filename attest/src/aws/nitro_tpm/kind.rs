@@ -9,7 +9,7 @@ use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
 use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -80,6 +80,10 @@ impl Verifier for NitroTpm {
         Err(
             "the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account",
         )
+    }
+
+    fn shown_parts(evidence: &NitroTpmEvidence) -> Parts<'_> {
+        vec![("document".into(), evidence.document.as_ref().into())]
     }
 
     fn size(evidence: &NitroTpmEvidence, _: Option<&Blob>) -> Option<usize> {

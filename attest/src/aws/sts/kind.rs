@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 
 use super::{Answer, StsError, StsEvidence, StsRules, VerifiedSts};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{Blob, Nothing};
 
@@ -58,6 +58,15 @@ impl Verifier for Sts {
 
     fn reason(caller: &VerifiedSts) -> String {
         format!("AWS STS in {}: role {}", caller.region(), caller.role())
+    }
+
+    fn shown_parts(evidence: &StsEvidence) -> Parts<'_> {
+        let redacted = serde_json::to_vec(&evidence.request.redacted()).unwrap_or_default();
+        vec![("request".into(), redacted.into())]
+    }
+
+    fn forget_secrets(evidence: &mut StsEvidence) {
+        evidence.request = evidence.request.redacted();
     }
 
     fn size(evidence: &StsEvidence, _: Option<&Blob>) -> Option<usize> {

@@ -8,7 +8,7 @@ use super::{
     AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, AzureTrust, ImdsNonce, NonceForm, VerifiedAttestedDocument,
 };
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::{Binding, qualifying_data};
 use crate::values::{Blob, Nothing};
 
@@ -74,6 +74,10 @@ impl Verifier for AttestedDocument {
     fn reason(document: &VerifiedAttestedDocument) -> String {
         let place = document.location().unwrap_or("an unnamed region");
         format!("attested document of Azure, signed in {place}")
+    }
+
+    fn shown_parts(evidence: &AzureEvidence) -> Parts<'_> {
+        vec![("signature".into(), evidence.signature.0.as_bytes().into())]
     }
 
     fn size(evidence: &AzureEvidence, _: Option<&Blob>) -> Option<usize> {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
@@ -97,6 +97,26 @@ impl Verifier for AzureVtpm {
         Err(
             "a vTPM says no subscription, so anybody's machine could have these PCRs: name vm_ids in [azure_vtpm], have azure beside it, or set accept_any_subscription = true there if that is meant",
         )
+    }
+
+    fn offered_parts(offer: &AzureVtpmAttester) -> Parts<'_> {
+        let mut parts: Parts<'_> = vec![
+            ("ak_public".into(), offer.ak_public.as_ref().into()),
+            ("ak_certificate".into(), offer.ak_certificate.as_ref().into()),
+        ];
+        for (index, certificate) in offer.ak_intermediates.iter().take(INTERMEDIATES_LIMIT).enumerate() {
+            parts.push((format!("ak_intermediates.{index}").into(), certificate.as_ref().into()));
+        }
+        parts
+    }
+
+    fn shown_parts(evidence: &AzureVtpmEvidence) -> Parts<'_> {
+        let mut parts: Parts<'_> = vec![
+            ("quoted".into(), evidence.quoted.as_ref().into()),
+            ("signature".into(), evidence.signature.as_ref().into()),
+        ];
+        parts.extend(evidence.event_log.iter().map(|log| ("event_log".into(), log.as_ref().into())));
+        parts
     }
 
     /// Its event log has a limit of its own.

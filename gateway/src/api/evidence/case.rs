@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence, SecretText};
+use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
 use axum::response::Response;
 
@@ -306,15 +306,9 @@ pub(super) fn by_digest(evidence: &Evidence) -> Basis {
 /// Puts the evidence into the record, without what is worth something to a reader; its event log goes beside it, kept once for all who
 /// have the same.
 fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, Vec<u8>)> {
-    if let Some(token) = &mut evidence.token {
-        token.token = SecretText::default();
-    }
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
-    evidence.forget_claimant();
-    if let Some(sts) = &mut evidence.aws_sts {
-        sts.request = sts.request.redacted();
-    }
+    evidence.forget_secrets();
     // A machine has one log, whichever of its TPM's keys has quoted.
     let log = match (&mut evidence.tpm, &mut evidence.azure_vtpm) {
         (Some(tpm), _) => tpm.event_log.take(),

@@ -29,7 +29,7 @@ use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
-use crate::gateway::{Discovered, Gateway, Http};
+use crate::gateway::{Discovered, Gateway, GatewayError, Http};
 use crate::keep;
 use crate::patience::Patience;
 use crate::platform::{Instance, Platform, pointer_file};
@@ -268,16 +268,14 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         }
     }
     let http = Http::new(trust)?;
-    let gateways = discover(&http, &sources, patience, &mut done);
+    let gateways = discover(&http, &sources, &pointer, patience, &mut done);
     if gateways.is_empty() {
         done.write(&mut pointer);
-        return match done.failed.is_empty() {
-            true => Ok(Work::Nothing(format!(
-                "no source is an attestation gateway: {}",
-                done.notes.join("; ")
-            ))),
-            false => Ok(Work::Done(done.into())),
-        };
+        if done.failed.is_empty() {
+            let notes = std::mem::take(&mut done.notes).join("; ");
+            done.nothing = Some(format!("no source is an attestation gateway: {notes}"));
+        }
+        return Ok(Work::Done(done.into()));
     }
     let to_tell = gateways
         .iter()
@@ -343,14 +341,26 @@ struct Surroundings {
 }
 
 /// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
-fn discover<'a>(http: &Http, sources: &'a [Source], patience: &Patience, done: &mut Done) -> Vec<(&'a Source, BTreeSet<Kind>)> {
+fn discover<'a>(
+    http: &Http,
+    sources: &'a [Source],
+    pointer: &Pointer,
+    patience: &Patience,
+    done: &mut Done,
+) -> Vec<(&'a Source, BTreeSet<Kind>)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
         patience.answered(Instant::now());
-        match Gateway::patiently(http, source, share, patience).discover(&source.pool) {
+        let gateway = Gateway::patiently(http, source, share, patience).with_token(pointer.token(source.place).is_some());
+        match gateway.discover(&source.pool) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
+            // Most likely no gateway. If it is one, it is to know: who is none does not read it.
+            Err(error @ GatewayError::BesideConfigs(_)) => {
+                done.notes.push(error.to_string());
+                done.untold.push((source.place, GATEWAY_UNREACHABLE.to_owned()));
+            }
             Err(error) => done.fail(source.place, error.into(), patience),
         }
     }
@@ -470,7 +480,7 @@ fn attest_to_all(
             left -= 1;
             patience.answered(Instant::now());
             let target = Target {
-                gateway: &Gateway::patiently(http, source, share, patience),
+                gateway: &Gateway::patiently(http, source, share, patience).with_token(token.is_some()),
                 takes,
                 pool: &source.pool,
                 token: token.as_ref(),

@@ -19,7 +19,8 @@ pub struct Failure {
     pub reason: String,
     /// What the person should do.
     pub next_step: String,
-    /// What a gateway that refused is told when Ignition asks it for the config: its code, and which decision that was if it has said so.
+    /// What the gateway is told when Ignition asks it for the config. One that refused: its code, and which decision that was if it has said
+    /// so. One that has configs and cannot attest: that it could not be reached.
     pub refusal: Option<String>,
 }
 

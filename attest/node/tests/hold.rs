@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::{Gateway, Instead, TOKEN};
@@ -197,12 +198,76 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
         (path != "/config/worker").then(|| Some((503, String::new(), String::new())))
     });
     let run = run(&metadata, &["--deadline", "2"]);
-    assert!(run.success && run.written.is_none(), "{}", run.stderr);
+    // Nothing but what a gateway would want to know.
+    assert!(run.success, "{}", run.stderr);
+    assert_eq!(run.written.unwrap(), unreachable(&gateway));
     let last = run.stderr.lines().last().unwrap();
     assert!(
         last.contains("nothing to do: no source is an attestation gateway") && last.contains("its configs can be had all the same"),
         "{last}"
     );
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
+}
+
+/// Its pointer, with what says that it could not be reached.
+fn unreachable(gateway: &Gateway) -> Value {
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["config"]["merge"][0]["httpHeaders"] =
+        json!([{"name": "attestation-not-attested", "value": "gateway-unreachable"}]);
+    pointer
+}
+
+/// Whoever is asked whether it has configs may have come back by then.
+#[test]
+fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
+    let was_asked = AtomicBool::new(false);
+    let (gateway, metadata) = site(Some(LONG), move |path, _| match path {
+        "/config/worker" => {
+            was_asked.store(true, Ordering::Relaxed);
+            None
+        }
+        _ => (!was_asked.load(Ordering::Relaxed)).then(|| Some((500, String::new(), String::new()))),
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    assert!(run.success && run.written.is_some(), "{}", run.stderr);
+    let told = gateway.told.lock().unwrap();
+    let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+    assert!(asked.contains(&"/config/worker") && asked.last() == Some(&EVIDENCE), "{asked:?}");
+}
+
+/// Time in which a gateway has answered is none in which it has failed.
+#[test]
+fn one_failure_after_a_long_hold_gives_no_gateway_up() {
+    // More than three seconds are gone before the one that fails, and only failures for two make a server none.
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
+        ("/v1/attest?pool=worker", 0) => come_again(3),
+        ("/v1/attest?pool=worker", 1) => Some(Some((500, String::new(), String::new()))),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "2"]).attested();
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != "/config/worker"));
+}
+
+/// Who refuses the config gives none, unless Ignition shows a token that this program does not.
+#[test]
+fn a_refusal_counts_as_a_config_only_where_ignition_shows_a_token() {
+    let refusing = |with_token: bool| {
+        let (gateway, _) = site(Some(LONG), |path, before| match (path, before) {
+            ("/config/worker", _) => problem(403, "nothing-shown"),
+            ("/v1/attest?pool=worker", 0..8) => Some(Some((500, String::new(), String::new()))),
+            _ => None,
+        });
+        let token = format!("?token={TOKEN}");
+        let pointer = gateway.pointer().replace(if with_token { "" } else { &token }, "");
+        (gateway, run(&google(Some(pointer)), &["--deadline", "2"]))
+    };
+    let (gateway, run) = refusing(false);
+    assert!(run.success && run.written.is_some(), "{}", run.stderr);
+    let told = gateway.told.lock().unwrap();
+    assert!(told.iter().any(|(path, _)| path == "/config/worker"), "{told:?}");
+    assert_eq!(told.last().unwrap().0, EVIDENCE);
+    let (gateway, run) = refusing(true);
+    assert_eq!(run.written, Some(unreachable(&gateway)), "{}", run.stderr);
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
 }
 
@@ -249,10 +314,7 @@ fn a_limit_is_the_administrators_and_the_gateway_is_told() {
             "[gateway-unreachable]; next: ",
             "; the pointer config is unchanged, but for a header that says why",
         ]);
-        let mut expect: Value = serde_json::from_str(&gateway.pointer()).unwrap();
-        expect["ignition"]["config"]["merge"][0]["httpHeaders"] =
-            json!([{"name": "attestation-not-attested", "value": "gateway-unreachable"}]);
-        assert_eq!(run.written.unwrap(), expect);
+        assert_eq!(run.written.unwrap(), unreachable(&gateway));
         assert!(
             (Duration::from_secs(2)..Duration::from_secs(30)).contains(&run.took),
             "{:?}",
@@ -366,14 +428,23 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
         (path == CHALLENGE).then(|| Some((500, String::new(), String::new())))
     });
     let run = run(&metadata, &["--deadline", "2"]);
-    run.failed(&["[gateway-failing]", "its configs can be had all the same"]);
+    run.failed(&[
+        "[gateway-failing]",
+        "its configs can be had all the same",
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
     assert!(
         (Duration::from_secs(20)..Duration::from_secs(50)).contains(&run.took),
         "{:?}",
         run.took
     );
-    let last = gateway.told.lock().unwrap().last().cloned().unwrap();
-    assert_eq!(last, ("/config/worker".to_owned(), json!({"HEAD": null})));
+    assert_eq!(run.written.unwrap(), unreachable(&gateway));
+    let told = gateway.told.lock().unwrap();
+    let [.., before, asked, after] = told.as_slice() else {
+        panic!("{told:?}")
+    };
+    assert_eq!((before.0.as_str(), after.0.as_str()), (CHALLENGE, CHALLENGE), "asked once more");
+    assert_eq!(*asked, ("/config/worker".to_owned(), json!({"HEAD": null})));
 }
 
 #[test]

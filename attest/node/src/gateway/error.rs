@@ -121,6 +121,9 @@ impl From<GatewayError> for Failure {
                 };
             }
         };
-        Self::new(code, &error, next_step)
+        Self {
+            refusal: matches!(error, GatewayError::BesideConfigs(_)).then(|| GATEWAY_UNREACHABLE.to_owned()),
+            ..Self::new(code, &error, next_step)
+        }
     }
 }

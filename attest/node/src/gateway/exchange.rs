@@ -92,7 +92,8 @@ impl Gateway<'_> {
     ) -> Result<Answer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
-        let began = Instant::now();
+        // Since when there has been nothing but failures, and whether the server has given configs after the last one.
+        let (mut since, mut has_configs) = (Instant::now(), false);
         loop {
             attempts += 1;
             // Whoever does not want this node to wait when it says "come again" is not waited for without end.
@@ -107,6 +108,7 @@ impl Gateway<'_> {
                     if problem(&answer).is_some_and(|problem| spent.contains(&problem.code.as_str())) {
                         return Ok(answer);
                     }
+                    (since, has_configs) = (Instant::now(), false);
                     continue;
                 }
                 Ok(answer) if answer.status.is_server_error() => GatewayError::Failing {
@@ -127,10 +129,18 @@ impl Gateway<'_> {
                     error,
                 },
             };
-            let failed = match endless && self.is_to_ask_for_configs(url, &failed, began.elapsed()) {
-                true => self.beside_configs(failed)?,
-                false => failed,
-            };
+            if endless && self.is_to_ask_for_configs(url, &failed, since.elapsed()) {
+                if has_configs {
+                    return Err(GatewayError::BesideConfigs(Box::new(failed)));
+                }
+                has_configs = self.gives_configs();
+                if has_configs {
+                    // It may have come back meanwhile: asked once more, at once, with the time of a request.
+                    self.begin_anew("Asking a gateway once more");
+                    continue;
+                }
+            }
+            has_configs = false;
             self.pause_after(failed, &mut backoff, endless)?;
         }
     }
@@ -147,20 +157,22 @@ impl Gateway<'_> {
         asked >= after
     }
 
-    /// The failure, if the server has no configs either.
-    fn beside_configs(&self, failed: GatewayError) -> Result<GatewayError, GatewayError> {
-        match self.pool.is_some_and(|pool| self.gives_configs(pool)) {
-            true => Err(GatewayError::BesideConfigs(Box::new(failed))),
-            false => Ok(failed),
-        }
-    }
-
-    /// Whether a request for the pool's config is answered with something else than an error of the server's.
-    fn gives_configs(&self, pool: &str) -> bool {
+    /// Whether Ignition would get the pool's config. What it would get for a token only, this program does not ask for: there, a refusal is
+    /// the answer of who gives configs.
+    fn gives_configs(&self) -> bool {
+        let Some(pool) = self.pool else { return false };
         let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
         let request = self.http.client.head(&url).header(ACCEPT, "*/*");
         self.attempt(&url, ANSWER, request)
-            .is_ok_and(|answer| !answer.status.is_server_error())
+            .is_ok_and(|answer| answer.status.is_success() || (self.has_token && answer.status == StatusCode::FORBIDDEN))
+    }
+
+    /// Starts the time for this node's own work anew.
+    fn begin_anew(&self, status: &str) {
+        if let Some(patience) = self.patience {
+            console::extend(patience.begin(Duration::ZERO), status);
+            self.deadline.set(patience.work());
+        }
     }
 
     /// Makes the pause after an attempt that failed, and says so; gives the failure back if it was the last one.

@@ -48,6 +48,8 @@ pub struct Gateway<'http> {
     base: &'http str,
     /// The pool whose config the node wants, if it waits for that.
     pool: Option<&'http str>,
+    /// Whether Ignition shows it a provisioning token.
+    has_token: bool,
     deadline: Cell<Deadline>,
     patience: Option<&'http Patience>,
 }
@@ -66,6 +68,7 @@ impl<'http> Gateway<'http> {
             http,
             base,
             pool: None,
+            has_token: false,
             deadline: Cell::new(deadline),
             patience: None,
         }
@@ -78,9 +81,17 @@ impl<'http> Gateway<'http> {
             http,
             base: source.base.as_str(),
             pool: Some(source.pool.as_str()),
+            has_token: false,
             deadline: Cell::new(deadline),
             patience: Some(patience),
         }
+    }
+
+    /// The same, to which Ignition shows a provisioning token, or does not.
+    #[must_use]
+    pub const fn with_token(mut self, has_token: bool) -> Self {
+        self.has_token = has_token;
+        self
     }
 
     /// The time there is for it at the moment. Each time that it is waited for moves it on.
@@ -108,10 +119,7 @@ impl<'http> Gateway<'http> {
     pub fn discover(&self, pool: &str) -> Result<Discovered, GatewayError> {
         // A pool's name needs no escaping; a gateway of an earlier release does not look at it.
         let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}"));
-        let answer = match self.exchange(&url, ANSWER, &[], || self.http.client.get(&url)) {
-            Err(error @ GatewayError::BesideConfigs(_)) => return Ok(Discovered::Other(error.to_string())),
-            answer => answer?,
-        };
+        let answer = self.exchange(&url, ANSWER, &[], || self.http.client.get(&url))?;
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
         }

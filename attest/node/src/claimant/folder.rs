@@ -20,7 +20,7 @@ const NEW: &str = ".claimant";
 /// Largest file that is overwritten before it is removed, in bytes: this program has written none that is larger.
 const OVERWRITE_LIMIT_BYTES: u64 = 4096;
 
-/// The secret; `None` if there is none, or something that this program has not written.
+/// The secret; `None` if there is none, or something that this program has not written, or has erased.
 ///
 /// # Errors
 /// What the system says.
@@ -34,7 +34,9 @@ pub fn read(root: &Path) -> io::Result<Option<Secret>> {
     }
     let mut bytes = Zeroizing::new([0; 32]);
     File::open(&path)?.read_exact(bytes.as_mut())?;
-    Ok(Some(Secret::of(*bytes)))
+    // An erasure that a power cut has ended before the file was gone: anybody can make what is made of zeros.
+    let is_erased = bytes.iter().all(|byte| *byte == 0);
+    Ok((!is_erased).then(|| Secret::of(*bytes)))
 }
 
 /// Puts the secret there, in place of what there is, and on the disk.
@@ -196,6 +198,12 @@ mod tests {
         for length in [0, 31, 33, 5000] {
             check_replaced(|disk, _| fs::write(file(disk), vec![9; length]).unwrap());
         }
+        // An erasure that was cut short: zeros are nobody's secret.
+        check_replaced(|disk, _| {
+            write(disk, &secret()).unwrap();
+            overwrite(&path_in(disk)).unwrap();
+            assert_eq!(fs::read(path_in(disk)).unwrap(), [0; 32]);
+        });
         check_replaced(|disk, there| symlink(there.join("theirs"), file(disk)).unwrap());
         check_replaced(|disk, _| symlink("nowhere", file(disk)).unwrap());
         check_replaced(|disk, there| fs::hard_link(there.join("theirs"), file(disk)).unwrap());

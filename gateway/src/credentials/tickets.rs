@@ -8,8 +8,9 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
 use super::seal::{Seal, SealError, Sealed};
+use crate::machines::enrolment;
+use crate::machines::instances::{self, InstanceRecord};
 use crate::machines::revocations::{self, RevocationError};
-use crate::machines::{enrolment, instances};
 use crate::settings::TicketSettings;
 use crate::store::{EntryKind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
 
@@ -25,6 +26,9 @@ struct Content {
     /// To whom the instance belonged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
+    /// Since when, seconds since 1970; not there in a ticket of an earlier release. Who has the instance anew has another time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held_since: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     pool: String,
@@ -68,8 +72,8 @@ pub struct Earned<'e> {
     pub identity: &'e NodeIdentity,
     /// Which instance of a cloud it is, if that is known.
     pub instance: Option<&'e NodeIdentity>,
-    /// To whom the instance belongs, if it belongs to anybody: [`instances::holder`].
-    pub holder: Option<&'e str>,
+    /// To whom the instance belongs, and since when, if it belongs to anybody: [`instances::record`].
+    pub holder: Option<&'e InstanceRecord>,
     /// Its name, if it has one.
     pub name: Option<&'e str>,
     /// The pool that the ticket is for.
@@ -99,7 +103,8 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         id: HEXLOWER.encode(&id),
         identity: earned.identity.clone(),
         instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
-        holder: earned.holder.map(str::to_owned),
+        holder: earned.holder.map(|first| first.holder.clone()),
+        held_since: earned.holder.map(|first| first.at),
         name: earned.name.map(str::to_owned),
         pool: earned.pool.to_owned(),
         decision: earned.decision.to_owned(),
@@ -345,6 +350,7 @@ impl Presented {
             identity,
             instance,
             holder,
+            held_since,
             name,
             pool,
             by_allowlist,
@@ -356,7 +362,9 @@ impl Presented {
         let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
         if let Some(holder) = holder {
             let instance = instance.as_ref().unwrap_or(identity);
-            if instances::holder(store, instance).await?.as_ref() != Some(holder) {
+            // Who comes back after a release has it anew, though he is known by the same.
+            let still = |first: &InstanceRecord| first.holder == *holder && held_since.is_none_or(|since| since == first.at);
+            if !instances::record(store, instance).await?.is_some_and(|first| still(&first)) {
                 return Err(TicketError::Released {
                     instance: instance.clone(),
                     holder: holder.clone(),

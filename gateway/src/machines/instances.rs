@@ -360,13 +360,12 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
     store.remove(EntryKind::Instance, instance).await
 }
 
-/// To whom an instance belongs at the moment, as [`InstanceRecord::holder`]; `None` if it belongs to nobody.
+/// To whom an instance belongs at the moment, and since when; `None` if it belongs to nobody.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn holder(store: &dyn Store, instance: &NodeIdentity) -> Result<Option<String>, StoreError> {
-    let record = store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()?;
-    Ok(record.map(|record| record.holder))
+pub async fn record(store: &dyn Store, instance: &NodeIdentity) -> Result<Option<InstanceRecord>, StoreError> {
+    store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()
 }
 
 fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {

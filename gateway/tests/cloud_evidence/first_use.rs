@@ -87,6 +87,34 @@ async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
     assert_eq!(fetch(&its).await.status, 200);
 }
 
+/// Nor are they good again once the same one has the instance anew: what its NitroTPM is known by is the same for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_tickets_of_before_a_release_end_with_it_though_the_same_one_comes_back() {
+    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
+    let gateway = site::start(r#"[["aws-nitro-tpm"]]"#, &[&unchecked]);
+    let (_, instance) = AWS_IDENTITY.split_once('/').unwrap();
+    let ticket = async || bearer(&Machine::new().attest(&gateway, &[Kind::AwsNitroTpm]).await.ticket());
+    let fetch = async |ticket: &String| gateway.config("/config/worker", &[ticket]).await;
+    let (used, unused) = (ticket().await, ticket().await);
+    assert_eq!(fetch(&used).await.status, 200);
+    gateway.command(&["node", "release", &format!("aws-nitrotpm:{instance}")]);
+    // Since when it is whose is known by the second.
+    let released = now();
+    while now() == released {
+        tokio::task::yield_now().await;
+    }
+    let its = ticket().await;
+    for ticket in [&used, &unused] {
+        fetch(ticket).await.refused(403, "ticket-withdrawn");
+    }
+    assert_eq!(fetch(&its).await.status, 200);
+    // It may come again meanwhile: that is no other's.
+    let again = ticket().await;
+    for ticket in [&its, &again] {
+        assert_eq!(fetch(ticket).await.status, 200);
+    }
+}
+
 /// The instance is nobody's: whoever comes gets it.
 async fn is_free(gateway: &Gateway, kind: Kind, identity: &str) {
     let list = gateway.command(&["node", "list"]);

@@ -16,7 +16,7 @@ use super::{Earned, EvidenceEndpoint};
 use crate::audit::{Basis, Blobs, Digests, Record, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
-use crate::machines::instances::{self, InstanceClaim, InstanceError};
+use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord};
 use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
 use crate::store::EntryKind;
@@ -181,8 +181,8 @@ impl<'r> EvidenceCase<'r> {
         Ok(())
     }
 
-    /// Takes the instance and the name, and uses up the token; gives to whom the instance belongs.
-    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult) -> Result<Option<String>, Refusal> {
+    /// Takes the instance and the name, and uses up the token; gives to whom the instance belongs, and since when.
+    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult) -> Result<Option<InstanceRecord>, Refusal> {
         let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
         let EvidenceAsked { pool, peer, now, .. } = self.asked;
         let node = tokens::Node::Attested(claims.identity());
@@ -203,7 +203,7 @@ impl<'r> EvidenceCase<'r> {
         self.made.claimed = true;
         record.alerts.extend(alert);
         let holder = match claims.instance() {
-            Some(instance) => instances::holder(store, instance).await.map_err(|error| Refusal::because(&error))?,
+            Some(instance) => instances::record(store, instance).await.map_err(|error| Refusal::because(&error))?,
             None => None,
         };
         let (name, identity) = (claims.name(), claims.identity());

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets;
+use crate::machines::instances::InstanceRecord;
 use crate::pki::LiveTls;
 use crate::policy::Grant;
 use crate::pools::live::LivePools;
@@ -143,8 +144,8 @@ fn note(challenge: &Challenge, record: &mut Record) {
 struct Earned {
     result: AttestationResult,
     grant: Grant,
-    /// To whom the instance belongs, if it is one.
-    holder: Option<String>,
+    /// To whom the instance belongs, and since when, if it is one.
+    holder: Option<InstanceRecord>,
 }
 
 impl Earned {
@@ -154,7 +155,7 @@ impl Earned {
         let earned = tickets::Earned {
             identity: claims.identity(),
             instance: claims.instance(),
-            holder: self.holder.as_deref(),
+            holder: self.holder.as_ref(),
             name: record.name.as_deref(),
             pool,
             decision: &record.id,

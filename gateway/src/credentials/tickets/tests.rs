@@ -143,6 +143,56 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
 }
 
 #[tokio::test]
+async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was() {
+    let case = case();
+    let instance: NodeIdentity = serde_json::from_str(r#""aws-nitrotpm:i-7""#).unwrap();
+    let first = |holder: &str, at| InstanceRecord {
+        holder: holder.to_owned(),
+        at,
+        peer: "::1".to_owned(),
+    };
+    let belongs = async |record: &InstanceRecord| {
+        let value = serde_json::to_string(record).unwrap();
+        let id = instance.as_str().to_owned();
+        case.store
+            .put(EntryKind::Instance, crate::store::Entry { id, value })
+            .await
+            .unwrap();
+    };
+    let settings = TicketSettings { uses: 9, ..SETTINGS };
+    let earned = Earned {
+        identity: &instance,
+        instance: None,
+        holder: Some(&first("nitro-tpm", 5)),
+        name: None,
+        pool: "worker",
+        decision: "d",
+        endorsed_by: None,
+    };
+    let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
+    // As a release before this one has issued it: it says to whom, and not since when.
+    let sealed = case.seal.unseal(Sealed::Ticket, text.strip_prefix(TICKET_PREFIX).unwrap()).unwrap();
+    let mut content: serde_json::Value = serde_json::from_slice(&sealed).unwrap();
+    assert_eq!(content.as_object_mut().unwrap().remove("held_since"), Some(5.into()));
+    let older = format!(
+        "{TICKET_PREFIX}{}",
+        case.seal.seal(Sealed::Ticket, content.to_string().as_bytes()).unwrap()
+    );
+    let check = async |record: &InstanceRecord, expect: [bool; 2]| {
+        belongs(record).await;
+        for (text, expect) in [&text, &older].into_iter().zip(expect) {
+            let redeemed = case.redeem(text).await;
+            assert_eq!(redeemed.is_ok(), expect, "{record:?}: {redeemed:?}");
+            assert!(expect || matches!(redeemed, Err(TicketError::Released { .. })), "{redeemed:?}");
+        }
+    };
+    check(&first("nitro-tpm", 5), [true, true]).await;
+    check(&first("nitro-tpm", 6), [false, true]).await;
+    check(&first("claimant:00", 5), [false, false]).await;
+    check(&first("nitro-tpm", 5), [true, true]).await;
+}
+
+#[tokio::test]
 async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
     let case = case();
     let (by_list, by_root) = (case.issue(true), case.issue(false));

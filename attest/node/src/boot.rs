@@ -244,14 +244,18 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
             "the pointer config names no source of the form https://…/config/<pool>".to_owned(),
         ));
     }
-    let trust = Trust::new(&pointer.authorities()?)?;
+    let left_out = pointer.authority_left_out();
+    let trust = Trust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     let mut surroundings = Surroundings {
         claimants: Claimants::new(State::new(&settings.state), storage),
         tpm: device::ready(&settings.tcti),
         instance: None,
     };
-    let mut done = Done::default();
+    let mut done = Done {
+        notes: left_out.iter().map(ToString::to_string).collect(),
+        ..Done::default()
+    };
     if let Err(absent) = &surroundings.tpm {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {

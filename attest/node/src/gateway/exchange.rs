@@ -236,7 +236,7 @@ impl Gateway<'_> {
         runtime.block_on(async {
             let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
                 Some(refused) => match self.http.trust.explain(refused) {
-                    // Ignition gets there, with what it is about to show.
+                    // Ignition gets there, or may, with what it is about to show.
                     (problem, true) => Lost::Surely(GatewayError::Tls(problem)),
                     // Nor does Ignition: it asks again for ever, and so may this node.
                     (problem, false) => Lost::Refused(problem),

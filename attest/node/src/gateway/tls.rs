@@ -100,6 +100,8 @@ impl TlsProblem {
 pub struct Trust {
     verifier: Arc<WebPkiServerVerifier>,
     subjects: String,
+    /// Whether Ignition trusts more of the pointer's CAs than these.
+    is_partial: bool,
     refused: Arc<Mutex<Option<Refused>>>,
 }
 
@@ -131,8 +133,16 @@ impl Trust {
         Ok(Self {
             verifier,
             subjects: printable(&subjects.join(", ")),
+            is_partial: false,
             refused: Arc::default(),
         })
+    }
+
+    /// The same, of a pointer of which CAs were left out, or were not.
+    #[must_use]
+    pub const fn partial(mut self, is_partial: bool) -> Self {
+        self.is_partial = is_partial;
+        self
     }
 
     /// TLS 1.2 and 1.3 with this trust. Every connection makes a full handshake: a resumed one would show the certificate of the
@@ -156,13 +166,13 @@ impl Trust {
         Ok(config)
     }
 
-    /// Says what was wrong with the certificate that was refused last, and whether Ignition would take it all the same.
+    /// Says what was wrong with the certificate that was refused last, and whether Ignition may take it all the same.
     pub(super) fn explain(&self, error: &CertificateError) -> (TlsProblem, bool) {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
         let by_the_system = refused.as_ref().is_some_and(|refused| refused.by_the_system);
         (
             self.problem(error, refused.as_ref().map(|refused| &refused.certificate)),
-            by_the_system,
+            by_the_system || self.is_partial || !is_refused_by_go(error),
         )
     }
 
@@ -212,6 +222,22 @@ impl Trust {
             other => TlsProblem::Other(printable(&other.to_string())),
         }
     }
+}
+
+/// Whether Go, of which Ignition is made, refuses a certificate for the same (`x509.Certificate.Verify`). For what else is refused here it may
+/// take one: a CA's as a server's, for instance.
+const fn is_refused_by_go(error: &CertificateError) -> bool {
+    matches!(
+        error,
+        CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::NotValidForName
+            | CertificateError::NotValidForNameContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }
+            | CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+    )
 }
 
 /// A configuration that no server's certificate satisfies, for a client that speaks plain HTTP only.

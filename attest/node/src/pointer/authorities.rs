@@ -19,21 +19,13 @@ impl Pointer {
     /// # Errors
     /// [`PointerError::NoAuthority`]; [`PointerError::Authority`] for one that Ignition would refuse, too.
     pub fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, PointerError> {
-        let listed = self
-            .config
-            .pointer("/ignition/security/tls/certificateAuthorities")
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
         let mut certificates = Vec::new();
-        let mut remote = None;
-        for (index, authority) in listed.iter().enumerate() {
+        for (index, authority) in self.listed_authorities().iter().enumerate() {
             let wrong = |problem: String| PointerError::Authority { index, problem };
             let Some(source) = authority.get("source").and_then(Value::as_str) else {
                 continue;
             };
-            if !source.starts_with("data:") {
-                remote = remote.or_else(|| Some(wrong("is not a data URL, and nothing else is trusted".to_owned())));
+            if is_remote(source) {
                 continue;
             }
             let pem = data_url::content(source, authority.get("compression").and_then(Value::as_str)).map_err(wrong)?;
@@ -52,11 +44,34 @@ impl Pointer {
             }
         }
         if certificates.is_empty() {
-            Err(remote.unwrap_or(PointerError::NoAuthority))
+            Err(self.authority_left_out().unwrap_or(PointerError::NoAuthority))
         } else {
             Ok(certificates)
         }
     }
+
+    /// The first of them that [`Pointer::authorities`] leaves out, and Ignition does not: it fetches it.
+    #[must_use]
+    pub fn authority_left_out(&self) -> Option<PointerError> {
+        let sources = self.listed_authorities().iter().map(|authority| authority.get("source"));
+        let index = sources
+            .map(|source| source.and_then(Value::as_str))
+            .position(|source| source.is_some_and(is_remote))?;
+        let problem = "is not a data URL, and nothing else is trusted".to_owned();
+        Some(PointerError::Authority { index, problem })
+    }
+
+    fn listed_authorities(&self) -> &[Value] {
+        self.config
+            .pointer("/ignition/security/tls/certificateAuthorities")
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+}
+
+fn is_remote(source: &str) -> bool {
+    !source.starts_with("data:")
 }
 
 /// `sha512-<hex>` or `sha256-<hex>`, of the content after decompression.

@@ -9,7 +9,7 @@ use attest::SpkiSha256;
 use attest::nonce::PURPOSE_CONFIG;
 use attest::protocol::{ChallengeRequest, EvidenceRequest, NOT_ATTESTED_HEADER};
 use data_encoding::BASE64;
-use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{Certificate, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::PrivateKeyDer;
@@ -53,7 +53,29 @@ impl Gateway {
         let issuer = Issuer::new(params, ca_key);
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &issuer).unwrap().der().clone();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        Self::serving(&certificate, &key, &ca, kinds, task, hold_seconds, instead)
+    }
+
+    /// One that shows its CA's certificate as its own.
+    pub fn of_its_own_ca() -> Self {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&key).unwrap();
+        Self::serving(&ca, &key, &ca, &json!(["gcp"]), &json!({}), None, |_, _| None)
+    }
+
+    fn serving(
+        certificate: &Certificate,
+        key: &KeyPair,
+        ca: &Certificate,
+        kinds: &Value,
+        task: &Value,
+        hold_seconds: Option<u64>,
+        instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
+    ) -> Self {
+        let certificate = certificate.der().clone();
         let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()

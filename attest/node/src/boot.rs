@@ -234,7 +234,6 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         }
     };
     let mut pointer = Pointer::parse(&bytes)?;
-    keep::leave(&settings.kept, &pointer);
     if let Some(limit) = pointer.wait() {
         patience.at_most(limit.max(settings.deadline));
     }
@@ -244,6 +243,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
             "the pointer config names no source of the form https://…/config/<pool>".to_owned(),
         ));
     }
+    keep::leave(&settings.kept, &pointer);
     let left_out = pointer.authority_left_out();
     let trust = Trust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());

@@ -55,7 +55,7 @@ fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Dis
     for label in labels.iter().filter(|label| disks.are_there(label)) {
         match on_disk(label, mount_point, disks) {
             Ok(()) => {}
-            Err(Trouble::Unseen(_)) if !known.contains(label) => {}
+            Err(Trouble::Unseen(error)) if !known.contains(label) => said.unseen(label, &error),
             Err(Trouble::Unseen(error) | Trouble::Left(error)) => {
                 said.left(&format!("the filesystem labelled {label}: {error}"), &by_hand(label));
             }
@@ -105,6 +105,15 @@ fn by_hand(label: &str) -> String {
 }
 
 impl Said {
+    /// Most likely there is nothing: this boot has not kept it there.
+    fn unseen(&mut self, label: &str, error: &str) {
+        self.lines.push(format!(
+            "note: the filesystem labelled {label} could not be looked at ({error}); if an earlier part of this first boot has kept there what \
+             gateways know this node by, this removes it: {}",
+            by_hand(label)
+        ));
+    }
+
     fn left(&mut self, what: &str, command: &str) {
         self.left = true;
         self.lines.push(format!(
@@ -228,7 +237,10 @@ mod tests {
             broken: true,
             ..Folders::with(&[("boot", machine.disk.path())])
         };
-        assert_eq!(machine.forget(&Storage::Usual, &broken()), Said::default());
+        let said = machine.forget(&Storage::Usual, &broken());
+        let [line] = said.lines.as_slice() else { panic!("{said:?}") };
+        assert!(!said.left && line.starts_with("note: the filesystem labelled boot "), "{line}");
+        assert!(line.contains("wrong fs type") && !line.contains("LEFT OVER"), "{line}");
         machine.state().set_place("boot");
         loud(&machine.forget(&Storage::Usual, &broken()), &["wrong fs type", "LABEL=boot"]);
         machine.state().set_place("boot");

@@ -144,10 +144,14 @@ impl FirstBoot {
     /// # Errors
     /// `apply-failed`.
     pub fn arrange(&self, config: &[u8], arguments: &[&str]) -> Result<(), Failure> {
+        self.arrange_by(write::replace, config, arguments)
+    }
+
+    fn arrange_by(&self, replace: impl Fn(&Path, &[u8]) -> io::Result<()>, config: &[u8], arguments: &[&str]) -> Result<(), Failure> {
         self.private_folder().map_err(|error| self.failed(&error))?;
-        let arranged = write::replace(&self.config, config)
+        let arranged = replace(&self.config, config)
             .and_then(|()| sync(&self.folder))
-            .and_then(|()| write::replace(&self.stamp, grub::stamp(arguments).as_bytes()));
+            .and_then(|()| replace(&self.stamp, grub::stamp(arguments).as_bytes()));
         arranged.map_err(|error| {
             let _ = (self.remove_stamp(), self.remove_config());
             self.failed(&error)

@@ -13,6 +13,7 @@ mod apply;
 mod attacks_enrolment;
 mod attacks_gateway;
 mod attacks_tpm;
+mod azure_vtpm;
 mod bench;
 mod clouds;
 mod crash;

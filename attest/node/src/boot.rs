@@ -16,7 +16,7 @@ use attest::Kind;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
-use crate::attestation::cloud::{self, CloudMeans, NitroTpm};
+use crate::attestation::cloud::{self, CloudMeans, NitroTpm, OwnTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Attested, Target};
 use crate::claimant::state::State;
@@ -567,5 +567,10 @@ fn cloud_means<'a>(
         program,
         folder: state.input(),
     });
-    CloudMeans::find(instance, takes, nitro_tpm, claimants, deadline)
+    let own_tpm = OwnTpm {
+        nitro_tpm,
+        tcti: has_tpm.then(|| settings.tcti.clone()),
+        event_log: settings.event_log.clone(),
+    };
+    CloudMeans::find(instance, takes, own_tpm, claimants, deadline)
 }

@@ -387,6 +387,25 @@ fn user_data_of_azure_is_base64() {
     assert!(error.to_string().contains("no Base64"), "{error}");
 }
 
+#[test]
+fn the_vm_id_of_azure_is_a_uuid() {
+    let (server, metadata) = microsoft(|_, number| {
+        if number == 0 {
+            status(410)
+        } else {
+            ok("B1310A36-D400-46F6-82CB-6217DF846586\n")
+        }
+    });
+    let vm_id = azure::vm_id(&metadata, long()).unwrap();
+    assert_eq!(vm_id.as_str(), "b1310a36-d400-46f6-82cb-6217df846586");
+    assert!(server.asked()[0].is("GET", "/metadata/instance/compute/vmId?api-version=2021-01-01&format=text"));
+    for wrong in ["", "worker-1", "b1310a36d40046f682cb6217df846586"] {
+        let (_server, metadata) = microsoft(move |_, _| ok(wrong));
+        let error = azure::vm_id(&metadata, long()).unwrap_err();
+        assert!(error.to_string().contains("no UUID"), "{error}");
+    }
+}
+
 fn nonce() -> ImdsNonce {
     ImdsNonce::derive(&[7; 32])
 }

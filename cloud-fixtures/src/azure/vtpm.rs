@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData, RsaKeySize, SignatureAlgorithm, date_time_ymd,
+    KeyUsagePurpose, PublicKeyData, RsaKeySize, SignatureAlgorithm, SubjectPublicKeyInfo, date_time_ymd,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -168,6 +168,12 @@ impl VtpmCas {
     pub fn certify(&self, params: &CertificateParams, ak: &impl PublicKeyData) -> Vec<u8> {
         let (issuer, key) = self.cas.last().unwrap();
         params.signed_by(ak, &Issuer::from_params(issuer, key)).unwrap().der().to_vec()
+    }
+
+    /// A certificate for the AK of a vTPM with this name, which a real TPM keeps: by its SubjectPublicKeyInfo (DER).
+    #[must_use]
+    pub fn certify_spki(&self, name: &str, spki: &[u8]) -> Vec<u8> {
+        self.certify(&ak_params(name), &SubjectPublicKeyInfo::from_der(spki).unwrap())
     }
 }
 

@@ -22,10 +22,18 @@ use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::platform::Instance;
 
+use super::azure_vtpm::AzureVtpm;
 use super::{refuse, sha256};
 
 /// The kinds that a cloud gives.
-pub const KINDS: [Kind; 5] = [Kind::Gcp, Kind::AwsIdentityDocument, Kind::AwsNitroTpm, Kind::AwsSts, Kind::Azure];
+pub const KINDS: [Kind; 6] = [
+    Kind::Gcp,
+    Kind::AwsIdentityDocument,
+    Kind::AwsNitroTpm,
+    Kind::AwsSts,
+    Kind::Azure,
+    Kind::AzureVtpm,
+];
 /// How long it may take to find out what the cloud gives. The network is up by then: a gateway has answered.
 const FIND_LIMIT: Duration = Duration::from_secs(5);
 
@@ -62,8 +70,8 @@ enum Source<'a> {
     Gcp(&'a Metadata),
     /// What the metadata service, the role and the NitroTPM give.
     Aws(Box<AwsMeans<'a>>),
-    /// Attested documents.
-    Azure(&'a Metadata),
+    /// Attested documents, and the key that Azure has put into the vTPM.
+    Azure(AzureMeans<'a>),
 }
 
 /// What an instance of EC2 has.
@@ -84,6 +92,24 @@ pub struct NitroTpm {
     pub folder: PathBuf,
 }
 
+/// What a virtual machine of Azure has.
+struct AzureMeans<'a> {
+    metadata: &'a Metadata,
+    /// Its vTPM, if there is one with Azure's key.
+    vtpm: Option<AzureVtpm>,
+}
+
+/// What of the TPM a cloud's evidence may need.
+#[derive(Debug, Clone, Default)]
+pub struct OwnTpm {
+    /// How to ask a NitroTPM, if AWS's program is there.
+    pub nitro_tpm: Option<NitroTpm>,
+    /// The TCTI of the TPM, if there is one.
+    pub tcti: Option<String>,
+    /// Where the firmware's event log is.
+    pub event_log: PathBuf,
+}
+
 impl fmt::Debug for CloudMeans<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.source {
@@ -102,11 +128,11 @@ impl<'a> CloudMeans<'a> {
     pub fn find(
         instance: &'a Instance,
         takes: &BTreeSet<Kind>,
-        nitro_tpm: Option<NitroTpm>,
+        own_tpm: OwnTpm,
         claimants: &mut Claimants,
         deadline: Deadline,
     ) -> Result<Option<Self>, Failure> {
-        let Some(source) = Source::find(instance, takes, nitro_tpm, deadline.at_most(FIND_LIMIT))? else {
+        let Some(source) = Source::find(instance, takes, own_tpm, deadline.at_most(FIND_LIMIT))? else {
             return Ok(None);
         };
         // Whatever else the gateway may ask for: which kinds it does is known only when it has been told who claims them.
@@ -144,12 +170,7 @@ impl<'a> CloudMeans<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn find(
-        instance: &'a Instance,
-        takes: &BTreeSet<Kind>,
-        nitro_tpm: Option<NitroTpm>,
-        deadline: Deadline,
-    ) -> Result<Option<Self>, Failure> {
+    fn find(instance: &'a Instance, takes: &BTreeSet<Kind>, own_tpm: OwnTpm, deadline: Deadline) -> Result<Option<Self>, Failure> {
         let metadata = &instance.metadata;
         Ok(match instance.cloud {
             Cloud::Gcp if takes.contains(&Kind::Gcp) => gcp::has_identity(metadata, deadline)?.then_some(Self::Gcp(metadata)),
@@ -164,10 +185,21 @@ impl<'a> Source<'a> {
                 } else {
                     None
                 };
+                let nitro_tpm = own_tpm.nitro_tpm;
                 Some(Self::Aws(Box::new(AwsMeans { session, role, nitro_tpm })))
             }
-            Cloud::Azure if takes.contains(&Kind::Azure) => Some(Self::Azure(metadata)),
-            Cloud::Gcp | Cloud::Aws | Cloud::Azure => None,
+            Cloud::Azure => {
+                let vtpm = match own_tpm.tcti.filter(|_| takes.contains(&Kind::AzureVtpm)) {
+                    // Of two that a pool may take, one may be out of order.
+                    Some(tcti) => match AzureVtpm::find(tcti, &own_tpm.event_log, metadata, deadline) {
+                        Err(failure) if !takes.contains(&Kind::Azure) => return Err(failure),
+                        found => found.ok().flatten(),
+                    },
+                    None => None,
+                };
+                (takes.contains(&Kind::Azure) || vtpm.is_some()).then_some(Self::Azure(AzureMeans { metadata, vtpm }))
+            }
+            Cloud::Gcp | Cloud::Aws => None,
         })
     }
 
@@ -175,7 +207,10 @@ impl<'a> Source<'a> {
         let if_taken = |kind: Kind| takes.contains(&kind).then_some(Nothing {});
         match self {
             Self::Gcp(_) => offer.gcp = if_taken(Kind::Gcp),
-            Self::Azure(_) => offer.azure = if_taken(Kind::Azure),
+            Self::Azure(azure) => {
+                offer.azure = if_taken(Kind::Azure);
+                offer.azure_vtpm = azure.vtpm.as_ref().map(AzureVtpm::presented);
+            }
             Self::Aws(aws) => {
                 offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default());
                 offer.aws_nitro_tpm = aws.nitro_tpm.as_ref().and_then(|_| if_taken(Kind::AwsNitroTpm));
@@ -202,24 +237,32 @@ impl<'a> Source<'a> {
                 });
                 Ok(identity)
             }
-            Self::Azure(metadata) => {
-                if task.azure.is_none() {
-                    return Ok(None);
-                }
-                let nonce = ImdsNonce::derive(&binding.qualifying_data());
-                let signature = azure::attested_document(metadata, &nonce, deadline)?;
-                let identity = azure::machine_of(&signature);
-                evidence.azure = Some(AzureEvidence {
-                    signature: Text(signature),
-                });
-                Ok(identity)
-            }
+            Self::Azure(azure) => azure.answer(task, binding, evidence, deadline),
             Self::Aws(aws) => {
                 aws.answer(task, binding, evidence, deadline)?;
                 let asked = task.aws_identity_document.is_some() || task.aws_nitro_tpm.is_some() || task.aws_sts.is_some();
                 Ok(asked.then(|| aws.session.instance(deadline)).flatten())
             }
         }
+    }
+}
+
+impl AzureMeans<'_> {
+    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
+        let mut identity = None;
+        if let (Some(task), Some(vtpm)) = (&task.azure_vtpm, &self.vtpm) {
+            evidence.azure_vtpm = Some(vtpm.quote(task, binding)?);
+            identity = Some(vtpm.identity());
+        }
+        if task.azure.is_some() {
+            let nonce = ImdsNonce::derive(&binding.qualifying_data());
+            let signature = azure::attested_document(self.metadata, &nonce, deadline)?;
+            identity = azure::machine_of(&signature).or(identity);
+            evidence.azure = Some(AzureEvidence {
+                signature: Text(signature),
+            });
+        }
+        Ok(identity)
     }
 }
 

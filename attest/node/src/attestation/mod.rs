@@ -1,9 +1,10 @@
 //! One attestation: what the node can show, the gateway's challenge, evidence of each kind that it asks for, the ticket.
 
+mod azure_vtpm;
 pub mod cloud;
 pub mod means;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
@@ -177,21 +178,21 @@ fn answer(
 }
 
 fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &Binding<'_>) -> Result<TpmEvidence, Failure> {
-    let bank = check_tpm(task)?;
+    let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
     let secret = tpm.keys.activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())?;
     let quote = tpm.keys.quote(&binding.qualifying_data(), bank, &task.pcrs)?;
-    let pcrs: Option<_> = quote
-        .pcrs
-        .iter()
-        .map(|(index, value)| Some((*index, HexDigest::new(value)?)))
-        .collect();
     Ok(TpmEvidence {
         secret_sha256: sha256(&secret)?,
+        pcrs: digests(&quote.pcrs)?,
         quoted: quote.quoted.into(),
         signature: quote.signature.into(),
-        pcrs: pcrs.ok_or_else(|| Failure::new("internal", "a PCR value has no digest's length", "report this message"))?,
         event_log: tpm.event_log.clone(),
     })
+}
+
+fn digests(pcrs: &BTreeMap<u8, Vec<u8>>) -> Result<BTreeMap<u8, HexDigest>, Failure> {
+    let digests: Option<_> = pcrs.iter().map(|(index, value)| Some((*index, HexDigest::new(value)?))).collect();
+    digests.ok_or_else(|| Failure::new("internal", "a PCR value has no digest's length", "report this message"))
 }
 
 fn sha256(bytes: &[u8]) -> Result<HexDigest, Failure> {
@@ -225,19 +226,27 @@ fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>) -> R
     if asked.iter().all(|kind| *kind == Kind::Token) {
         return Err(refuse("nothing that says what this node is".to_owned()));
     }
-    challenge.task.tpm.as_ref().map_or(Ok(()), |task| check_tpm(task).map(|_| ()))
+    let (tpm, vtpm) = (&challenge.task.tpm, &challenge.task.azure_vtpm);
+    let quotes = [
+        tpm.as_ref().map(|task| (&task.pcr_bank, &task.pcrs)),
+        vtpm.as_ref().map(|task| (&task.pcr_bank, &task.pcrs)),
+    ];
+    quotes
+        .into_iter()
+        .flatten()
+        .try_for_each(|(bank, pcrs)| check_quote(bank, pcrs).map(drop))
 }
 
 /// What a node lets a gateway ask of its TPM: a quote over PCRs that say something about its boot.
-fn check_tpm(task: &TpmTask) -> Result<HashAlg, Failure> {
-    let bank = HashAlg::from_str(&task.pcr_bank).map_err(|error| refuse(printable(&error.to_string())))?;
-    if task.pcrs.is_empty() {
+fn check_quote(bank: &str, pcrs: &[u8]) -> Result<HashAlg, Failure> {
+    let bank = HashAlg::from_str(bank).map_err(|error| refuse(printable(&error.to_string())))?;
+    if pcrs.is_empty() {
         return Err(refuse("a quote over no PCR".to_owned()));
     }
-    if let Some(index) = task.pcrs.iter().find(|index| **index > HIGHEST_PCR) {
+    if let Some(index) = pcrs.iter().find(|index| **index > HIGHEST_PCR) {
         return Err(refuse(format!("a quote over PCR {index}, which can be reset after the boot")));
     }
-    if !task.pcrs.is_sorted_by(|first, second| first < second) {
+    if !pcrs.is_sorted_by(|first, second| first < second) {
         return Err(refuse("a list of PCRs that does not ascend".to_owned()));
     }
     Ok(bank)

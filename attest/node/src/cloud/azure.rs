@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use attest::azure::attested_document::{ENCODING, IMDS_HEADER, ImdsAnswer, ImdsNonce, imds_path};
+use attest::azure::vtpm::VmId;
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 
@@ -18,6 +19,10 @@ use super::{CloudError, Metadata, provisioning_media};
 const USER_DATA: &str = "/metadata/instance/compute/userData?api-version=2021-01-01&format=text";
 /// The description of a virtual machine: there on each.
 const INSTANCE: &str = "/metadata/instance?api-version=2021-01-01";
+/// The machine's vmId, as text.
+const VM_ID: &str = "/metadata/instance/compute/vmId?api-version=2021-01-01&format=text";
+/// Longest vmId: a UUID, and a line's end.
+const VM_ID_LIMIT_BYTES: usize = 64;
 const HEADERS: &[(&str, &str)] = &[IMDS_HEADER];
 /// User data is at most 64 KiB; a pointer in Base64 may be as long as any other.
 const USER_DATA_LIMIT_BYTES: usize = POINTER_LIMIT_BYTES / 3 * 4 + 4;
@@ -55,6 +60,20 @@ fn decode(answer: &Answer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
         .decode(answer.body.trim_ascii())
         .map(Zeroizing::new)
         .map_err(|_| answer.wrong("user data that is no Base64".to_owned()))
+}
+
+/// The vmId that the metadata service says; the firmware has measured it, too.
+///
+/// # Errors
+/// [`CloudError`], also for what is no UUID.
+pub fn vm_id(metadata: &Metadata, deadline: Deadline) -> Result<VmId, CloudError> {
+    let ask = Ask {
+        come_again: COME_AGAIN,
+        ..Ask::get(VM_ID, HEADERS, VM_ID_LIMIT_BYTES)
+    };
+    let answer = metadata.ask(ask, deadline)?;
+    let text = String::from_utf8_lossy(answer.body.trim_ascii()).into_owned();
+    VmId::try_from(text).map_err(|_| answer.wrong("a vmId that is no UUID".to_owned()))
 }
 
 /// The attested document for this nonce: the Base64 of the PKCS#7 message, as IMDS gives it.

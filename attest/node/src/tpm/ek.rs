@@ -286,7 +286,7 @@ impl Tpm {
         }
     }
 
-    fn open_persistent(&mut self, handle: u32) -> Result<KeyHandle, TpmError> {
+    pub(super) fn open_persistent(&mut self, handle: u32) -> Result<KeyHandle, TpmError> {
         const DOING: &str = "opening a persistent key";
         let handle = TpmHandle::from(PersistentTpmHandle::new(handle).doing(DOING)?);
         self.open_handle(handle, DOING).map(|object: ObjectHandle| object.into())

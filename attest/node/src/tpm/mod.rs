@@ -5,6 +5,7 @@
 //! sessions; whatever an error path leaves behind ends in TPM_RC_OBJECT_MEMORY (0x902) or TPM_RC_SESSION_MEMORY (0x903).
 
 pub mod attester;
+mod azure;
 pub mod device;
 pub mod ek;
 mod ek_template;
@@ -22,6 +23,7 @@ use tss_esapi::structures::CapabilityData;
 use tss_esapi::tcti_ldr::TctiNameConf;
 
 pub use self::attester::{AkKind, Attester};
+pub use self::azure::AzureAk;
 pub use self::ek::{EkChoice, EkOrigin, EndorsementKey};
 pub use self::ek_template::Template;
 use self::error::Doing as _;

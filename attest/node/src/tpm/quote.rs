@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use attest::tpm::wire::HashAlg;
 use tss_esapi::constants::CapabilityType;
+use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::structures::{AttestInfo, CapabilityData, Data, PcrSelectionList, PcrSelectionListBuilder, PcrSlot, SignatureScheme};
 use tss_esapi::traits::Marshall as _;
 
-use super::attester::{AkKind, Attester};
+use super::attester::Attester;
 use super::error::Doing as _;
 use super::{Tpm, TpmError};
 
@@ -36,14 +37,27 @@ impl Attester<'_> {
     /// # Errors
     /// [`TpmError::NoBank`], [`TpmError::PcrsChanging`], [`TpmError::Command`].
     pub fn quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<Quote, TpmError> {
+        let (ak, hash) = (self.ak, self.kind.hash());
+        self.tpm.quote_by(ak, hash, extra_data, bank, pcrs)
+    }
+}
+
+impl Tpm {
+    /// Quotes exactly these PCRs of one bank with a loaded AK, whose scheme has this hash.
+    pub(super) fn quote_by(
+        &mut self,
+        ak: KeyHandle,
+        hash: HashAlg,
+        extra_data: &[u8],
+        bank: HashAlg,
+        pcrs: &[u8],
+    ) -> Result<Quote, TpmError> {
         const DOING: &str = "quoting the PCRs";
-        let (ak, kind) = (self.ak, self.kind);
         let selection = selection(bank, pcrs)?;
         for _ in 0..ATTEMPTS {
-            let values = self.tpm.read_pcrs(bank, pcrs)?;
+            let values = self.read_pcrs(bank, pcrs)?;
             let data = Data::try_from(extra_data).doing(DOING)?;
             let (attest, signature) = self
-                .tpm
                 .with_password(|context| context.quote(ak, data, SignatureScheme::Null, selection.clone()))
                 .doing(DOING)?;
             let AttestInfo::Quote { info } = attest.attested() else {
@@ -52,7 +66,7 @@ impl Attester<'_> {
                 });
             };
             // TPM2_Quote does not say which values it signed: they are right if their digest is.
-            if info.pcr_digest().value() == pcr_digest(kind, &values).as_slice() {
+            if info.pcr_digest().value() == pcr_digest(hash, &values).as_slice() {
                 let (quoted, signature) = (attest.marshall().doing(DOING)?, signature.marshall().doing(DOING)?);
                 return Ok(Quote {
                     quoted,
@@ -63,9 +77,7 @@ impl Attester<'_> {
         }
         Err(TpmError::PcrsChanging { attempts: ATTEMPTS })
     }
-}
 
-impl Tpm {
     /// Values of exactly these PCRs.
     ///
     /// # Errors
@@ -155,7 +167,7 @@ fn index_of(slot: PcrSlot) -> u8 {
 }
 
 /// What TPMS_QUOTE_INFO.pcrDigest must be: the values in ascending order, hashed with the hash of the AK's scheme.
-fn pcr_digest(kind: AkKind, values: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
+fn pcr_digest(hash: HashAlg, values: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
     let parts: Vec<&[u8]> = values.values().map(Vec::as_slice).collect();
-    kind.hash().digest(&parts).as_ref().to_vec()
+    hash.digest(&parts).as_ref().to_vec()
 }

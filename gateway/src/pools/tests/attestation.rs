@@ -235,8 +235,8 @@ fn the_samples_sections_are_what_they_say() {
     let (_, rest) = SAMPLE.split_once("# Machines of clouds").unwrap();
     let (clouds, _) = rest.split_once("\n[source]").unwrap();
     let sections: String = clouds.lines().filter(settings).map(|line| format!("{}\n", &line[2..])).collect();
-    let accepts = r#"[["tpm", "gcp"], ["aws-identity-document", "aws-nitro-tpm"], ["aws-sts"], ["azure"]]"#;
-    let expect = "tpm + gcp, or aws-identity-document + aws-nitro-tpm, or aws-sts, or azure";
+    let accepts = r#"[["tpm", "gcp"], ["aws-identity-document", "aws-nitro-tpm"], ["aws-sts"], ["azure"], ["azure-vtpm", "azure"]]"#;
+    let expect = "tpm + gcp, or aws-identity-document + aws-nitro-tpm, or aws-sts, or azure, or azure + azure-vtpm";
     check(accepts, &[OF_GOOGLE, TPM, &sections], Ok(expect));
     let default = SAMPLE.replace("#: ", "");
     assert_eq!(load_text(&default).unwrap().policy, load_text(SAMPLE).unwrap().policy);

@@ -501,12 +501,12 @@ fn every_file_of_tests_is_part_of_a_target() {
         let package = root().join(package);
         let manifest: toml::Table = text(&package.join("Cargo.toml")).parse().unwrap();
         let targets = manifest.get("test").and_then(toml::Value::as_array).unwrap();
-        let targets = targets
-            .iter()
-            .map(|target| target.get("name").unwrap().as_str().unwrap().to_owned());
-        let code = code(&package.join("tests/all.rs"));
+        let name = |target: &toml::Value| target.get("name").unwrap().as_str().unwrap().to_owned();
+        let targets: BTreeSet<String> = targets.iter().map(name).collect();
+        let file = |target: &String| package.join("tests").join(target).with_extension("rs");
+        let code: String = targets.iter().map(|target| code(&file(target))).collect();
         let named = code.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
-        let known: BTreeSet<String> = targets.chain(named.map(str::to_owned)).collect();
+        let known: BTreeSet<String> = named.map(str::to_owned).chain(targets.iter().cloned()).collect();
         let forgotten: BTreeSet<String> = rooms(&package.join("tests")).difference(&known).cloned().collect();
         assert_eq!(forgotten, BTreeSet::new(), "{}", package.display());
     }

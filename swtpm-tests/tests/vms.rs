@@ -1,4 +1,4 @@
-//! TPMs and VMs: one crate, so that VMs of all tests can run beside each other.
+//! VMs: one crate, so that those of all tests can run beside each other.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,22 +10,13 @@
 )]
 
 mod apply;
-mod attacks_enrolment;
-mod attacks_gateway;
-mod attacks_tpm;
-mod azure_vtpm;
-mod bench;
 mod clouds;
-mod crash;
 mod delivery;
-mod differential;
 mod four_vms;
 mod harness;
 mod ignition;
 mod initrds;
 mod kubelet;
-#[path = "../../attest/tests/log_builder/mod.rs"]
-mod log_builder;
 mod machine_configs;
 mod node;
 mod pointer_places;

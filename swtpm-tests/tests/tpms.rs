@@ -1,0 +1,20 @@
+//! TPMs without VMs: apart from those, whose disks keep the host busy for longer than a challenge lasts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "a test may panic"
+)]
+
+mod attacks_enrolment;
+mod attacks_gateway;
+mod attacks_tpm;
+mod azure_vtpm;
+mod bench;
+mod crash;
+mod differential;
+#[path = "../../attest/tests/log_builder/mod.rs"]
+mod log_builder;

@@ -1,0 +1,213 @@
+//! A gateway that does not answer, or that gives configs and cannot attest.
+
+use super::*;
+
+/// A gateway that has no answer to the first requests for a path, for longer than the deadline: the node waits, and attests all the same.
+#[track_caller]
+fn check_waited_for(path: &'static str, instead: fn() -> Instead) {
+    let (_gateway, metadata) = site(Some(LONG), move |asked, before| {
+        (asked.split('?').next() == Some(path) && before < 4).then(instead)
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    let written = run.written.as_ref().unwrap_or_else(|| panic!("{}", run.stderr)).to_string();
+    assert!(run.success && written.contains("Bearer ticket.abc"), "{}{written}", run.stderr);
+    let first = run.stderr.lines().next().unwrap();
+    for part in [
+        "attest-node: waiting for 0 s so far: https://127.0.0.1:",
+        "Ignition needs it too",
+        "rd.systemd.mask=attest-node.service",
+    ] {
+        assert!(first.contains(part), "{part:?} is missing in {first}");
+    }
+    assert!(run.took > Duration::from_millis(1800), "not waited for at all: {:?}", run.took);
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_is_waited_for_and_not_given_up() {
+    for path in ["/v1/attest", CHALLENGE, EVIDENCE] {
+        check_waited_for(path, || None);
+        check_waited_for(path, || Some((500, String::new(), String::new())));
+    }
+    // What stands before a gateway that is not there says 503 too, whatever the pool says of those that are told to come again.
+    check_waited_for("/v1/attest", || Some((503, String::new(), String::new())));
+    check_waited_for(CHALLENGE, || {
+        Some((503, String::new(), "<html>no server is available</html>".to_owned()))
+    });
+}
+
+#[test]
+fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
+    // A path-routing proxy before a Machine Config Server.
+    let (gateway, metadata) = site(None, |path, _| {
+        (path != "/config/worker").then(|| Some((503, String::new(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    // Nothing but what a gateway would want to know.
+    assert!(run.success, "{}", run.stderr);
+    assert_eq!(run.written.unwrap(), unreachable(&gateway));
+    let last = run.stderr.lines().last().unwrap();
+    assert!(
+        last.contains("nothing to do: no source is an attestation gateway") && last.contains("its configs can be had all the same"),
+        "{last}"
+    );
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
+}
+
+/// Whoever is asked whether it has configs may have come back by then.
+#[test]
+fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
+    let was_asked = AtomicBool::new(false);
+    let (gateway, metadata) = site(Some(LONG), move |path, _| match path {
+        "/config/worker" => {
+            was_asked.store(true, Ordering::Relaxed);
+            None
+        }
+        _ => (!was_asked.load(Ordering::Relaxed)).then(|| Some((500, String::new(), String::new()))),
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    assert!(run.success && run.written.is_some(), "{}", run.stderr);
+    let told = gateway.told.lock().unwrap();
+    let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+    assert!(asked.contains(&"/config/worker") && asked.last() == Some(&EVIDENCE), "{asked:?}");
+}
+
+/// Time in which a gateway has answered is none in which it has failed.
+#[test]
+fn one_failure_after_a_long_hold_gives_no_gateway_up() {
+    // More than three seconds are gone before the one that fails, and only failures for two make a server none.
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
+        ("/v1/attest?pool=worker", 0) => come_again(3),
+        ("/v1/attest?pool=worker", 1) => Some(Some((500, String::new(), String::new()))),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "2"]).attested();
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != "/config/worker"));
+}
+
+/// Who refuses the config gives none, unless Ignition shows a token that this program does not.
+#[test]
+fn a_refusal_counts_as_a_config_only_where_ignition_shows_a_token() {
+    let refusing = |with_token: bool| {
+        let (gateway, _) = site(Some(LONG), |path, before| match (path, before) {
+            ("/config/worker", _) => problem(403, "nothing-shown"),
+            ("/v1/attest?pool=worker", 0..8) => Some(Some((500, String::new(), String::new()))),
+            _ => None,
+        });
+        let token = format!("?token={TOKEN}");
+        let pointer = gateway.pointer().replace(if with_token { "" } else { &token }, "");
+        (gateway, run(&google(Some(pointer)), &["--deadline", "2"]))
+    };
+    let (gateway, run) = refusing(false);
+    assert!(run.success && run.written.is_some(), "{}", run.stderr);
+    let told = gateway.told.lock().unwrap();
+    assert!(told.iter().any(|(path, _)| path == "/config/worker"), "{told:?}");
+    assert_eq!(told.last().unwrap().0, EVIDENCE);
+    let (gateway, run) = refusing(true);
+    assert_eq!(run.written, Some(unreachable(&gateway)), "{}", run.stderr);
+    assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
+}
+
+#[test]
+fn what_ignition_fetches_by_a_proxy_is_not_waited_for_without_end() {
+    let gateway = Gateway::answering(&json!(["gcp"]), &json!({}), None, |_, _| None);
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["version"] = json!("3.1.0");
+    // Nobody has this name, and what is on the machine itself is fetched by no proxy.
+    pointer["ignition"]["config"]["merge"][0]["source"] = json!("https://gateway.invalid:1/config/worker");
+    pointer["ignition"]["proxy"] = json!({"httpsProxy": "http://proxy.example:3128"});
+    let run = run(&google(Some(pointer.to_string())), &["--deadline", "2"]);
+    run.failed(&["[gateway-unreachable]"]);
+    assert!(run.took < Duration::from_secs(30), "{:?}", run.took);
+}
+
+#[test]
+fn answers_that_are_lost_each_time_are_not_asked_for_for_ever() {
+    let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before % 2) {
+        (EVIDENCE, 0) => Some(None),
+        (EVIDENCE, _) => problem(403, "challenge-spent"),
+        _ => None,
+    });
+    run(&metadata, &["--deadline", "20"]).failed(&["[challenge-spent]"]);
+    let asked = gateway.told.lock().unwrap().iter().filter(|(path, _)| path == CHALLENGE).count();
+    assert_eq!(asked, 3);
+}
+
+/// What stands in a gateway's place for a moment costs nobody anything: Ignition does not take it either, and asks again.
+#[test]
+fn a_certificate_that_nobody_takes_is_waited_for() {
+    let (gateway, other) = (
+        Gateway::start(&json!(["gcp"]), &json!({})),
+        Gateway::start(&json!(["gcp"]), &json!({})),
+    );
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["security"]["tls"]["certificateAuthorities"][0]["source"] = json!(other.authority);
+    let metadata = google(Some(pointer.to_string()));
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_in(folder.path(), &metadata, &["--wait", "2"]);
+    run.failed(&[
+        "[tls-unknown-ca]; next: ",
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
+    assert!(run.stderr.contains("waiting for 0 s so far: "), "{}", run.stderr);
+    assert!(run.took >= Duration::from_secs(2), "{:?}", run.took);
+    // Where the system trusts it, Ignition gets there, and what it gets is not for this node to hold up.
+    let pem = gateway.authority.strip_prefix("data:;base64,").unwrap();
+    fs::write(folder.path().join("system.pem"), BASE64.decode(pem.as_bytes()).unwrap()).unwrap();
+    let run = run_in(folder.path(), &metadata, &[]);
+    run.failed(&["[tls-unknown-ca]; next: ", "; the pointer config is unchanged"]);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
+}
+
+/// What Ignition takes and this program does not is not held up by it.
+#[test]
+fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
+    let given_up = |gateway: &Gateway, pointer: &Value, code: &str, lines: usize| {
+        let run = run(&google(Some(pointer.to_string())), &[]);
+        run.failed(&[code, "; the pointer config is unchanged"]);
+        assert_eq!(run.stderr.lines().count(), lines, "{}", run.stderr);
+        assert!(run.written.is_none() && gateway.told.lock().unwrap().is_empty());
+        run.stderr
+    };
+    // Its CA is one that Ignition fetches, and this program does not.
+    let (gateway, other) = (
+        Gateway::start(&json!(["gcp"]), &json!({})),
+        Gateway::start(&json!(["gcp"]), &json!({})),
+    );
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["security"]["tls"]["certificateAuthorities"] =
+        json!([{"source": other.authority}, {"source": "https://ca.example/ca.pem"}]);
+    let said = given_up(&gateway, &pointer, "[tls-unknown-ca]; next: ", 2);
+    let note = "note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted";
+    assert!(said.contains(note), "{said}");
+    // Its certificate is its own CA: Go's programs take it, and this one's TLS does not.
+    let gateway = Gateway::of_its_own_ca();
+    let pointer = serde_json::from_str(&gateway.pointer()).unwrap();
+    given_up(&gateway, &pointer, "[tls-failed]; next: ", 1);
+}
+
+/// One that gives configs and cannot attest is not waited for without end: Ignition would not wait.
+#[test]
+fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
+    let (gateway, metadata) = site(Some(LONG), |path, _| {
+        (path == CHALLENGE).then(|| Some((500, String::new(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", "2"]);
+    run.failed(&[
+        "[gateway-failing]",
+        "its configs can be had all the same",
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
+    assert!(
+        (Duration::from_secs(20)..Duration::from_secs(50)).contains(&run.took),
+        "{:?}",
+        run.took
+    );
+    assert_eq!(run.written.unwrap(), unreachable(&gateway));
+    let told = gateway.told.lock().unwrap();
+    let [.., before, asked, after] = told.as_slice() else {
+        panic!("{told:?}")
+    };
+    assert_eq!((before.0.as_str(), after.0.as_str()), (CHALLENGE, CHALLENGE), "asked once more");
+    assert_eq!(*asked, ("/config/worker".to_owned(), json!({"HEAD": null})));
+}

@@ -21,8 +21,8 @@ pub mod reference_values;
 pub(crate) mod task;
 pub(crate) mod verifier;
 pub mod vtpm;
-pub mod wire;
 
+pub use attest_wire::tpm::wire;
 pub use claims::{EndorsedBy, EventLogClaims, EventLogProblem, TpmClaims};
 pub use error::{ADVICE, TPM_MALFORMED, TpmEvidenceError};
 pub use kind::Tpm;

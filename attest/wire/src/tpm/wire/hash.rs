@@ -55,7 +55,9 @@ impl HashAlg {
         }
     }
 
-    pub(crate) const fn algorithm(self) -> &'static digest::Algorithm {
+    /// As aws-lc-rs has it.
+    #[must_use]
+    pub const fn algorithm(self) -> &'static digest::Algorithm {
         match self {
             Self::Sha256 => &digest::SHA256,
             Self::Sha384 => &digest::SHA384,

@@ -79,17 +79,17 @@ pub enum WireError {
 }
 
 /// Reads big-endian fields from the front of a byte slice.
-pub(crate) struct Reader<'a> {
+struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// Reads the whole of `bytes` by `parse`, and refuses whatever follows.
-    pub(crate) fn all<T>(bytes: &'a [u8], parse: impl FnOnce(&mut Self) -> Result<T, WireError>) -> Result<T, WireError> {
+    fn all<T>(bytes: &'a [u8], parse: impl FnOnce(&mut Self) -> Result<T, WireError>) -> Result<T, WireError> {
         let mut reader = Self::new(bytes);
         let value = parse(&mut reader)?;
         match reader.rest.len() {
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn bytes(&mut self, field: &'static str, count: usize) -> Result<&'a [u8], WireError> {
+    fn bytes(&mut self, field: &'static str, count: usize) -> Result<&'a [u8], WireError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(WireError::Truncated {
             field,
             needed: count,
@@ -118,24 +118,24 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
+    fn u8(&mut self, field: &'static str) -> Result<u8, WireError> {
         self.array(field).map(u8::from_be_bytes)
     }
 
-    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
+    fn u16(&mut self, field: &'static str) -> Result<u16, WireError> {
         self.array(field).map(u16::from_be_bytes)
     }
 
-    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, WireError> {
+    fn u32(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.array(field).map(u32::from_be_bytes)
     }
 
-    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
+    fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
         self.array(field).map(u64::from_be_bytes)
     }
 
     /// A TPM2B: a 16-bit size, then that many bytes.
-    pub(crate) fn sized(&mut self, field: &'static str, limit: usize) -> Result<&'a [u8], WireError> {
+    fn sized(&mut self, field: &'static str, limit: usize) -> Result<&'a [u8], WireError> {
         let size = usize::from(self.u16(field)?);
         if size > limit {
             return Err(WireError::TooLarge { field, found: size, limit });
@@ -144,13 +144,13 @@ impl<'a> Reader<'a> {
     }
 
     /// All that is left.
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
+    fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 }
 
 /// Appends `bytes` as a TPM2B. The structures here are bounded far below 64 KiB, so the size always fits.
-pub(crate) fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
     debug_assert!(bytes.len() <= usize::from(u16::MAX), "a TPM2B of {} bytes", bytes.len());
     let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&size.to_be_bytes());

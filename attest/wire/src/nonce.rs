@@ -98,7 +98,9 @@ pub fn qualifying_data(nonce: &[u8], purpose: &str, pool: &str, server_key: &Spk
     ])
 }
 
-pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+/// SHA-256 of the concatenation of `parts`.
+#[must_use]
+pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     parts.iter().for_each(|part| context.update(part));
     let mut out = [0; 32];

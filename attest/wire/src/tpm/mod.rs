@@ -1,0 +1,3 @@
+//! TPM 2.0: the bytes.
+
+pub mod wire;

@@ -22,6 +22,12 @@ impl Budget {
         }
     }
 
+    /// As many as webpki verifies, which are 100: for where whoever sends a chain has little to choose.
+    #[must_use]
+    pub const fn of_webpki() -> Self {
+        Self::new(usize::MAX)
+    }
+
     /// The same algorithms, each verification of which is taken from this budget.
     #[must_use]
     pub fn limit<'b>(&'b self, algorithms: &[&'b dyn SignatureVerificationAlgorithm]) -> Vec<Budgeted<'b>> {

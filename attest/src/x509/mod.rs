@@ -1,7 +1,19 @@
-//! Chains of certificates that strangers send: what building and verifying them may cost.
+//! Chains of certificates that strangers send: what they may end at, by what they are held to be good, and what building and verifying them may cost.
+//!
+//! [`Anchors`] are the CAs that an administrator trusts. [`Anchors::validate`] looks for a path from a leaf to one of them, by webpki (RFC 5280), and
+//! looks at what webpki does not: an anchor's own validity and path length, as OpenSSL and Go do and RFC 5280 (6.1.1 d) leaves open. What else a kind
+//! of evidence asks of its CAs (their keys, their usages) and of its leaves it says in its own room.
 
+mod anchors;
 mod budget;
+mod ca;
+pub(crate) mod der;
+pub(crate) mod names;
 mod path;
+mod validation;
 
+pub use anchors::{Anchor, Anchors, Unusable};
 pub use budget::{Budget, Budgeted};
-pub use path::{Led, lead_on};
+pub use ca::{Ca, CaKey, NoCa};
+pub use path::Led;
+pub use validation::{PathProblem, Terms, ValidPath, no_more};

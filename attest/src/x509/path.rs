@@ -33,7 +33,7 @@ pub enum Led<'s> {
 ///
 /// A name that is anchored is where a way ends, unless a CA of that name with another key was sent: one that was given a new key under its
 /// old name, certified by its old one or by somebody else.
-pub fn lead_on<'s, 'k>(
+pub(super) fn lead_on<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
     anchored: impl Fn(&[u8]) -> Vec<&'k [u8]>,

@@ -19,6 +19,7 @@ use super::AzureVtpmError;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError};
 use crate::values::HexDigest;
+use crate::x509::names;
 
 /// tcg-kp-AIKCertificate.
 pub(super) const AK_CERTIFICATE_OID: &str = "2.23.133.8.3";
@@ -122,7 +123,7 @@ pub fn verify_certificate(
         name,
         confidential,
         serial: leaf.raw_serial_as_string(),
-        issuer: ek_certificate::name_text(leaf.issuer()),
+        issuer: names::name_text(leaf.issuer()),
         root_subject: path.root_subject.to_owned(),
         root_sha256: path.root_sha256.into(),
         key: ek_certificate::unverified_key(path.leaf)?,
@@ -169,7 +170,7 @@ fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), AzureVtpmError> {
 fn name_of(leaf: &X509Certificate<'_>) -> Result<(String, bool), AzureVtpmError> {
     let subject = leaf.subject();
     let refused = || AzureVtpmError::Name {
-        found: ek_certificate::name_text(subject),
+        found: names::name_text(subject),
     };
     let common_name = only_common_name(subject).ok_or_else(refused)?.to_ascii_lowercase();
     let (label, kind) = common_name

@@ -1,4 +1,10 @@
+use std::convert::Infallible;
+
+use rustls_pki_types::UnixTime;
+
 use super::{CERTIFICATE_LIMIT_BYTES, INTERMEDIATES_LIMIT};
+use crate::x509::names::issuer_of;
+use crate::x509::{Anchor, PathProblem};
 
 /// Why an EK certificate vouches for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -151,14 +157,32 @@ impl EkCertificateError {
         )
     }
 
-    /// What webpki says about the chain of `leaf`.
-    pub(super) fn from_path(error: webpki::Error, leaf: &[u8]) -> Self {
+    /// Why the chain of `leaf` does not hold at `now`.
+    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+        let (ca, now) = (|anchor: &Anchor| format!("CA {:?}", anchor.subject()), now.as_secs());
+        match problem {
+            PathProblem::NotYetValid(anchor) => Self::NotYetValid {
+                certificate: ca(anchor),
+                not_before: anchor.not_before(),
+                now,
+            },
+            PathProblem::Expired(anchor) => Self::Expired {
+                certificate: ca(anchor),
+                not_after: anchor.not_after(),
+                now,
+            },
+            PathProblem::PathLength { anchor, .. } => Self::PathLength { certificate: ca(anchor) },
+            PathProblem::BudgetSpent => Self::ChainTooLong,
+            PathProblem::Path(error) => Self::of_webpki(error, leaf),
+            PathProblem::Own(never) => match never {},
+        }
+    }
+
+    fn of_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
         use webpki::Error;
         let somebody = || "it, or a CA above it,".to_owned();
         match error {
-            Error::UnknownIssuer => Self::UnknownIssuer {
-                issuer: super::issuer_of(leaf),
-            },
+            Error::UnknownIssuer => Self::UnknownIssuer { issuer: issuer_of(leaf) },
             Error::CertNotValidYet { time, not_before } => Self::NotYetValid {
                 certificate: somebody(),
                 not_before: not_before.as_secs(),

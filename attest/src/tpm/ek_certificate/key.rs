@@ -1,6 +1,8 @@
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use crate::x509::der;
+
 /// An EK's public key, of the kinds that TCG EK templates have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EkKey {
@@ -51,12 +53,12 @@ impl EkKey {
     #[must_use]
     pub fn spki_der(&self) -> Vec<u8> {
         let (algorithm, key) = match self {
-            Self::Rsa { n, e } => (RSA_ENCRYPTION, der(SEQUENCE, &[&unsigned(n), &unsigned(e)])),
+            Self::Rsa { n, e } => (RSA_ENCRYPTION, element(SEQUENCE, &[&unsigned(n), &unsigned(e)])),
             Self::P256 { x, y } => (EC_P256, [&[UNCOMPRESSED], x.as_slice(), y].concat()),
             Self::P384 { x, y } => (EC_P384, [&[UNCOMPRESSED], x.as_slice(), y].concat()),
         };
         let no_unused_bits = [0];
-        der(SEQUENCE, &[algorithm, &der(BIT_STRING, &[&no_unused_bits, &key])])
+        element(SEQUENCE, &[algorithm, &element(BIT_STRING, &[&no_unused_bits, &key])])
     }
 
     /// Reads a certificate's key; `Err` says what it is instead.
@@ -105,10 +107,10 @@ fn unsigned(number: &[u8]) -> Vec<u8> {
     } else {
         &[]
     };
-    der(INTEGER, &[sign, number])
+    element(INTEGER, &[sign, number])
 }
 
-fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = content.len().to_be_bytes();
     let length = without_leading_zeros(&length);
@@ -128,19 +130,8 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 /// The first element inside a DER SEQUENCE, with its header.
 fn der_prefix(sequence: &[u8]) -> Option<&[u8]> {
-    let (header, _) = der_lengths(sequence)?;
+    let (header, _) = der::lengths(sequence)?;
     let content = sequence.get(header..)?;
-    let (header, length) = der_lengths(content)?;
+    let (header, length) = der::lengths(content)?;
     content.get(..header + length)
-}
-
-/// Length of the header and of the content of the DER element that `bytes` begins with. Bounded to what two length bytes can
-/// say: nothing in a certificate is longer.
-pub(super) fn der_lengths(bytes: &[u8]) -> Option<(usize, usize)> {
-    match *bytes.get(1..)? {
-        [short @ 0..=0x7f, ..] => Some((2, usize::from(short))),
-        [0x81, length, ..] => Some((3, usize::from(length))),
-        [0x82, high, low, ..] => Some((4, usize::from(u16::from_be_bytes([high, low])))),
-        _ => None,
-    }
 }

@@ -20,17 +20,15 @@ mod roots;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
-
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, aws_lc_rs as algorithms};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::FromDer;
-use x509_parser::x509::X509Name;
 
-use crate::x509::{self, Budget, Budgeted, Led};
+use crate::x509::names::{issuer_of, name_text, printable};
+use crate::x509::{self, Budget, Led, Terms};
 
 pub use error::EkCertificateError;
 pub use key::EkKey;
@@ -57,9 +55,6 @@ pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE_
 const TPM_MANUFACTURER_OID: &str = "2.23.133.2.1";
 const TPM_MODEL_OID: &str = "2.23.133.2.2";
 const TPM_VERSION_OID: &str = "2.23.133.2.3";
-
-/// Longest text that is taken over from a certificate, in characters.
-const TEXT_LIMIT_CHARS: usize = 256;
 
 /// Signatures that are accepted in a chain. SHA-1 and RSA under 2048 bits are not among them.
 static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
@@ -228,33 +223,18 @@ fn verify_path_within<'a>(
     };
     let chain = lead_to_an_anchor(&leaf, &sent, roots, now)?;
     let end_entity = end_entity.map_err(|_| EkCertificateError::CriticalExtension)?;
-    let algorithms = budget.limit(SIGNATURES);
-    // webpki knows nothing of an anchor but its name and key; what else the anchor's certificate says is enforced here.
-    let anchor_refuses = RefCell::new(None);
-    let path = end_entity.verify_for_usage(
-        &Budgeted::as_algorithms(&algorithms),
-        roots.anchors(),
-        &chain,
-        now,
+    let terms = Terms {
+        signatures: SIGNATURES,
         usage,
-        None,
-        Some(&|path| {
-            roots.check_anchor(path, now).map_err(|error| {
-                *anchor_refuses.borrow_mut() = Some(error);
-                webpki::Error::CertDistrusted
-            })
-        }),
-    );
-    let path = path.map_err(|error| match (error, anchor_refuses.take()) {
-        (webpki::Error::CertDistrusted, Some(refused)) => refused,
-        (webpki::Error::InvalidSignatureForPublicKey, _) if budget.is_exhausted() => EkCertificateError::ChainTooLong,
-        (error, _) => EkCertificateError::from_path(error, &leaf),
-    })?;
-    let root = roots.root_of(&path).ok_or(EkCertificateError::Path(webpki::Error::UnknownIssuer))?;
+        budget,
+        now,
+    };
+    let path = roots.anchors().validate(&end_entity, &chain, terms, x509::no_more);
+    let path = path.map_err(|problem| EkCertificateError::of_path(problem, &leaf, now))?;
     Ok(ValidPath {
         leaf: certificate,
-        root_subject: &root.subject,
-        root_sha256: root.sha256,
+        root_subject: path.root.subject(),
+        root_sha256: path.root.sha256(),
     })
 }
 
@@ -265,7 +245,7 @@ fn lead_to_an_anchor<'s>(
     roots: &EkRoots,
     now: UnixTime,
 ) -> Result<Vec<CertificateDer<'s>>, EkCertificateError> {
-    match x509::lead_on(leaf, sent, |name| roots.keys_of(name), now) {
+    match roots.anchors().lead_on(leaf, sent, now) {
         Led::ToAnAnchor(chain) => Ok(chain),
         Led::Nowhere => Err(EkCertificateError::UnknownIssuer { issuer: issuer_of(leaf) }),
         Led::Anywhere => Err(EkCertificateError::ChainTooLong),
@@ -293,7 +273,7 @@ pub(crate) fn without_padding(bytes: &[u8]) -> Result<&[u8], EkCertificateError>
     if bytes.len() > CERTIFICATE_LIMIT_BYTES {
         return Err(EkCertificateError::TooLarge { bytes: bytes.len() });
     }
-    let needed = key::der_lengths(bytes).map_or(0, |(header, content)| header + content);
+    let needed = x509::der::lengths(bytes).map_or(0, |(header, content)| header + content);
     let truncated = || EkCertificateError::Truncated {
         needed,
         found: bytes.len(),
@@ -352,11 +332,6 @@ fn tpm_model(leaf: &X509Certificate<'_>) -> TpmModel {
     tpm
 }
 
-/// The issuer that a certificate names, for messages about certificates that were not verified.
-fn issuer_of(certificate: &[u8]) -> String {
-    X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, certificate)| name_text(certificate.issuer()))
-}
-
 /// The extended key usage of a certificate, for messages; it may not have been verified.
 fn extended_key_usage_of(certificate: &[u8]) -> String {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
@@ -369,18 +344,6 @@ fn extended_key_usage_of(certificate: &[u8]) -> String {
         Ok(None) => "absent".to_owned(),
         Err(_) => "unreadable".to_owned(),
     }
-}
-
-pub(crate) fn name_text(name: &X509Name<'_>) -> String {
-    printable(&name.to_string())
-}
-
-/// A text from a certificate, fit for a log: bounded, without control characters.
-fn printable(text: &str) -> String {
-    text.chars()
-        .take(TEXT_LIMIT_CHARS)
-        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-        .collect()
 }
 
 /// The object identifier of an AlgorithmIdentifier's content.

@@ -1,0 +1,221 @@
+//! The CAs that an administrator trusts for something.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use super::ca::malformed;
+use super::names::{name_text, organisation};
+use super::{Ca, Led, NoCa, path};
+use crate::nonce::sha256;
+
+/// CAs at which a path may end: roots, which are trusted because they were configured, whoever has signed them; and CAs below them, of which
+/// whoever adds them has seen that they are.
+#[derive(Debug, Clone, Default)]
+pub struct Anchors {
+    /// What webpki anchors paths in; `all` has as many entries.
+    trusted: Vec<TrustAnchor<'static>>,
+    all: Vec<Arc<Anchor>>,
+}
+
+/// What an anchor's certificate says besides name and key, which is all that webpki knows of it.
+#[derive(Debug)]
+pub struct Anchor {
+    subject: String,
+    organisation: Option<String>,
+    sha256: [u8; 32],
+    /// Name and SubjectPublicKeyInfo in DER.
+    name: Vec<u8>,
+    key: Vec<u8>,
+    restricts_names: bool,
+    not_before: u64,
+    not_after: u64,
+    path_length: Option<u32>,
+    issuer: Option<Arc<Self>>,
+}
+
+/// A certificate that cannot be an anchor of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{role} certificate {subject:?} (SHA-256 {sha256}): {problem}")]
+pub struct Unusable<P: fmt::Display> {
+    /// `"root"` or `"intermediate"`.
+    pub role: &'static str,
+    /// Its subject, if that can be read.
+    pub subject: String,
+    /// SHA-256 over it, hexadecimal.
+    pub sha256: String,
+    /// What is wrong.
+    pub problem: P,
+}
+
+impl Anchors {
+    /// Whether there are none: then no path ends anywhere.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// All of them, as they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &Anchor> {
+        self.all.iter().map(AsRef::as_ref)
+    }
+
+    /// What webpki knows of them.
+    #[must_use]
+    pub fn trusted(&self) -> &[TrustAnchor<'static>] {
+        &self.trusted
+    }
+
+    /// Those of this name (in DER), one for each key and each time that the CA was certified.
+    pub(crate) fn named<'n>(&'n self, name: &'n [u8]) -> impl Iterator<Item = &'n Arc<Anchor>> {
+        self.all.iter().filter(move |anchor| anchor.name == name)
+    }
+
+    /// Trusts a root. `false` if it is trusted already.
+    ///
+    /// # Errors
+    /// [`NoCa::Malformed`] for what webpki does not take.
+    pub fn add_root(&mut self, ca: &Ca<'_>) -> Result<bool, NoCa> {
+        self.add(ca, None)
+    }
+
+    /// Trusts a CA for as long as `issuer` is, and as far: it has to be one of these.
+    pub(crate) fn add_below(&mut self, ca: &Ca<'_>, issuer: Arc<Anchor>) -> Result<bool, NoCa> {
+        self.add(ca, Some(issuer))
+    }
+
+    fn add(&mut self, ca: &Ca<'_>, issuer: Option<Arc<Anchor>>) -> Result<bool, NoCa> {
+        let der = CertificateDer::from(ca.der());
+        let trusted = webpki::anchor_from_trusted_cert(&der).map_err(malformed)?.to_owned();
+        let sha256 = sha256(&[ca.der()]);
+        if self.all.iter().any(|known| known.sha256 == sha256) {
+            return Ok(false);
+        }
+        let (parsed, seconds) = (ca.parsed(), |time: i64| u64::try_from(time).unwrap_or(0));
+        self.all.push(Arc::new(Anchor {
+            subject: name_text(parsed.subject()),
+            organisation: organisation(parsed.subject()),
+            sha256,
+            name: parsed.subject().as_raw().to_vec(),
+            key: parsed.public_key().raw.to_vec(),
+            restricts_names: trusted.name_constraints.is_some(),
+            not_before: seconds(parsed.validity().not_before.timestamp()),
+            not_after: seconds(parsed.validity().not_after.timestamp()),
+            path_length: ca.path_length(),
+            issuer,
+        }));
+        self.trusted.push(trusted);
+        Ok(true)
+    }
+
+    /// Those that are valid at that time, for whom one that is not is none. Where all are asked, a path that ends at one that is not valid is
+    /// refused by its name.
+    #[must_use]
+    pub fn valid_at(&self, now: UnixTime) -> Self {
+        let valid = |(trusted, anchor): (&TrustAnchor<'static>, &Arc<Anchor>)| {
+            let is_valid = (anchor.not_before..=anchor.not_after).contains(&now.as_secs());
+            is_valid.then(|| (trusted.clone(), Arc::clone(anchor)))
+        };
+        let (trusted, all) = self.trusted.iter().zip(&self.all).filter_map(valid).unzip();
+        Self { trusted, all }
+    }
+
+    /// Of the certificates `sent`, those that lead from `leaf` to one of these by name, without verifying anything.
+    #[must_use]
+    pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> Led<'s> {
+        let keys_of = |name: &[u8]| {
+            self.all
+                .iter()
+                .filter(|anchor| anchor.name == name)
+                .map(|anchor| anchor.key())
+                .collect()
+        };
+        path::lead_on(leaf, sent, keys_of, now)
+    }
+}
+
+impl Anchor {
+    /// Its subject, fit for a log.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    /// The organisation that its subject names.
+    #[must_use]
+    pub fn organisation(&self) -> Option<&str> {
+        self.organisation.as_deref()
+    }
+
+    /// SHA-256 over its certificate.
+    #[must_use]
+    pub const fn sha256(&self) -> [u8; 32] {
+        self.sha256
+    }
+
+    /// Its key: SubjectPublicKeyInfo in DER.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether it has nameConstraints.
+    #[must_use]
+    pub const fn restricts_names(&self) -> bool {
+        self.restricts_names
+    }
+
+    /// Its first second, since 1970.
+    #[must_use]
+    pub const fn not_before(&self) -> u64 {
+        self.not_before
+    }
+
+    /// Its last second, since 1970.
+    #[must_use]
+    pub const fn not_after(&self) -> u64 {
+        self.not_after
+    }
+
+    /// How many CAs it lets be below it.
+    pub(super) fn path_length(&self) -> Option<usize> {
+        self.path_length.and_then(|limit| usize::try_from(limit).ok())
+    }
+
+    /// The anchor that has issued it; `None` for a root.
+    pub(super) fn issuer(&self) -> Option<&Self> {
+        self.issuer.as_deref()
+    }
+
+    /// The root above it, or itself.
+    pub(super) fn root(&self) -> &Self {
+        let mut anchor = self;
+        while let Some(issuer) = anchor.issuer() {
+            anchor = issuer;
+        }
+        anchor
+    }
+}
+
+impl<P: fmt::Display> Unusable<P> {
+    /// Names a certificate that has this problem.
+    #[must_use]
+    pub fn new(role: &'static str, certificate: &[u8], problem: P) -> Self {
+        let subject = X509Certificate::from_der(certificate).map_or_else(|_| String::new(), |(_, parsed)| name_text(parsed.subject()));
+        Self {
+            role,
+            subject,
+            sha256: data_encoding::HEXLOWER.encode(&sha256(&[certificate])),
+            problem,
+        }
+    }
+}

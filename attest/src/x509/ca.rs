@@ -1,0 +1,152 @@
+//! The certificate of a CA, read: what there is to say of it whatever it certifies.
+
+use std::fmt;
+
+use rustls_pki_types::SignatureVerificationAlgorithm;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::PublicKey;
+
+use super::Anchor;
+use super::der::{content, lengths};
+
+/// A certificate whose basicConstraints make it a CA's. Nothing says yet that it is trusted.
+#[derive(Debug, Clone)]
+pub struct Ca<'a> {
+    der: &'a [u8],
+    parsed: X509Certificate<'a>,
+    path_length: Option<u32>,
+}
+
+/// Why bytes are not the certificate of a CA.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoCa {
+    /// They are no certificate, or one of a form that path validation does not take.
+    #[error("{0}")]
+    Malformed(String),
+    /// Its basicConstraints do not make it a CA.
+    #[error("it is not the certificate of a CA (basicConstraints)")]
+    NotCa,
+}
+
+/// What kind of key a CA has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CaKey {
+    /// RSA, with a modulus of so many bits.
+    Rsa(usize),
+    /// On an elliptic curve, by the length of a coordinate in bits: those of P-521 have 528, which are 66 bytes.
+    Curve(usize),
+    /// Anything else, by its object identifier.
+    Other(String),
+}
+
+impl<'a> Ca<'a> {
+    /// Reads a certificate, and nothing behind it.
+    ///
+    /// # Errors
+    /// [`NoCa`].
+    pub fn read(der: &'a [u8]) -> Result<Self, NoCa> {
+        let (rest, parsed) = X509Certificate::from_der(der).map_err(malformed)?;
+        if !rest.is_empty() {
+            return Err(NoCa::Malformed(format!("{} bytes follow it", rest.len())));
+        }
+        let constraints = parsed.basic_constraints().map_err(malformed)?;
+        let constraints = constraints.filter(|constraints| constraints.value.ca).ok_or(NoCa::NotCa)?;
+        Ok(Self {
+            der,
+            path_length: constraints.value.path_len_constraint,
+            parsed,
+        })
+    }
+
+    /// The same of so many bytes at most.
+    ///
+    /// # Errors
+    /// [`NoCa`].
+    pub fn read_within(der: &'a [u8], limit_bytes: usize) -> Result<Self, NoCa> {
+        if der.len() > limit_bytes {
+            return Err(NoCa::Malformed(format!("{} bytes, at most {limit_bytes} are read", der.len())));
+        }
+        Self::read(der)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn der(&self) -> &'a [u8] {
+        self.der
+    }
+
+    /// What it says.
+    #[must_use]
+    pub const fn parsed(&self) -> &X509Certificate<'a> {
+        &self.parsed
+    }
+
+    /// How many CAs it lets be below it.
+    #[must_use]
+    pub const fn path_length(&self) -> Option<u32> {
+        self.path_length
+    }
+
+    /// What kind of key it has.
+    #[must_use]
+    pub fn key(&self) -> CaKey {
+        let key = self.parsed.public_key();
+        match key.parsed() {
+            Ok(PublicKey::RSA(key)) => CaKey::Rsa(key.key_size()),
+            Ok(PublicKey::EC(point)) => CaKey::Curve(point.key_size()),
+            _ => CaKey::Other(key.algorithm.algorithm.to_string()),
+        }
+    }
+
+    /// The content of the AlgorithmIdentifier that it is signed with: the same inside and outside of what is signed.
+    ///
+    /// # Errors
+    /// [`NoCa::Malformed`].
+    pub fn signature_algorithm(&self) -> Result<&[u8], NoCa> {
+        let inside = &self.parsed.tbs_certificate;
+        if inside.signature != self.parsed.signature_algorithm {
+            return Err(NoCa::Malformed("it names two signature algorithms".to_owned()));
+        }
+        let behind = content(self.der).and_then(|all| all.get(inside.as_ref().len()..));
+        behind
+            .and_then(content)
+            .ok_or_else(|| NoCa::Malformed("its signature algorithm".to_owned()))
+    }
+
+    /// Whether the key of `issuer` has signed it, by one of these algorithms.
+    #[must_use]
+    pub fn is_signed_by(&self, issuer: &Anchor, accepted: &[&dyn SignatureVerificationAlgorithm]) -> bool {
+        let (Ok(signature), Some((key_algorithm, key))) = (self.signature_algorithm(), split_spki(issuer.key())) else {
+            return false;
+        };
+        let (signed, bits) = (self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data);
+        accepted
+            .iter()
+            .filter(|accepted| accepted.signature_alg_id().as_ref() == signature && accepted.public_key_alg_id().as_ref() == key_algorithm)
+            .any(|accepted| accepted.verify_signature(key, signed, bits).is_ok())
+    }
+}
+
+impl fmt::Display for CaKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rsa(bits) => write!(f, "RSA-{bits}"),
+            Self::Curve(bits) => write!(f, "an elliptic curve key of {bits} bits"),
+            Self::Other(algorithm) => write!(f, "of algorithm {algorithm}"),
+        }
+    }
+}
+
+pub(super) fn malformed(problem: impl ToString) -> NoCa {
+    NoCa::Malformed(problem.to_string())
+}
+
+/// The content of a SubjectPublicKeyInfo in DER, split into the AlgorithmIdentifier's content and the key's bits.
+fn split_spki(spki: &[u8]) -> Option<(&[u8], &[u8])> {
+    let inside = content(spki)?;
+    let (header, length) = lengths(inside)?;
+    let (algorithm, key) = inside.split_at_checked(header + length)?;
+    let (_no_unused_bits, key) = content(key)?.split_first()?;
+    Some((content(algorithm)?, key))
+}

@@ -1,0 +1,140 @@
+//! From a leaf to an anchor: whether a path holds.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
+use webpki::{EndEntityCert, KeyUsage, VerifiedPath};
+
+use super::{Anchor, Anchors, Budget, Budgeted};
+
+/// By what a path is held to be good.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms<'t> {
+    /// The signatures that are accepted in it.
+    pub signatures: &'t [&'t dyn SignatureVerificationAlgorithm],
+    /// The extended key usage of the leaf, and of the CAs that state one.
+    pub usage: KeyUsage,
+    /// How many signatures may be verified for it.
+    pub budget: &'t Budget,
+    /// The time.
+    pub now: UnixTime,
+}
+
+/// A path that holds.
+pub struct ValidPath<'a, 'p> {
+    /// The root that it leads to.
+    pub root: &'a Anchor,
+    /// All of it.
+    pub certificates: VerifiedPath<'p>,
+}
+
+/// Why no path holds.
+#[derive(Debug)]
+pub enum PathProblem<'a, E> {
+    /// The anchor at its end, or one above that, is not valid yet.
+    NotYetValid(&'a Anchor),
+    /// The anchor at its end, or one above that, is not valid any more.
+    Expired(&'a Anchor),
+    /// More CAs are below an anchor than it allows.
+    PathLength {
+        /// The anchor.
+        anchor: &'a Anchor,
+        /// How many it allows.
+        limit: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// No more signatures may be verified.
+    BudgetSpent,
+    /// What webpki says.
+    Path(webpki::Error),
+    /// What the kind says.
+    Own(E),
+}
+
+/// For a kind that asks nothing more of a path.
+///
+/// # Errors
+/// None.
+pub const fn no_more(_: &VerifiedPath<'_>) -> Result<(), Infallible> {
+    Ok(())
+}
+
+impl Anchors {
+    /// Looks for a path from `leaf`, by way of the certificates `sent`, to one of these. `own` is what a kind asks of each path that webpki finds,
+    /// before the anchor is looked at.
+    ///
+    /// # Errors
+    /// [`PathProblem`].
+    pub fn validate<'a, 'p, E>(
+        &'a self,
+        leaf: &'p EndEntityCert<'p>,
+        sent: &'p [CertificateDer<'p>],
+        terms: Terms<'_>,
+        own: impl Fn(&VerifiedPath<'_>) -> Result<(), E>,
+    ) -> Result<ValidPath<'a, 'p>, PathProblem<'a, E>>
+    where
+        'a: 'p,
+    {
+        let algorithms = terms.budget.limit(terms.signatures);
+        // webpki takes any error of this closure for one of its own; the real one goes around it.
+        let refused = RefCell::new(None);
+        let check = |path: &VerifiedPath<'_>| {
+            own(path).map_err(PathProblem::Own)?;
+            self.check_anchors(path, terms.now)
+        };
+        let path = leaf.verify_for_usage(
+            &Budgeted::as_algorithms(&algorithms),
+            self.trusted(),
+            sent,
+            terms.now,
+            terms.usage,
+            None,
+            Some(&|path| {
+                check(path).map_err(|problem| {
+                    *refused.borrow_mut() = Some(problem);
+                    webpki::Error::CertDistrusted
+                })
+            }),
+        );
+        let certificates = path.map_err(|error| match (error, refused.take()) {
+            (webpki::Error::CertDistrusted, Some(problem)) => problem,
+            (webpki::Error::InvalidSignatureForPublicKey, _) if terms.budget.is_exhausted() => PathProblem::BudgetSpent,
+            (error, _) => PathProblem::Path(error),
+        })?;
+        Ok(ValidPath {
+            root: self.end_of(&certificates)?.root(),
+            certificates,
+        })
+    }
+
+    /// Checks what webpki does not know of a path's anchor, and of those above it.
+    fn check_anchors<E>(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), PathProblem<'_, E>> {
+        let mut next = Some(self.end_of(path)?);
+        let (mut found, now) = (path.intermediate_certificates().count(), now.as_secs());
+        while let Some(anchor) = next {
+            if now < anchor.not_before() {
+                return Err(PathProblem::NotYetValid(anchor));
+            }
+            if now > anchor.not_after() {
+                return Err(PathProblem::Expired(anchor));
+            }
+            if let Some(limit) = anchor.path_length().filter(|limit| found > *limit) {
+                return Err(PathProblem::PathLength { anchor, limit, found });
+            }
+            next = anchor.issuer();
+            found += 1;
+        }
+        Ok(())
+    }
+
+    /// The anchor at the end of a path. One that ends at none of these ends nowhere.
+    fn end_of<E>(&self, path: &VerifiedPath<'_>) -> Result<&Anchor, PathProblem<'_, E>> {
+        // By address: a renewed CA has the same name and key as its predecessor, but not its validity.
+        let position = self.trusted().iter().position(|anchor| std::ptr::eq(anchor, path.anchor()));
+        position
+            .and_then(|position| self.iter().nth(position))
+            .ok_or(PathProblem::Path(webpki::Error::UnknownIssuer))
+    }
+}

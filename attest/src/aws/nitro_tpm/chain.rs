@@ -1,10 +1,9 @@
 //! The certificates of a document: from its leaf to a configured root, by webpki (RFC 5280), with what AWS's own have besides:
 //! P-384 and nothing else, no extended key usage, no subjectAltName, a common name that says which instance and which region.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, VerifiedPath, aws_lc_rs as algorithms};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
@@ -14,8 +13,8 @@ use x509_parser::x509::X509Name;
 use super::cose::{LeafKey, Unverified};
 use super::error::NitroTpmError;
 use crate::aws::names::printable;
-use crate::nonce::sha256;
 use crate::values::HexDigest;
+use crate::x509::{Anchors, Budget, Ca, NoCa, Terms, Unusable};
 
 /// What AWS's chains are signed with. As the issuer's key is P-384, too, no other curve gets into a path.
 static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[algorithms::ECDSA_P384_SHA384];
@@ -28,32 +27,10 @@ const POINT_BYTES: usize = 97;
 
 /// The roots of AWS's attestation certificates: the administrator's choice, one for each partition.
 #[derive(Debug, Clone, Default)]
-pub struct NitroRoots {
-    anchors: Vec<TrustAnchor<'static>>,
-    /// As many as anchors.
-    facts: Vec<Facts>,
-}
-
-#[derive(Debug, Clone)]
-struct Facts {
-    subject: String,
-    sha256: [u8; 32],
-    not_before: u64,
-    not_after: u64,
-    path_length: Option<u32>,
-}
+pub struct NitroRoots(Anchors);
 
 /// A certificate that cannot be a root of attestation documents.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("root certificate {subject:?} (SHA-256 {sha256}): {problem}")]
-pub struct NitroRootsError {
-    /// Its subject, if it could be read.
-    pub subject: String,
-    /// SHA-256 of it, hexadecimal.
-    pub sha256: String,
-    /// What is wrong.
-    pub problem: RootProblem,
-}
+pub type NitroRootsError = Unusable<RootProblem>;
 
 /// What is wrong with a root.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,53 +59,17 @@ impl NitroRoots {
     /// # Errors
     /// [`NitroRootsError`] for the first that cannot be used.
     pub fn new(roots: &[CertificateDer<'_>]) -> Result<Self, NitroRootsError> {
-        let mut all = Self::default();
+        let mut all = Anchors::default();
         for root in roots {
-            all.add(root).map_err(|problem| NitroRootsError {
-                subject: X509Certificate::from_der(root).map_or_else(|_| String::new(), |(_, parsed)| name_text(parsed.subject())),
-                sha256: data_encoding::HEXLOWER.encode(&sha256(&[root])),
-                problem,
-            })?;
+            add(&mut all, root).map_err(|problem| NitroRootsError::new("root", root, problem))?;
         }
-        Ok(all)
+        Ok(Self(all))
     }
 
     /// Whether there is no root: no document is accepted.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.anchors.is_empty()
-    }
-
-    fn add(&mut self, root: &CertificateDer<'_>) -> Result<(), RootProblem> {
-        let (rest, parsed) = X509Certificate::from_der(root).map_err(|error| RootProblem::Malformed(error.to_string()))?;
-        if !rest.is_empty() {
-            return Err(RootProblem::Malformed(format!("{} bytes follow it", rest.len())));
-        }
-        let constraints = parsed
-            .basic_constraints()
-            .map_err(|error| RootProblem::Malformed(error.to_string()))?;
-        let constraints = constraints.filter(|constraints| constraints.value.ca).ok_or(RootProblem::NotCa)?;
-        if !may_sign_certificates(&parsed) {
-            return Err(RootProblem::NotCa);
-        }
-        if !is_p384(&parsed) {
-            return Err(RootProblem::Key);
-        }
-        let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
-        let facts = Facts {
-            subject: name_text(parsed.subject()),
-            sha256: sha256(&[root]),
-            not_before: seconds(parsed.validity().not_before.timestamp()),
-            not_after: seconds(parsed.validity().not_after.timestamp()),
-            path_length: constraints.value.path_len_constraint,
-        };
-        if self.facts.iter().any(|known| known.sha256 == facts.sha256) {
-            return Ok(());
-        }
-        let anchor = webpki::anchor_from_trusted_cert(root).map_err(|error| RootProblem::Malformed(error.to_string()))?;
-        self.anchors.push(anchor.to_owned());
-        self.facts.push(facts);
-        Ok(())
+        self.0.is_empty()
     }
 
     /// Validates the path from a document's leaf to a root, at `now`.
@@ -148,26 +89,15 @@ impl NitroRoots {
         }
         let parsed = read(&leaf)?;
         let end_entity = EndEntityCert::try_from(&leaf).map_err(|error| NitroTpmError::of_path(&error, &parsed))?;
-        // webpki takes any error of this closure for one of its own; the real one goes around it.
-        let refused = RefCell::new(None);
-        let path = end_entity.verify_for_usage(
-            SIGNATURES,
-            &self.anchors,
-            &bundle,
+        let terms = Terms {
+            signatures: SIGNATURES,
+            usage: KeyUsage::required_if_present(ANY_USAGE_OID_DER),
+            // Of one path.
+            budget: &Budget::of_webpki(),
             now,
-            KeyUsage::required_if_present(ANY_USAGE_OID_DER),
-            None,
-            Some(&|path| {
-                self.check(path, now).map_err(|error| {
-                    *refused.borrow_mut() = Some(error);
-                    webpki::Error::CertDistrusted
-                })
-            }),
-        );
-        let path = path.map_err(|error| match (error, refused.take()) {
-            (webpki::Error::CertDistrusted, Some(refused)) => refused,
-            (error, _) => NitroTpmError::of_path(&error, &parsed),
-        })?;
+        };
+        let path = self.0.validate(&end_entity, &bundle, terms, check_usages);
+        let path = path.map_err(|problem| NitroTpmError::of_problem(problem, &parsed, now))?;
 
         // From here on the leaf is what a trusted CA signed.
         if parsed
@@ -188,57 +118,48 @@ impl NitroRoots {
             (Some(Ok(name)), None) => name.to_owned(),
             _ => String::new(),
         };
-        let root_sha256 = self.anchor_of(&path).map(|root| root.sha256.into()).ok_or(NitroTpmError::LeafKey)?;
         Ok(Leaf {
             key,
             common_name,
-            root_sha256,
+            root_sha256: path.root.sha256().into(),
         })
     }
+}
 
-    /// What webpki does not look at: the root's validity and path length, and the key usage of the CAs below it.
-    fn check(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), NitroTpmError> {
-        for intermediate in path.intermediate_certificates() {
-            let der = intermediate.der();
-            let parsed = read(&der)?;
-            if !may_sign_certificates(&parsed) {
-                return Err(NitroTpmError::CertificateUsage {
-                    certificate: name_text(parsed.subject()),
-                    needed: "keyCertSign",
-                });
-            }
-        }
-        let (Some(root), now) = (self.anchor_of(path), now.as_secs()) else {
-            return Ok(());
-        };
-        if now < root.not_before {
-            return Err(NitroTpmError::NotYetValid {
-                certificate: root.subject.clone(),
-                not_before: root.not_before,
-                now,
-            });
-        }
-        if now > root.not_after {
-            return Err(NitroTpmError::Expired {
-                certificate: root.subject.clone(),
-                not_after: root.not_after,
-                now,
-            });
-        }
-        let limit = root.path_length.and_then(|limit| usize::try_from(limit).ok());
-        let found = path.intermediate_certificates().count();
-        match limit {
-            Some(limit) if found > limit => Err(NitroTpmError::Path {
-                problem: format!("{found} CAs are below {}, which allows {limit}", root.subject),
-            }),
-            _ => Ok(()),
+fn add(all: &mut Anchors, root: &[u8]) -> Result<(), RootProblem> {
+    let ca = Ca::read(root)?;
+    if !may_sign_certificates(ca.parsed()) {
+        return Err(RootProblem::NotCa);
+    }
+    if !is_p384(ca.parsed()) {
+        return Err(RootProblem::Key);
+    }
+    all.add_root(&ca)?;
+    Ok(())
+}
+
+impl From<NoCa> for RootProblem {
+    fn from(problem: NoCa) -> Self {
+        match problem {
+            NoCa::Malformed(problem) => Self::Malformed(problem),
+            NoCa::NotCa => Self::NotCa,
         }
     }
+}
 
-    fn anchor_of(&self, path: &VerifiedPath<'_>) -> Option<&Facts> {
-        let position = self.anchors.iter().position(|anchor| std::ptr::eq(anchor, path.anchor()))?;
-        self.facts.get(position)
+/// What webpki does not look at: the key usage of the CAs of a path.
+fn check_usages(path: &VerifiedPath<'_>) -> Result<(), NitroTpmError> {
+    for intermediate in path.intermediate_certificates() {
+        let der = intermediate.der();
+        let parsed = read(&der)?;
+        if !may_sign_certificates(&parsed) {
+            return Err(NitroTpmError::CertificateUsage {
+                certificate: name_text(parsed.subject()),
+                needed: "keyCertSign",
+            });
+        }
     }
+    Ok(())
 }
 
 /// Reads a certificate, and nothing behind it.

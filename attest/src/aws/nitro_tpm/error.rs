@@ -1,12 +1,15 @@
 //! Why an attestation document is refused.
 
+use rustls_pki_types::UnixTime;
 use x509_parser::certificate::X509Certificate;
 
 use super::cbor::CborError;
 use super::chain::name_text;
 use crate::advice::{Advice, advice};
+use crate::aws::names::printable;
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
+use crate::x509::{Anchor, PathProblem};
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -376,6 +379,29 @@ impl NitroTpmError {
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.advice().code
+    }
+
+    /// Why the chain of `leaf` does not hold at `now`.
+    pub(super) fn of_problem(problem: PathProblem<'_, Self>, leaf: &X509Certificate<'_>, now: UnixTime) -> Self {
+        let (root, now) = (|anchor: &Anchor| printable(anchor.subject()), now.as_secs());
+        match problem {
+            PathProblem::NotYetValid(anchor) => Self::NotYetValid {
+                certificate: root(anchor),
+                not_before: anchor.not_before(),
+                now,
+            },
+            PathProblem::Expired(anchor) => Self::Expired {
+                certificate: root(anchor),
+                not_after: anchor.not_after(),
+                now,
+            },
+            PathProblem::PathLength { anchor, limit, found } => Self::Path {
+                problem: format!("{found} CAs are below {}, which allows {limit}", root(anchor)),
+            },
+            PathProblem::BudgetSpent => Self::of_path(&webpki::Error::MaximumSignatureChecksExceeded, leaf),
+            PathProblem::Path(error) => Self::of_path(&error, leaf),
+            PathProblem::Own(refused) => refused,
+        }
     }
 
     /// What webpki says about the chain of `leaf`.

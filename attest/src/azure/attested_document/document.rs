@@ -1,8 +1,8 @@
 use der::DateTime;
 use serde::{Deserialize, Serialize};
 
-use super::trust::Root;
 use super::{AttestedDocumentError, AzureCloud, ImdsNonce};
+use crate::x509::Anchor;
 
 /// The encoding that IMDS names in its answer, and the only one that is read.
 pub const ENCODING: &str = "pkcs7";
@@ -66,7 +66,7 @@ pub(super) struct Signer<'a> {
     pub(super) cloud: AzureCloud,
     pub(super) location: Option<String>,
     pub(super) certificate_sha256: [u8; 32],
-    pub(super) root: &'a Root,
+    pub(super) root: &'a Anchor,
 }
 
 /// The document as Azure writes it. Fields that are not read here may come and go.
@@ -126,8 +126,8 @@ impl VerifiedAttestedDocument {
             cloud: signer.cloud,
             location: signer.location,
             certificate_sha256: hex(signer.certificate_sha256),
-            root_subject: signer.root.subject.clone(),
-            root_sha256: hex(signer.root.sha256),
+            root_subject: signer.root.subject().to_owned(),
+            root_sha256: hex(signer.root.sha256()),
         })
     }
 

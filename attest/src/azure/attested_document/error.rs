@@ -1,15 +1,14 @@
-use x509_parser::certificate::X509Certificate;
-use x509_parser::prelude::FromDer;
-use x509_parser::x509::X509Name;
+use std::convert::Infallible;
+
+use rustls_pki_types::UnixTime;
 
 use super::Rule;
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
 use crate::withheld::Withheld;
-
-/// Longest text that is taken over from a certificate, in characters.
-const TEXT_LIMIT_CHARS: usize = 256;
+use crate::x509::PathProblem;
+use crate::x509::names::issuer_of;
 
 /// Why an attested document is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -197,13 +196,21 @@ impl AttestedDocumentError {
     }
 }
 
-/// The issuer that a certificate names, for messages about certificates that were not verified.
-pub(super) fn issuer_of(certificate: &[u8]) -> String {
-    X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, certificate)| name_text(certificate.issuer()))
-}
-
-/// A name from a certificate, fit for a log: bounded, without control characters.
-pub(super) fn name_text(name: &X509Name<'_>) -> String {
-    let printable = |char: char| if char.is_control() { '\u{fffd}' } else { char };
-    name.to_string().chars().take(TEXT_LIMIT_CHARS).map(printable).collect()
+impl ChainError {
+    /// Why the chain of `leaf` does not hold at `now`.
+    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+        match problem {
+            PathProblem::NotYetValid(root) | PathProblem::Expired(root) => Self::Validity {
+                certificate: format!("root {:?}", root.subject()),
+                not_before: root.not_before(),
+                not_after: root.not_after(),
+                now: now.as_secs(),
+            },
+            PathProblem::PathLength { .. } => Self::Path(webpki::Error::PathLenConstraintViolated),
+            PathProblem::BudgetSpent => Self::Path(webpki::Error::MaximumSignatureChecksExceeded),
+            PathProblem::Path(webpki::Error::UnknownIssuer) => Self::UnknownIssuer { issuer: issuer_of(leaf) },
+            PathProblem::Path(error) => Self::Path(error),
+            PathProblem::Own(never) => match never {},
+        }
+    }
 }

@@ -1,13 +1,12 @@
-use std::cell::RefCell;
-
 use rustls_pki_types::UnixTime;
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::document::Signer;
-use super::error::{ChainError, issuer_of};
+use super::error::ChainError;
 use super::trust::SIGNATURES;
 use super::{AttestedDocumentError, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls, VerifiedAttestedDocument};
 use crate::pkcs7::{self, Content, SignedData, SigningCertificate};
+use crate::x509::{self, Budget, Terms};
 
 /// id-kp-serverAuth, as the content of a DER object identifier.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
@@ -61,34 +60,20 @@ fn check_chain<'a>(certificate: &SigningCertificate, trust: &'a AzureTrust, now:
     let (cloud, location) = cloud_of(&names, trust.clouds())?;
     check_usage(certificate)?;
 
-    let root_refuses = RefCell::new(None);
-    let path = end_entity.verify_for_usage(
-        SIGNATURES,
-        trust.anchors(),
-        trust.intermediates(),
+    let terms = Terms {
+        signatures: SIGNATURES,
+        usage: KeyUsage::required_if_present(SERVER_AUTH),
+        // The CAs are configured, or fetched from Microsoft; a stranger brings the leaf.
+        budget: &Budget::of_webpki(),
         now,
-        KeyUsage::required_if_present(SERVER_AUTH),
-        None,
-        Some(&|path| {
-            trust.check_root(path, now).map_err(|error| {
-                *root_refuses.borrow_mut() = Some(error);
-                webpki::Error::CertDistrusted
-            })
-        }),
-    );
-    let path = path.map_err(|error| match (error, root_refuses.take()) {
-        (webpki::Error::CertDistrusted, Some(refused)) => refused,
-        (webpki::Error::UnknownIssuer, _) => ChainError::UnknownIssuer {
-            issuer: issuer_of(certificate.der()),
-        },
-        (error, _) => ChainError::Path(error),
-    })?;
-    let root = trust.root_of(&path).ok_or(ChainError::Path(webpki::Error::UnknownIssuer))?;
+    };
+    let path = trust.roots().validate(&end_entity, trust.intermediates(), terms, x509::no_more);
+    let path = path.map_err(|problem| ChainError::of_path(problem, certificate.der(), now))?;
     Ok(Signer {
         cloud,
         location,
         certificate_sha256: certificate.sha256(),
-        root,
+        root: path.root,
     })
 }
 

@@ -1,9 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
+use attest::x509::{Anchors, Ca, NoCa};
 use rustls::DistinguishedName;
-use rustls_pki_types::{CertificateDer, TrustAnchor};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificates::Certificate;
 use crate::certificates::source::{self, SourceError};
@@ -41,14 +40,9 @@ pub enum AuthoritiesError {
 /// for a certificate.
 #[derive(Debug, Clone, Default)]
 pub struct Authorities {
-    all: Vec<Authority>,
+    certificates: Vec<Certificate>,
+    anchors: Anchors,
     hints: Vec<DistinguishedName>,
-}
-
-#[derive(Debug, Clone)]
-struct Authority {
-    certificate: Certificate,
-    anchor: TrustAnchor<'static>,
 }
 
 impl Authorities {
@@ -78,29 +72,33 @@ impl Authorities {
     pub fn of(certificates: Vec<Certificate>) -> Result<Self, (String, String)> {
         let mut authorities = Self::default();
         for certificate in certificates {
-            let known = |known: &Authority| known.certificate.fingerprint == certificate.fingerprint;
-            if authorities.all.iter().any(known) {
-                continue;
+            let add = Ca::read(&certificate.der).and_then(|ca| authorities.anchors.add_root(&ca));
+            match add {
+                Ok(true) => authorities.certificates.push(certificate),
+                Ok(false) => {}
+                Err(problem) => return Err((certificate.subject, problem_text(problem))),
             }
-            let anchor = anchor(&certificate.der).map_err(|problem| (certificate.subject.clone(), problem))?;
-            // A CA that was renewed keeps its name.
-            if !authorities.all.iter().any(|known| known.anchor.subject == anchor.subject) {
-                authorities.hints.push(DistinguishedName::in_sequence(&anchor.subject));
-            }
-            authorities.all.push(Authority { certificate, anchor });
         }
+        let mut names: Vec<&[u8]> = Vec::new();
+        for anchor in authorities.anchors.trusted() {
+            // A CA that was renewed keeps its name.
+            if !names.contains(&anchor.subject.as_ref()) {
+                names.push(&anchor.subject);
+            }
+        }
+        authorities.hints = names.into_iter().map(DistinguishedName::in_sequence).collect();
         Ok(authorities)
     }
 
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.anchors.is_empty()
     }
 
     /// Their certificates, in the file's order.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
-        self.all.iter().map(|authority| &authority.certificate)
+        self.certificates.iter()
     }
 
     /// Their names, by which a client finds out which of its certificates to show.
@@ -108,19 +106,16 @@ impl Authorities {
         &self.hints
     }
 
-    /// Those that are valid at that time. webpki does not look at the dates of what it is told to trust; the kube-apiserver does.
-    pub(super) fn anchors(&self, now: UnixTime) -> Vec<TrustAnchor<'static>> {
-        let current = self.all.iter().filter(|authority| authority.certificate.is_current(now));
-        current.map(|authority| authority.anchor.clone()).collect()
+    /// Those that are valid at that time: one that is not vouches for nobody, as if it were not configured.
+    pub(super) fn anchors(&self, now: UnixTime) -> Anchors {
+        self.anchors.valid_at(now)
     }
 }
 
-/// What a path can end at. A certificate that is no CA's would let a node vouch for others.
-fn anchor(der: &CertificateDer<'static>) -> Result<TrustAnchor<'static>, String> {
-    let (_, parsed) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
-    let constraints = parsed.basic_constraints().map_err(|error| error.to_string())?;
-    if !constraints.is_some_and(|constraints| constraints.value.ca) {
-        return Err("it has no basicConstraints that say so".to_owned());
+/// Why a certificate cannot be what a path ends at: one that is no CA's would let a node vouch for others.
+fn problem_text(problem: NoCa) -> String {
+    match problem {
+        NoCa::Malformed(problem) => problem,
+        NoCa::NotCa => "it has no basicConstraints that say so".to_owned(),
     }
-    Ok(webpki::anchor_from_trusted_cert(der).map_err(|error| error.to_string())?.to_owned())
 }

@@ -1,3 +1,7 @@
+use std::convert::Infallible;
+
+use attest::UnixTime;
+use attest::x509::PathProblem;
 use rustls_pki_types::CertificateDer;
 
 use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
@@ -96,7 +100,26 @@ impl KubeletError {
         matches!(self, Self::NotYetValid { .. } | Self::Expired { .. })
     }
 
-    pub(super) fn of_path(error: webpki::Error, leaf: &[u8]) -> Self {
+    /// Why the chain of `leaf` does not hold at `now`.
+    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+        let now = now.as_secs();
+        match problem {
+            PathProblem::NotYetValid(ca) => Self::NotYetValid {
+                not_before: ca.not_before(),
+                now,
+            },
+            PathProblem::Expired(ca) => Self::Expired {
+                not_after: ca.not_after(),
+                now,
+            },
+            PathProblem::PathLength { .. } => Self::Path(webpki::Error::PathLenConstraintViolated),
+            PathProblem::BudgetSpent => Self::ChainTooLong,
+            PathProblem::Path(error) => Self::of_webpki(error, leaf),
+            PathProblem::Own(never) => match never {},
+        }
+    }
+
+    fn of_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
         use webpki::Error;
         match error {
             Error::UnknownIssuer => Self::UnknownIssuer {

@@ -371,6 +371,37 @@ fn a_chain_may_have_cas_between_and_is_bounded() {
     assert!(Authorities::of(vec![Certificate::parse(kubelet.der).unwrap()]).is_err());
 }
 
+/// The kube-apiserver enforces it, too: Go looks at a root's path length as at any other CA's.
+#[test]
+fn a_ca_of_the_cluster_has_as_many_below_it_as_it_allows() {
+    let judge = |allowed: Option<u8>, below: usize| {
+        let mut root = Ca::new("root", None);
+        root.params.is_ca = IsCa::Ca(allowed.map_or(BasicConstraints::Unconstrained, BasicConstraints::Constrained));
+        root.der = root.params.self_signed(&root.key).unwrap().der().clone();
+        let mut between: Vec<Ca> = Vec::new();
+        for number in 0..below {
+            between.push(Ca::new(&format!("ca {number}"), Some(between.last().unwrap_or(&root))));
+        }
+        let mut chain = vec![Leaf::of("worker-1").signed_by(between.last().unwrap_or(&root))];
+        chain.extend(between.iter().rev().map(|ca| ca.der.clone()));
+        judge_chain(&chain, &root, NOW)
+    };
+    for (allowed, below) in [(None, 3), (Some(2), 2), (Some(1), 1), (Some(0), 0)] {
+        assert_eq!(
+            judge(allowed, below),
+            Ok("worker-1".to_owned()),
+            "{below} CAs below one that allows {allowed:?}"
+        );
+    }
+    for (allowed, below) in [(1, 2), (0, 1)] {
+        assert_eq!(
+            judge(Some(allowed), below),
+            Err(KubeletError::Path(webpki::Error::PathLenConstraintViolated)),
+            "{below} CAs below one that allows {allowed}"
+        );
+    }
+}
+
 /// Three CAs of the cluster's CA's name with other keys: in each order of them, the first would have to be looked at.
 #[test]
 fn attack_36_a_maze_of_cas_costs_few_signatures() {

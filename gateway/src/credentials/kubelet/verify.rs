@@ -1,5 +1,5 @@
 use attest::UnixTime;
-use attest::x509::{Budget, Budgeted};
+use attest::x509::{self, Budget, Terms};
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use webpki::{EndEntityCert, KeyUsage};
@@ -85,22 +85,14 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
     let malformed = |problem: String| KubeletError::Malformed { problem };
     let end_entity = EndEntityCert::try_from(leaf).map_err(|error| malformed(error.to_string()))?;
     let anchors = authorities.anchors(now);
-    let budget = Budget::new(SIGNATURES_LIMIT);
-    let algorithms = budget.limit(aws_lc_rs::default_provider().signature_verification_algorithms.all);
-    let path = end_entity
-        .verify_for_usage(
-            &Budgeted::as_algorithms(&algorithms),
-            &anchors,
-            intermediates,
-            now,
-            KeyUsage::client_auth(),
-            None,
-            None,
-        )
-        .map_err(|error| match error {
-            webpki::Error::InvalidSignatureForPublicKey if budget.is_exhausted() => KubeletError::ChainTooLong,
-            error => KubeletError::of_path(error, leaf),
-        })?;
+    let terms = Terms {
+        signatures: aws_lc_rs::default_provider().signature_verification_algorithms.all,
+        usage: KeyUsage::client_auth(),
+        budget: &Budget::new(SIGNATURES_LIMIT),
+        now,
+    };
+    let path = anchors.validate(&end_entity, intermediates, terms, x509::no_more);
+    let path = path.map_err(|problem| KubeletError::of_path(problem, leaf, now))?.certificates;
     let between = path.intermediate_certificates().map(|certificate| certificate.der().into_owned());
     let path = std::iter::once(leaf.clone()).chain(between).collect();
 

@@ -98,7 +98,8 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {
-            let (who, only) = (named(what)?, *only);
+            // As it stands in the list, too: what an earlier release has revoked need not be what this one would.
+            let (who, only) = (revocations::named(what).unwrap_or_else(|| what.clone()), *only);
             let restored = with_store(config, |store| async move { Ok(revocations::restore(&store, &who, only).await?) })?;
             if restored.is_empty() {
                 bail!("{what:?} is not revoked; `attest-gateway node list` shows who is");

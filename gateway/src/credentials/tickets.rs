@@ -207,7 +207,7 @@ pub enum TicketError {
         pool: String,
     },
     /// The instance was released, or went over to another.
-    #[error("{instance} belonged to {holder} when the ticket was earned, and does not any longer")]
+    #[error("{instance} belonged to {holder} when the ticket was earned, and was released since, or went over to another")]
     Released {
         /// The instance.
         instance: NodeIdentity,

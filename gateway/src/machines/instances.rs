@@ -265,8 +265,8 @@ async fn others(store: &dyn Store, found: Entry, first: InstanceRecord, claimant
 
 /// Whether two identities are of one instance: the documents of AWS and Azure say whose it is, and its own TPM alone does not.
 fn is_one_instance(one: &str, other: &str) -> bool {
-    let is_by_its_own_tpm = |one: &str, other: &str| by_its_own_tpm(one).is_some_and(|one| one == other);
-    one == other || is_by_its_own_tpm(one, other) || is_by_its_own_tpm(other, one)
+    let is_the_same = |one: &str, other: &str| by_its_own_tpm(one).is_some_and(|one| one == other);
+    one == other || is_the_same(one, other) || is_the_same(other, one)
 }
 
 /// Who has an instance that somebody shows.
@@ -290,16 +290,23 @@ fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
     )
 }
 
-/// The identity that an instance has by its own TPM alone: a NitroTPM document says no account, and a vTPM of Azure's no subscription.
+/// What an instance's identity begins with, by a document that says whose it is; and by its own TPM alone, which does not: a NitroTPM document
+/// says no account, and a vTPM of Azure's no subscription.
+const BY_ITS_OWN_TPM: [(&str, &str); 2] = [("aws:", "aws-nitrotpm:"), ("azure:", "azure-vtpm:")];
+
+/// The identity that an instance has by its own TPM alone.
 #[must_use]
 pub fn by_its_own_tpm(identity: &str) -> Option<String> {
-    let (cloud, of_owner) = identity.split_once(':')?;
-    let (_, instance) = of_owner.split_once('/')?;
-    match cloud {
-        "aws" => Some(format!("aws-nitrotpm:{instance}")),
-        "azure" => Some(format!("azure-vtpm:{instance}")),
-        _ => None,
-    }
+    BY_ITS_OWN_TPM.iter().find_map(|(cloud, own)| {
+        let (_, instance) = identity.strip_prefix(cloud)?.split_once('/')?;
+        Some(format!("{own}{instance}"))
+    })
+}
+
+/// Whether an instance shows this identity by its own TPM alone.
+#[must_use]
+pub fn is_by_its_own_tpm(identity: &str) -> bool {
+    BY_ITS_OWN_TPM.iter().any(|(_, own)| identity.starts_with(own))
 }
 
 /// All instances that belong to somebody.

@@ -9,7 +9,7 @@ use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
-use super::instances::{self, by_its_own_tpm};
+use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
 use crate::clock::rfc3339;
 use crate::store::{Entry, EntryKind, Store, StoreError};
 
@@ -187,11 +187,26 @@ pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> R
     }
     for who in asked {
         if let Some(entry) = store.get(EntryKind::Revoked, &who).await? {
-            let revocation = read(&entry)?;
-            return Err(RevocationError::Revoked { who, revocation });
+            return Err(revoked(&entry)?);
+        }
+    }
+    if !identities.iter().any(|identity| is_by_its_own_tpm(identity)) {
+        return Ok(());
+    }
+    // Whose instance it is, is not said: the document that it was revoked by says it.
+    for entry in store.list(EntryKind::Revoked).await? {
+        if by_its_own_tpm(&entry.id).is_some_and(|own| identities.contains(&own.as_str())) {
+            return Err(revoked(&entry)?);
         }
     }
     Ok(())
+}
+
+fn revoked(entry: &Entry) -> Result<RevocationError, StoreError> {
+    Ok(RevocationError::Revoked {
+        who: entry.id.clone(),
+        revocation: read(entry)?,
+    })
 }
 
 /// Remembers that a kubelet with this name was there: its name is in no other entry.
@@ -319,5 +334,16 @@ mod tests {
             .await
             .unwrap();
         assert!(refused(&store, &[], &["aws:2/i-1"]).await);
+        // Nor the other way round, though it was revoked before the other identity was known.
+        for (revoked, by_its_tpm, others) in [
+            ("aws:1/i-3", "aws-nitrotpm:i-3", "aws-nitrotpm:i-4"),
+            ("azure:1/a", "azure-vtpm:a", "azure-vtpm:b"),
+        ] {
+            revoke(&store, &BTreeSet::from([revoked.to_owned()]), 1, None).await.unwrap();
+            assert!(refused(&store, &[], &[by_its_tpm]).await, "{by_its_tpm}");
+            assert!(!refused(&store, &[], &[others]).await, "{others}");
+            assert!(restore(&store, revoked, false).await.unwrap().contains(revoked));
+            assert!(!refused(&store, &[], &[by_its_tpm]).await, "{by_its_tpm}");
+        }
     }
 }

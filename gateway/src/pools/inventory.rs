@@ -70,6 +70,8 @@ pub(super) fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInve
 mod tests {
     use super::*;
 
+    const AZURE: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
+
     #[test]
     fn a_machine_is_of_one_pool() {
         let tpm = format!("tpm:{}", "ab".repeat(32));
@@ -90,6 +92,9 @@ mod tests {
         check(&[account, nitro_tpm], &[("a", nitro_tpm, "b"), ("b", nitro_tpm, "a")]);
         check(&[nitro_tpm, account], &[("a", account, "b"), ("b", account, "a")]);
         check(&[&format!("{account}\n{nitro_tpm}"), "aws:123456789012/i-2"], &[]);
+        let (machine, own) = (AZURE, "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586");
+        check(&[machine, own], &[("a", own, "b"), ("b", own, "a")]);
+        check(&[own, machine], &[("a", machine, "b"), ("b", machine, "a")]);
         let (one, two) = (format!("gcp:p/1 {tpm}"), format!("gcp:p/2 {tpm}"));
         check(&[&one, &two], &[("a", &tpm, "b"), ("b", &tpm, "a")]);
         check(&[&one, &tpm], &[("a", &tpm, "b"), ("b", &tpm, "a")]);

@@ -5,10 +5,10 @@ use attest::protocol::{Blob, Evidence, IdentityDocumentAttester};
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine, sha256};
-use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
+use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM};
 use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Pending, Store};
 
-use crate::support::{Gateway, bearer, digest, now, serving_within, tpm};
+use crate::support::{Gateway, bearer, now, serving_within, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
@@ -276,66 +276,4 @@ async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
     let kinds = [Kind::AwsIdentityDocument];
     site::trusted(&gateway, &Machine::new().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
     site::refused(&gateway, &Machine::another().attest(&gateway, &kinds).await, "instance-claimed");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_without_it() {
-    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
-    let gateway = site::start(
-        r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-identity-document"], ["aws-nitro-tpm"]]"#,
-        &[DOCUMENT, &unchecked],
-    );
-    let (document, both) = ([Kind::AwsIdentityDocument], [Kind::AwsIdentityDocument, Kind::AwsNitroTpm]);
-    site::trusted(
-        &gateway,
-        &Machine::another().attest(&gateway, &document).await,
-        AWS_IDENTITY,
-        &document,
-    );
-    let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
-    let alert = record["alerts"][0].as_str().unwrap();
-    assert!(alert.contains(AWS_IDENTITY) && alert.contains("attests by its own TPM"), "{alert}");
-    // Once the TPM has it, nobody gets it without: neither who came first.
-    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
-    let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
-    assert!(record.get("alerts").is_none());
-    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
-    let list = gateway.command(&["node", "list"]);
-    assert!(
-        list.lines().any(|line| line.contains(AWS_IDENTITY) && line.contains("nitro-tpm")),
-        "{list}"
-    );
-
-    let of_google = TPM.replace("allowlist", "gcp-instance");
-    let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
-    let both = [Kind::Tpm, Kind::Gcp];
-    site::trusted(
-        &gateway,
-        &Machine::another().attest(&gateway, &[Kind::Gcp]).await,
-        GCP_IDENTITY,
-        &[Kind::Gcp],
-    );
-    let machine = site::with_vtpm(Machine::new());
-    let identity = format!("tpm:{}", digest(machine.tpm.as_ref().unwrap()));
-    let record = site::trusted(&gateway, &machine.attest(&gateway, &both).await, &identity, &both);
-    assert!(record["alerts"][0].as_str().unwrap().contains("attests by its own TPM"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_27_an_instance_that_has_attested_by_its_nitrotpm_alone_is_not_had_by_its_document() {
-    let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
-    let gateway = site::start(
-        r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-nitro-tpm"], ["aws-identity-document"]]"#,
-        &[DOCUMENT, &unchecked],
-    );
-    let (_, instance) = AWS_IDENTITY.split_once('/').unwrap();
-    let identity = format!("aws-nitrotpm:{instance}");
-    let alone = [Kind::AwsNitroTpm];
-    site::trusted(&gateway, &Machine::new().attest(&gateway, &alone).await, &identity, &alone);
-    let document = [Kind::AwsIdentityDocument];
-    let answer = Machine::another().attest(&gateway, &document).await;
-    let record = site::refused(&gateway, &answer, "instance-claimed");
-    assert!(record["basis"].get("evidence").is_some(), "it helps nobody who reads it");
-    let both = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
-    site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
 }

@@ -11,6 +11,7 @@ mod log_schema;
 mod machine;
 mod microsoft;
 mod outage;
+mod own_tpm;
 mod policy;
 mod site;
 mod sts;

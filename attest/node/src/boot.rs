@@ -33,7 +33,7 @@ use crate::gateway::{Discovered, Gateway, GatewayError, Http};
 use crate::keep;
 use crate::patience::Patience;
 use crate::platform::{Instance, Platform, pointer_file};
-use crate::pointer::{Place, Pointer, PointerError, Source};
+use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
@@ -347,11 +347,11 @@ struct Surroundings {
 /// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
 fn discover<'a>(
     http: &Http,
-    sources: &'a [Source],
+    sources: &'a [GatewaySource],
     pointer: &Pointer,
     patience: &Patience,
     done: &mut Done,
-) -> Vec<(&'a Source, BTreeSet<Kind>)> {
+) -> Vec<(&'a GatewaySource, BTreeSet<Kind>)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
@@ -374,7 +374,7 @@ fn discover<'a>(
 /// Has Ignition tell the gateways whose token it will show who shows it: an initramfs that begins again fetches again, and a use is a node.
 /// No other server learns of it.
 fn claim_tokens(
-    gateways: &[(&Source, BTreeSet<Kind>)],
+    gateways: &[(&GatewaySource, BTreeSet<Kind>)],
     claimants: &mut Claimants,
     deadline: Deadline,
     pointer: &mut Pointer,
@@ -431,7 +431,7 @@ impl Opened {
 fn attest_to_all(
     settings: &Settings,
     http: &Http,
-    gateways: &[(&Source, BTreeSet<Kind>)],
+    gateways: &[(&GatewaySource, BTreeSet<Kind>)],
     surroundings: &mut Surroundings,
     patience: &Patience,
     pointer: &mut Pointer,

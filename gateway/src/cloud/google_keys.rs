@@ -70,14 +70,14 @@ impl GoogleKeysInUse {
 
 /// Where the keys come from.
 #[derive(Debug)]
-enum Source {
+enum KeySource {
     File(PathBuf),
     Google(Outgoing),
 }
 
 /// The keys in use.
 pub(super) struct Keyring {
-    source: Source,
+    source: KeySource,
     wait: Duration,
     metrics: Arc<Metrics>,
     current: ArcSwapOption<GoogleKeysInUse>,
@@ -107,8 +107,8 @@ impl Keyring {
     /// Reads the file, if there is one; asks nobody.
     pub(super) fn open(file: Option<&Path>, outgoing: &Outgoing, wait: Duration, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
         let (source, keys) = match file {
-            Some(path) => (Source::File(path.to_owned()), Some(Arc::new(read(path)?))),
-            None => (Source::Google(outgoing.clone()), None),
+            Some(path) => (KeySource::File(path.to_owned()), Some(Arc::new(read(path)?))),
+            None => (KeySource::Google(outgoing.clone()), None),
         };
         Ok(Self {
             source,
@@ -123,8 +123,8 @@ impl Keyring {
     /// The file, if the keys are from one.
     pub(super) fn file(&self) -> Option<&Path> {
         match &self.source {
-            Source::File(path) => Some(path),
-            Source::Google(_) => None,
+            KeySource::File(path) => Some(path),
+            KeySource::Google(_) => None,
         }
     }
 
@@ -191,7 +191,7 @@ impl Keyring {
 
     /// The fetch under way, or another if the last one did not begin within `pause` seconds.
     fn fetch(self: &Arc<Self>, now: u64, pause: u64) -> Option<Flight<()>> {
-        let Source::Google(outgoing) = &self.source else { return None };
+        let KeySource::Google(outgoing) = &self.source else { return None };
         self.flights.join((), || {
             let mut attempts = self.attempts();
             if attempts.tried_within(pause, now) {

@@ -96,7 +96,7 @@ impl Manifests {
         let json = file.extension().is_some_and(|extension| extension == "json");
         let documents = if json { read_json(file, text)? } else { read_yaml(file, text)? };
         for (number, (line, value)) in documents.into_iter().enumerate() {
-            let source = Source {
+            let source = ObjectPlace {
                 file,
                 text,
                 document: number,
@@ -107,7 +107,7 @@ impl Manifests {
         Ok(())
     }
 
-    fn object(&mut self, value: Value, line: u64, source: &Source<'_>) -> Result<(), ManifestError> {
+    fn object(&mut self, value: Value, line: u64, source: &ObjectPlace<'_>) -> Result<(), ManifestError> {
         let origin = Origin {
             file: source.file.to_owned(),
             line,
@@ -129,7 +129,7 @@ impl Manifests {
                 for (number, item) in items.into_iter().enumerate() {
                     let within = format!("{}items.{number}.", source.within);
                     let line = source.line(&within).unwrap_or(line);
-                    self.object(item, line, &Source { within, ..*source })?;
+                    self.object(item, line, &ObjectPlace { within, ..*source })?;
                 }
                 Ok(())
             }
@@ -174,14 +174,14 @@ impl Manifests {
 }
 
 /// Where an object is, for errors in it.
-struct Source<'t> {
+struct ObjectPlace<'t> {
     file: &'t Path,
     text: &'t str,
     document: usize,
     within: String,
 }
 
-impl Source<'_> {
+impl ObjectPlace<'_> {
     fn line(&self, place: &str) -> Option<u64> {
         line_of(self.text, self.document, place)
     }
@@ -332,7 +332,7 @@ fn object<S: serde::de::DeserializeOwned>(
     value: &Value,
     kind: &'static str,
     origin: &Origin,
-    source: &Source<'_>,
+    source: &ObjectPlace<'_>,
 ) -> Result<Object<S>, ManifestError> {
     let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
     let object: Object<S> = serde_path_to_error::deserialize(value).map_err(|error| {
@@ -353,7 +353,7 @@ fn object<S: serde::de::DeserializeOwned>(
     Ok(object)
 }
 
-fn machine_config(mut value: Value, origin: &Origin, source: &Source<'_>) -> Result<MachineConfig, ManifestError> {
+fn machine_config(mut value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<MachineConfig, ManifestError> {
     const KIND: &str = "MachineConfig";
     let ignition = value.pointer_mut("/spec/config").map(Value::take);
     let Object { metadata, spec, .. } = object::<SpecFile>(&value, KIND, origin, source)?;
@@ -436,7 +436,7 @@ fn special_mode(config: &Value) -> Option<(String, i64)> {
     })
 }
 
-fn machine_config_pool(value: Value, origin: &Origin, source: &Source<'_>) -> Result<MachineConfigPool, ManifestError> {
+fn machine_config_pool(value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<MachineConfigPool, ManifestError> {
     const KIND: &str = "MachineConfigPool";
     let Object { metadata, spec, status } = object::<PoolSpec>(&value, KIND, origin, source)?;
     let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
@@ -459,7 +459,7 @@ fn machine_config_pool(value: Value, origin: &Origin, source: &Source<'_>) -> Re
     })
 }
 
-fn controller_config(value: Value, origin: &Origin, source: &Source<'_>) -> Result<ControllerConfig, ManifestError> {
+fn controller_config(value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<ControllerConfig, ManifestError> {
     const KIND: &str = "ControllerConfig";
     let Object { metadata, spec, .. } = object::<ControllerSpec>(&value, KIND, origin, source)?;
     let spec = spec.unwrap_or_default();

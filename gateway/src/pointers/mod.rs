@@ -6,7 +6,7 @@ pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
 use data_encoding::BASE64;
-pub use reading::{Authority, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError, Source};
+pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
 use serde_json::{Value, json};
 use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;

@@ -67,7 +67,7 @@ pub struct Reading {
     /// Why this gateway's Ignition parser refuses it, if it does.
     pub refused: Option<NotAConfig>,
     /// Where it leads, in the order in which Ignition goes there.
-    pub sources: Vec<Source>,
+    pub sources: Vec<ConfigSource>,
     /// What it trusts.
     pub authorities: Vec<Authority>,
     /// Whether there is more than was looked at.
@@ -75,7 +75,7 @@ pub struct Reading {
 }
 
 /// A URL that the node fetches.
-pub struct Source {
+pub struct ConfigSource {
     /// The URL, if it is one. It may hold a token.
     pub url: Option<Url>,
     /// Where in the config it stands.
@@ -201,7 +201,7 @@ fn user_data(secret: &Value) -> Result<Zeroizing<Vec<u8>>, ReadingError> {
 }
 
 /// The sources, and whether there are more.
-fn sources(config: &Value) -> (Vec<Source>, bool) {
+fn sources(config: &Value) -> (Vec<ConfigSource>, bool) {
     let references = config.pointer("/ignition/config");
     let list = |name: &'static str| {
         let list = references.and_then(|references| references.get(name)).and_then(Value::as_array);
@@ -223,7 +223,7 @@ fn sources(config: &Value) -> (Vec<Source>, bool) {
     (sources, all.next().is_some())
 }
 
-fn source(place: String, entry: &Value) -> Source {
+fn source(place: String, entry: &Value) -> ConfigSource {
     let url = entry
         .get("source")
         .and_then(Value::as_str)
@@ -252,7 +252,7 @@ fn source(place: String, entry: &Value) -> Source {
             credentials.push(Credential::of(&value));
         }
     }
-    Source {
+    ConfigSource {
         url,
         place,
         pool,

@@ -60,12 +60,12 @@ impl Binding<'_> {
 
 /// What this node's cloud gives for it, and who claims it.
 pub struct CloudMeans<'a> {
-    source: Source<'a>,
+    source: CloudProvider<'a>,
     /// Tells this node from whatever else hears what the cloud says of the instance.
     secret: Secret,
 }
 
-enum Source<'a> {
+enum CloudProvider<'a> {
     /// Identity tokens.
     Gcp(&'a Metadata),
     /// What the metadata service, the role and the NitroTPM give.
@@ -113,9 +113,9 @@ pub struct OwnTpm {
 impl fmt::Debug for CloudMeans<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.source {
-            Source::Gcp(_) => "Gcp",
-            Source::Aws(_) => "Aws",
-            Source::Azure(_) => "Azure",
+            CloudProvider::Gcp(_) => "Gcp",
+            CloudProvider::Aws(_) => "Aws",
+            CloudProvider::Azure(_) => "Azure",
         })
     }
 }
@@ -132,7 +132,7 @@ impl<'a> CloudMeans<'a> {
         claimants: &mut Claimants,
         deadline: Deadline,
     ) -> Result<Option<Self>, Failure> {
-        let Some(source) = Source::find(instance, takes, own_tpm, deadline.at_most(FIND_LIMIT))? else {
+        let Some(source) = CloudProvider::find(instance, takes, own_tpm, deadline.at_most(FIND_LIMIT))? else {
             return Ok(None);
         };
         // Whatever else the gateway may ask for: which kinds it does is known only when it has been told who claims them.
@@ -169,7 +169,7 @@ impl<'a> CloudMeans<'a> {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> CloudProvider<'a> {
     fn find(instance: &'a Instance, takes: &BTreeSet<Kind>, own_tpm: OwnTpm, deadline: Deadline) -> Result<Option<Self>, Failure> {
         let metadata = &instance.metadata;
         Ok(match instance.cloud {

@@ -21,7 +21,7 @@ use crate::gateway::{Gateway, Http};
 use crate::keep::{self, Initramfs};
 use crate::platform::{Platform, PlatformError, pointer_file};
 use crate::pointer::source::gateway_of;
-use crate::pointer::{Pointer, PointerError, Source, write};
+use crate::pointer::{GatewaySource, Pointer, PointerError, write};
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -176,7 +176,7 @@ fn replace(output: &Path, config: &[u8]) -> Result<(), Failure> {
 }
 
 /// The gateway and the pool, without whatever else stands in the URL.
-fn source(sources: Vec<Source>, url: Option<&str>) -> Result<(String, String), Failure> {
+fn source(sources: Vec<GatewaySource>, url: Option<&str>) -> Result<(String, String), Failure> {
     let unclear = |reason: String| Failure::new("config-source", reason, "name the config with --url https://HOST:PORT/config/POOL");
     if let Some(url) = url {
         return gateway_of(url).ok_or_else(|| unclear("--url is not of the form https://…/config/<pool>".to_owned()));
@@ -184,7 +184,7 @@ fn source(sources: Vec<Source>, url: Option<&str>) -> Result<(String, String), F
     let found = sources.len();
     let mut sources = sources.into_iter();
     match (sources.next(), sources.next()) {
-        (Some(Source { base, pool, .. }), None) => Ok((base, pool)),
+        (Some(GatewaySource { base, pool, .. }), None) => Ok((base, pool)),
         _ => Err(unclear(format!(
             "the pointer config names {found} sources of the form https://…/config/<pool>, one is needed"
         ))),

@@ -27,7 +27,7 @@ pub use self::http::Http;
 pub(crate) use self::http::chain;
 use crate::deadline::Deadline;
 use crate::patience::Patience;
-use crate::pointer::Source;
+use crate::pointer::GatewaySource;
 
 /// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable"];
@@ -76,7 +76,7 @@ impl<'http> Gateway<'http> {
 
     /// The gateway of a source, waited for while it does not answer, and if it says "come again".
     #[must_use]
-    pub const fn patiently(http: &'http Http, source: &'http Source, deadline: Deadline, patience: &'http Patience) -> Self {
+    pub const fn patiently(http: &'http Http, source: &'http GatewaySource, deadline: Deadline, patience: &'http Patience) -> Self {
         Self {
             http,
             base: source.base.as_str(),

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 pub use self::error::PointerError;
-pub use self::source::{Place, Source};
+pub use self::source::{GatewaySource, Place};
 use self::source::{gateway_of, tokens, without_token};
 
 /// Largest pointer read. Cloud user data ends at 16 to 64 KiB; fw_cfg has no limit.
@@ -64,7 +64,7 @@ impl Pointer {
 
     /// The sources that may be attestation gateways, in the order in which Ignition fetches them.
     #[must_use]
-    pub fn sources(&self) -> Vec<Source> {
+    pub fn sources(&self) -> Vec<GatewaySource> {
         let merges = self
             .config
             .pointer("/ignition/config/merge")
@@ -84,7 +84,7 @@ impl Pointer {
             .chain(merges.filter(|_| !only))
             .filter_map(|(place, resource)| {
                 let (base, pool) = gateway_of(resource.get("source")?.as_str()?)?;
-                Some(Source { place, pool, base })
+                Some(GatewaySource { place, pool, base })
             })
             .take(SOURCES_LIMIT)
             .collect()
@@ -185,7 +185,7 @@ impl Pointer {
     /// What it says of gateways and of whom to trust, as JSON, and nothing else: no credential, and nothing that could be one.
     #[must_use]
     pub fn without_credentials(&self) -> Vec<u8> {
-        let source = |source: Source| json!({ "source": format!("{}/config/{}", source.base, source.pool) });
+        let source = |source: GatewaySource| json!({ "source": format!("{}/config/{}", source.base, source.pool) });
         let merge: Vec<Value> = self.sources().into_iter().map(source).collect();
         let listed = self.config.pointer("/ignition/security/tls/certificateAuthorities");
         let authorities: Vec<Value> = listed

@@ -19,7 +19,7 @@ pub enum Place {
 
 /// A source that may be an attestation gateway: `https://…/config/<pool>`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct GatewaySource {
     /// Where it stands.
     pub place: Place,
     /// The pool: the last element of the path.
@@ -28,7 +28,7 @@ pub struct Source {
     pub base: String,
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for GatewaySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/config/{} ({:?})", self.base, self.pool, self.place)
     }

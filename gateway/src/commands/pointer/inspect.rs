@@ -9,7 +9,7 @@ use attest_gateway::certificates::{Certificate, Fingerprint};
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::pki::Serving;
 use attest_gateway::pointers::sightings;
-use attest_gateway::pointers::{self, Authority, Credential, Form, READING_LIMIT_BYTES, Reading, Source};
+use attest_gateway::pointers::{self, Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
 use attest_gateway::policy::{Earns, Grants};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
@@ -84,7 +84,7 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
             Authority::Broken(why) => judgement.reasons.push(format!("a CA in it is of no use: {why}")),
         }
     }
-    let (ours, others): (Vec<&Source>, Vec<&Source>) = reading.sources.iter().partition(|source| source.pool.is_some());
+    let (ours, others): (Vec<&ConfigSource>, Vec<&ConfigSource>) = reading.sources.iter().partition(|source| source.pool.is_some());
     for other in others {
         let place = &other.place;
         judgement.remarks.push(format!(
@@ -135,7 +135,7 @@ fn grants(settings: &Settings, pool: &str) -> anyhow::Result<Grants> {
 }
 
 fn sources(settings: &Settings, reading: &Reading) -> Vec<[String; 7]> {
-    let row = |source: &Source| {
+    let row = |source: &ConfigSource| {
         let none = || "-".to_owned();
         let url = source.url.as_ref();
         let grants = source.pool.as_deref().and_then(|pool| grants(settings, pool).ok());
@@ -186,7 +186,7 @@ fn authorities(reading: &Reading, serving: Option<&Serving>) -> Vec<[String; 5]>
 }
 
 impl Judgement {
-    fn address(&mut self, source: &Source, settings: &Settings) {
+    fn address(&mut self, source: &ConfigSource, settings: &Settings) {
         let Some(url) = &source.url else { return };
         let shown = public(url);
         if url.scheme() != "https" {
@@ -209,7 +209,7 @@ impl Judgement {
         }
     }
 
-    fn certificate(&mut self, source: &Source, reading: &Reading, serving: &Serving, now: UnixTime) {
+    fn certificate(&mut self, source: &ConfigSource, reading: &Reading, serving: &Serving, now: UnixTime) {
         let Some(host) = source.url.as_ref().and_then(Url::host) else {
             return;
         };
@@ -262,7 +262,7 @@ impl Judgement {
             });
     }
 
-    fn credential(&mut self, source: &Source, reading: &Reading, settings: &Settings, config: &Path) -> anyhow::Result<()> {
+    fn credential(&mut self, source: &ConfigSource, reading: &Reading, settings: &Settings, config: &Path) -> anyhow::Result<()> {
         let Some(pool) = source.pool.as_deref() else { return Ok(()) };
         let Ok(grants) = grants(settings, pool) else { return Ok(()) };
         let mut credentials = source.credentials.iter();

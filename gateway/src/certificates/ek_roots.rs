@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
-use super::folder::{self, CertificateFolderError, Folder, Found};
+use super::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 
 /// What the folder holds.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
     }));
     Ok(EkRootsFolder {
         roots: Arc::new(roots),
-        certificates: found.into_iter().map(|Found { certificate, .. }| certificate).collect(),
+        certificates: found.into_iter().map(|FolderCertificate { certificate, .. }| certificate).collect(),
         refused,
     })
 }

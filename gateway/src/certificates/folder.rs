@@ -15,7 +15,7 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 
 /// A certificate, and the file it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FolderCertificate {
     /// The file.
     pub path: PathBuf,
     /// The certificate, unread.
@@ -26,14 +26,14 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Folder {
     /// What is called a certificate, by the name of its file.
-    pub found: Vec<Found>,
+    pub found: Vec<FolderCertificate>,
     /// What was left out, and why: one odd file must not keep a gateway from serving.
     pub refused: Vec<String>,
 }
 
 /// A certificate's file, by its SHA-256, hexadecimal.
 #[must_use]
-pub fn file_of<'a>(found: &'a [Found], sha256: &str) -> Option<&'a Path> {
+pub fn file_of<'a>(found: &'a [FolderCertificate], sha256: &str) -> Option<&'a Path> {
     let of = found.iter().find(|found| Fingerprint::of(&found.certificate).to_string() == sha256);
     of.map(|found| found.path.as_path())
 }
@@ -100,7 +100,7 @@ impl Folder {
         let bytes = fs::read(&path).map_err(io(&path))?;
         for certificate in certificates(bytes) {
             match certificate {
-                Ok(certificate) => self.found.push(Found {
+                Ok(certificate) => self.found.push(FolderCertificate {
                     path: path.clone(),
                     certificate,
                 }),

@@ -15,7 +15,7 @@ use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
 use super::{AzureTrustInUse, CloudError};
-use crate::certificates::folder::{self, CertificateFolderError, Folder, Found};
+use crate::certificates::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 use crate::settings::AzureSettings;
 
 /// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
@@ -99,7 +99,7 @@ pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> 
         refused.append(&mut read.refused);
         let name = name.and_then(|name| name.to_str()).unwrap_or_default();
         let certificates = regions.entry(name.to_owned()).or_default();
-        for Found { path, certificate } in read.found {
+        for FolderCertificate { path, certificate } in read.found {
             match region_problem(name, &certificate) {
                 None if certificates.contains(&certificate) => {}
                 None if certificates.len() < CERTIFICATES_PER_REGION_LIMIT => certificates.push(certificate),
@@ -217,13 +217,13 @@ pub fn azure_trust_of(
 
 /// Those of the certificates that nothing speaks against; the others are named.
 fn usable(
-    found: Vec<Found>,
+    found: Vec<FolderCertificate>,
     limit: usize,
     refused: &mut Vec<String>,
     problem: impl Fn(&CertificateDer<'static>) -> Option<String>,
 ) -> Vec<CertificateDer<'static>> {
     let mut usable = Vec::new();
-    for Found { path, certificate } in found {
+    for FolderCertificate { path, certificate } in found {
         match problem(&certificate) {
             None if usable.contains(&certificate) => {}
             None if usable.len() < limit => usable.push(certificate),

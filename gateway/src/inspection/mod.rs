@@ -46,12 +46,12 @@ pub enum Depth {
 pub struct Inspection {
     /// What there is to say, in the order in which it was found.
     pub findings: Vec<Finding>,
-    found: Option<Found>,
+    found: Option<Inspected>,
 }
 
 /// What a gateway needs to serve, besides its state.
 #[derive(Debug)]
-pub struct Found {
+pub struct Inspected {
     /// The MCS certificate.
     pub tls: LiveTls,
     /// The pools.
@@ -122,7 +122,7 @@ impl Inspection {
             }
         };
         let found = match (tls, pools, ek_roots, clouds, listener) {
-            (Some(tls), Some(pools), Some(ek_roots), Some(clouds), Some(listener)) => Some(Found {
+            (Some(tls), Some(pools), Some(ek_roots), Some(clouds), Some(listener)) => Some(Inspected {
                 tls,
                 pools,
                 ek_roots,
@@ -162,7 +162,7 @@ impl Inspection {
     ///
     /// # Errors
     /// [`Faults`], if there is an error among the findings.
-    pub fn into_found(self) -> Result<Option<Found>, Faults> {
+    pub fn into_inspected(self) -> Result<Option<Inspected>, Faults> {
         let errors: Vec<String> = self
             .findings
             .into_iter()

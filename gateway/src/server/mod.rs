@@ -20,7 +20,7 @@ use crate::api::{self, Endorsers, Gateway};
 use crate::audit::{BlobError, Blobs, Journal, JournalError, Resolved, resolve_pending};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
-use crate::inspection::{Depth, Faults, Found, Inspection};
+use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
@@ -114,9 +114,9 @@ impl Server {
         clock: Clock,
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
-        found: Found,
+        found: Inspected,
     ) -> Result<Self, ServeError> {
-        let Found {
+        let Inspected {
             tls,
             pools,
             ek_roots,
@@ -255,11 +255,11 @@ impl Server {
 }
 
 /// Reads what the settings name. The log has what is not as it should be.
-async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Found, ServeError> {
+async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Inspected, ServeError> {
     let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
     inspection.log();
     inspection
-        .into_found()?
+        .into_inspected()?
         .ok_or_else(|| ServeError::Served(settings.attestation_log()))
 }
 

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::embedded::{connect, make_file, prepare};
-use super::known::{Found, Known, replace_mark};
+use super::known::{Known, StoreFile, replace_mark};
 use super::{StoreError, StoreMark, schema};
 
 /// A store in the place of another.
@@ -41,8 +41,8 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
     let replacement = Replacement {
         known: known.expected().cloned(),
         found: match found {
-            Found::Store(mark) => Some(mark),
-            Found::Nothing | Found::Unmarked => None,
+            StoreFile::Store(mark) => Some(mark),
+            StoreFile::Nothing | StoreFile::Unmarked => None,
         },
     };
     first(&replacement)?;
@@ -50,7 +50,7 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
     Ok(Accepted { replacement, now })
 }
 
-fn examine(file: &Path) -> Result<(Connection, Known, Found), StoreError> {
+fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
     let known = Known::beside(file);
     let readable = known.is_ok();
     let known = known.or_else(|_| Known::but_for_file(file))?;

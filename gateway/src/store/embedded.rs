@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::sync::oneshot;
 
-use super::known::{Found, Known, write_mark};
+use super::known::{Known, StoreFile, write_mark};
 use super::uses::{self, whole};
 use super::{Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
 use crate::files;
@@ -68,7 +68,7 @@ impl Embedded {
         // Known first: what is found is then at least as new.
         let known = Known::beside(file)?;
         if !file.exists() {
-            known.check(file, &Found::Nothing)?;
+            known.check(file, &StoreFile::Nothing)?;
             make_file(file)?;
         }
         let (connection, inode) = connect(file)?;
@@ -117,7 +117,7 @@ impl Embedded {
     pub fn look(file: &Path) -> Result<bool, StoreError> {
         let known = Known::beside(file)?;
         if !file.exists() && fs::symlink_metadata(file).is_err() {
-            known.check(file, &Found::Nothing)?;
+            known.check(file, &StoreFile::Nothing)?;
             return Ok(false);
         }
         OpenOptions::new()

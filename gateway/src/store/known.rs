@@ -25,7 +25,7 @@ const LOG_TAIL_LINES: usize = 256;
 
 /// What a store's file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum StoreFile {
     /// There is none, or an empty one.
     Nothing,
     /// That of a release that gave stores no identity.
@@ -74,12 +74,12 @@ impl Known {
     ///
     /// # Errors
     /// [`StoreError::Lost`], [`StoreError::Other`] and [`StoreError::Older`].
-    pub(super) fn check(&self, store: &Path, found: &Found) -> Result<(), StoreError> {
+    pub(super) fn check(&self, store: &Path, found: &StoreFile) -> Result<(), StoreError> {
         // After `store accept` the log knows another store; what it says counts where nothing newer does.
         let expected = self.file.as_ref().or(self.log.as_ref());
         let found = match (found, expected) {
-            (Found::Store(found), Some(known)) if found.id == known.id => found,
-            (Found::Nothing, None) => {
+            (StoreFile::Store(found), Some(known)) if found.id == known.id => found,
+            (StoreFile::Nothing, None) => {
                 return match self.traces.first() {
                     None => Ok(()),
                     Some(trace) => Err(StoreError::Lost {
@@ -89,14 +89,14 @@ impl Known {
                 };
             }
             // Written by an older release, or put here with everything that belongs to it.
-            (Found::Unmarked | Found::Store(_), None) => return Ok(()),
-            (Found::Nothing, Some(known)) => {
+            (StoreFile::Unmarked | StoreFile::Store(_), None) => return Ok(()),
+            (StoreFile::Nothing, Some(known)) => {
                 return Err(StoreError::Lost {
                     path: store.to_owned(),
                     known: format!("{} knows store {known}", self.source(store)),
                 });
             }
-            (Found::Unmarked, Some(known)) => {
+            (StoreFile::Unmarked, Some(known)) => {
                 return Err(StoreError::Other {
                     path: store.to_owned(),
                     found: "that of an older release".to_owned(),
@@ -104,7 +104,7 @@ impl Known {
                     by: self.source(store),
                 });
             }
-            (Found::Store(found), Some(known)) => {
+            (StoreFile::Store(found), Some(known)) => {
                 return Err(StoreError::Other {
                     path: store.to_owned(),
                     found: format!("store {found}"),

@@ -6,7 +6,7 @@ use aws_lc_rs::rand;
 use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::known::Found;
+use super::known::StoreFile;
 use super::{StoreError, StoreMark};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; 1 has no
@@ -32,7 +32,7 @@ const TABLES: &str = "
 const COLUMNS: [(&str, &str); 2] = [("uses", "kind, id, uses, remember_until"), ("entries", "kind, id, value")];
 
 /// What a file holds, before anything is written to it.
-pub(super) fn look(file: &Path, connection: &Connection) -> Result<Found, StoreError> {
+pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
     let version = version(connection)?;
     if version > VERSION {
         return Err(StoreError::Schema {
@@ -54,9 +54,9 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<Found, StoreE
         row.get(0)
     })?;
     Ok(match (tables, version) {
-        (0, _) => Found::Nothing,
-        (_, 0) => Found::Unmarked,
-        _ => Found::Store(standing(connection)?),
+        (0, _) => StoreFile::Nothing,
+        (_, 0) => StoreFile::Unmarked,
+        _ => StoreFile::Store(standing(connection)?),
     })
 }
 

@@ -66,10 +66,10 @@ async fn one(
     let age = now.as_secs().saturating_sub(record.created);
     if age < rotation.every {
         match look(id, record, rotation, ca).await {
-            Ok(Found::Whole) => return None,
-            Ok(Found::Mended) => return Some(Done::Refreshed),
-            Ok(Found::AnotherToken) if age < SETTLE_SECONDS => return None,
-            Ok(Found::AnotherToken) => tracing::warn!(
+            Ok(TokenFolder::Whole) => return None,
+            Ok(TokenFolder::Mended) => return Some(Done::Refreshed),
+            Ok(TokenFolder::AnotherToken) if age < SETTLE_SECONDS => return None,
+            Ok(TokenFolder::AnotherToken) => tracing::warn!(
                 "token {:?}: {} does not hold it, after a crash or because somebody has changed it; it is rotated",
                 record.name,
                 rotation.into.display()
@@ -106,21 +106,21 @@ fn report(name: &str, done: &Done) {
 }
 
 /// What is in a token's folder.
-enum Found {
+enum TokenFolder {
     Whole,
     Mended,
     AnotherToken,
 }
 
 /// Looks whether the folder holds the token with this hash, and sees to the files beside it.
-async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<Found, PublishError> {
+async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<TokenFolder, PublishError> {
     let (id, record, rotation, ca) = (id.to_owned(), record.clone(), rotation.clone(), ca.to_owned());
     let looked = tokio::task::spawn_blocking(move || {
         let text = publication::published(&record, &rotation)?;
         match text.filter(|text| secret::hash_of_text(text).is_some_and(|hash| secret::is_same(&hash, &id))) {
-            None => Ok(Found::AnotherToken),
-            Some(text) if publication::refresh(&record, &rotation, &text, &ca)? > 0 => Ok(Found::Mended),
-            Some(_) => Ok(Found::Whole),
+            None => Ok(TokenFolder::AnotherToken),
+            Some(text) if publication::refresh(&record, &rotation, &text, &ca)? > 0 => Ok(TokenFolder::Mended),
+            Some(_) => Ok(TokenFolder::Whole),
         }
     });
     looked.await.map_err(|_| PublishError::Interrupted)?

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::{Found, Refusal, is_true, list, text};
+use super::{Refusal, Refusals, is_true, list, text};
 use crate::ignition::base::BaseConfig;
 
 /// Lists whose members are merged by a name.
@@ -41,14 +41,14 @@ pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
 }
 
 /// What is refused of them, by rules for a config.
-pub fn check(config: &Value, base: &[BaseConfig], found: &mut Found, rules: impl Fn(&Value, &mut Found)) {
+pub fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: impl Fn(&Value, &mut Refusals)) {
     for base in base {
         let Some(mut merged) = parsed(base) else {
             found.refuse(&base.place, "", "this base config of the initramfs is no JSON");
             continue;
         };
         merge(&mut merged, config);
-        let mut refused = Found::default();
+        let mut refused = Refusals::default();
         rules(&merged, &mut refused);
         let at = |at: &dyn Display| format!("{} of the initramfs, {at}", base.place);
         let refused = refused.0.into_iter();

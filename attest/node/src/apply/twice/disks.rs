@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::device::{Content, Device, Partition};
-use super::{Found, is_false, is_true, list, number, text};
+use super::{Refusals, is_false, is_true, list, number, text};
 use crate::apply::system::{SYSROOT, System};
 
 /// A MiB, in the sectors that the kernel counts.
@@ -14,7 +14,7 @@ const SECTORS_OF_A_MIB: u64 = 2048;
 /// What Ignition does not look at or make.
 const NO_FILESYSTEM: [&str; 2] = ["", "none"];
 
-pub fn check(config: &Value, system: &System, found: &mut Found) {
+pub fn check(config: &Value, system: &System, found: &mut Refusals) {
     for (index, disk) in list(config, "/storage/disks") {
         check_disk(disk, &format!("storage.disks[{index}]"), system, found);
     }
@@ -54,7 +54,7 @@ pub fn check(config: &Value, system: &System, found: &mut Found) {
     }
 }
 
-fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Found) {
+fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
     let path = text(disk, "device").unwrap_or_default();
     let Some(device) = Device::find(system, path) else {
         return found.refuse(at, path, "it is not there on this system: Ignition would wait for it, and stop");

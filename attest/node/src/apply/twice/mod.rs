@@ -53,7 +53,7 @@ pub use self::nodes::overwrite;
 /// All that cannot be done again of a config, in its own order, and of the base configs below it.
 #[must_use]
 pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<Refusal> {
-    let mut found = Found::default();
+    let mut found = Refusals::default();
     let presets_run = abilities.heeds_presets && needs_presets(config, base, system);
     check(config, system, abilities, presets_run, &mut found);
     base::check(config, base, &mut found, |base, found| {
@@ -66,7 +66,7 @@ pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities:
     found.0
 }
 
-fn check(config: &Value, system: &System, abilities: Abilities, presets_run: bool, found: &mut Found) {
+fn check(config: &Value, system: &System, abilities: Abilities, presets_run: bool, found: &mut Refusals) {
     references(config, found);
     if !abilities.changes_kernel_arguments {
         kernel_arguments(config, found);
@@ -98,9 +98,9 @@ pub fn needs_network(config: &Value) -> bool {
 
 /// What was found.
 #[derive(Debug, Default)]
-struct Found(Vec<Refusal>);
+struct Refusals(Vec<Refusal>);
 
-impl Found {
+impl Refusals {
     /// At `storage.files[3]`, with what it is about in the config's own words.
     fn refuse(&mut self, at: &str, about: &str, why: impl fmt::Display) {
         let about = if about.is_empty() {
@@ -117,7 +117,7 @@ impl Found {
 
 /// A config that takes the place of this one, or is put beside it, is fetched by Ignition, which has no ticket for it; and what is in it is not
 /// seen here.
-fn references(config: &Value, found: &mut Found) {
+fn references(config: &Value, found: &mut Refusals) {
     let why = "Ignition would fetch another config, without a ticket, and what is in it is not known here";
     let has_source = |resource: &Value| resource.get("source").is_some_and(|source| !source.is_null());
     if config.pointer("/ignition/config/replace").is_some_and(has_source) {
@@ -131,7 +131,7 @@ fn references(config: &Value, found: &mut Found) {
 }
 
 /// `addKargs` of the stage kargs: Ignition's own helper is a stub that fails.
-fn kernel_arguments(config: &Value, found: &mut Found) {
+fn kernel_arguments(config: &Value, found: &mut Refusals) {
     for name in ["shouldExist", "shouldNotExist"] {
         if list(config, &format!("/kernelArguments/{name}")).next().is_some() {
             let why = "this initramfs is not known to be able to change kernel arguments";
@@ -141,7 +141,7 @@ fn kernel_arguments(config: &Value, found: &mut Found) {
 }
 
 /// `createResultFile` of the stage files puts the report of the run before into its own.
-fn report(system: &System, found: &mut Found) {
+fn report(system: &System, found: &mut Refusals) {
     let before = system.text(REPORT);
     if before.is_some_and(|text| serde_json::from_str::<Value>(&text).is_err()) {
         found.refuse(

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Found, is_true, list, text};
+use super::{Refusals, is_true, list, text};
 use crate::apply::system::{SYSROOT, System};
 use crate::pointer::data_url;
 
@@ -17,7 +17,7 @@ const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
 /// Largest file searched for what would be appended to it.
 const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
-pub fn check(config: &Value, system: &System, found: &mut Found) {
+pub fn check(config: &Value, system: &System, found: &mut Refusals) {
     each(config, system, "files", found, file);
     each(config, system, "directories", found, folder);
     each(config, system, "links", found, |link, system, there| {
@@ -38,7 +38,7 @@ struct There {
 /// Why one of them cannot be made again, given what is there.
 type Rule = fn(&Value, &System, &There) -> Option<String>;
 
-fn each(config: &Value, system: &System, kind: &str, found: &mut Found, rule: Rule) {
+fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule: Rule) {
     for (index, node) in list(config, &format!("/storage/{kind}")) {
         let Some(named) = text(node, "path") else { continue };
         let at = format!("storage.{kind}[{index}]");

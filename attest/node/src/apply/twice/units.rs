@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::presets::{self, Presets};
-use super::{Found, base, is_false, is_true, list, text};
+use super::{Refusals, base, is_false, is_true, list, text};
 use crate::apply::system::System;
 use crate::ignition::base::BaseConfig;
 
@@ -21,7 +21,7 @@ pub fn needs_presets(config: &Value, system: &System) -> bool {
 }
 
 /// What presets would disable, where systemd lets them: all that is enabled by links, that no preset enables, and that no config speaks of.
-pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Found) {
+pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Refusals) {
     let presets = Presets::of(system);
     let base: Vec<Value> = base::merged(config, base).collect();
     let speaks_of = |config: &Value, name: &str| {
@@ -42,7 +42,7 @@ pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found
     }
 }
 
-pub fn check(config: &Value, system: &System, heeds_presets: bool, presets_run: bool, found: &mut Found) {
+pub fn check(config: &Value, system: &System, heeds_presets: bool, presets_run: bool, found: &mut Refusals) {
     let preset = system.text(PRESET).unwrap_or_default();
     for (index, unit) in list(config, "/systemd/units") {
         let name = text(unit, "name").unwrap_or_default();

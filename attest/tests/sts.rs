@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use attest::aws::sts::{
-    self, ADVICE, ANSWER_LIMIT_BYTES, Answer, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest,
-    StsError, StsRules, VerifiedSts, appraise, expected_server_id, verify_answer,
+    self, ADVICE, ANSWER_LIMIT_BYTES, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsError,
+    StsResponse, StsRules, VerifiedSts, appraise, expected_server_id, verify_answer,
 };
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
@@ -183,7 +183,7 @@ fn each_partition_has_its_hosts() {
 const ANSWER: &str = r#"{"GetCallerIdentityResponse":{"GetCallerIdentityResult":{"Account":"123456789012","Arn":"arn:aws:sts::123456789012:assumed-role/worker-role/i-0123456789abcdef0","UserId":"AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0"},"ResponseMetadata":{"RequestId":"01234567-89ab-cdef-0123-456789abcdef"}}}"#;
 
 fn answered(status: u16, content_type: Option<&str>, body: &str) -> Result<VerifiedSts, StsError> {
-    let answer = Answer {
+    let answer = StsResponse {
         status,
         content_type,
         body: body.as_bytes(),

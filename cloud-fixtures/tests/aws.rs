@@ -305,7 +305,7 @@ async fn sts_says_whose_credentials_they_are() {
         let body = answer.body.as_bytes();
         sts::verify_answer(
             checked(),
-            &sts::Answer {
+            &sts::StsResponse {
                 status: answer.status,
                 content_type,
                 body,

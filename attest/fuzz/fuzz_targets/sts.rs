@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use attest::aws::sts::{Answer, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsRules};
+use attest::aws::sts::{StsResponse, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsRules};
 use attest::aws::sts::{check, expected_server_id, verify_answer};
 use attest::{SpkiSha256, UnixTime};
 use libfuzzer_sys::fuzz_target;
@@ -65,7 +65,7 @@ fuzz_target!(|input: (u8, String)| {
     if let Ok(request) = serde_json::from_str::<SignedRequest>(&text) {
         let _ = checked(&request);
     }
-    let answer = Answer {
+    let answer = StsResponse {
         status: 200,
         content_type: Some("application/json"),
         body: text.as_bytes(),

@@ -30,7 +30,7 @@ pub(crate) fn verify(
     if !bool::from(activated) {
         return Err(TpmEvidenceError::CredentialMismatch);
     }
-    let answer = Answer {
+    let answer = ShownQuote {
         ak_public: subject.attester.ak_public.as_ref(),
         quoted: evidence.quoted.as_ref(),
         signature: evidence.signature.as_ref(),
@@ -64,7 +64,7 @@ pub(crate) fn verify(
 
 /// What a TPM answers with, whoever vouches for its AK.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct ShownQuote<'a> {
     /// TPMT_PUBLIC of the AK.
     pub(crate) ak_public: &'a [u8],
     /// TPMS_ATTEST.
@@ -76,7 +76,11 @@ pub(crate) struct Answer<'a> {
 }
 
 /// Verifies that the AK signed these PCRs, for this challenge and for a key of this server. That the AK is in a TPM is for others to say.
-pub(crate) fn quoted(binding: &Binding<'_>, selection: &PcrSelection, answer: &Answer<'_>) -> Result<(AkPublic, Quote), TpmEvidenceError> {
+pub(crate) fn quoted(
+    binding: &Binding<'_>,
+    selection: &PcrSelection,
+    answer: &ShownQuote<'_>,
+) -> Result<(AkPublic, Quote), TpmEvidenceError> {
     let pcrs = PcrValues::presented(answer.pcrs, selection)?;
     let ak = AkPublic::parse(answer.ak_public)?;
     let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));

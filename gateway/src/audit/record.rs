@@ -440,8 +440,8 @@ impl CloudBasis {
 impl RecordedAnswer {
     /// The answer, to be verified.
     #[must_use]
-    pub fn as_answer(&self) -> attest::aws::sts::Answer<'_> {
-        attest::aws::sts::Answer {
+    pub fn as_answer(&self) -> attest::aws::sts::StsResponse<'_> {
+        attest::aws::sts::StsResponse {
             status: self.status,
             content_type: self.content_type.as_deref(),
             body: self.body.as_ref(),

@@ -36,7 +36,7 @@ pub(super) struct Outgoing {
 
 /// An answer, whatever it says.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub status: u16,
     pub headers: HeaderMap,
     /// At most one byte more than the limit that was given.
@@ -84,7 +84,7 @@ impl Outgoing {
     }
 
     /// Asks for a document. Anything but a 200 with at most `limit_bytes` is a problem, said in words.
-    pub(super) async fn get(&self, url: &str, accept: &'static str, limit_bytes: usize) -> Result<Answer, String> {
+    pub(super) async fn get(&self, url: &str, accept: &'static str, limit_bytes: usize) -> Result<HttpAnswer, String> {
         let answer = self.send(self.client.get(url).header(ACCEPT, accept), limit_bytes).await?;
         if answer.status != 200 {
             return Err(format!("{url}: HTTP {}", answer.status));
@@ -101,7 +101,7 @@ impl Outgoing {
     }
 
     /// Sends a request. No error has anything of its headers or body.
-    pub(super) async fn send(&self, request: RequestBuilder, limit_bytes: usize) -> Result<Answer, String> {
+    pub(super) async fn send(&self, request: RequestBuilder, limit_bytes: usize) -> Result<HttpAnswer, String> {
         let failed = |error: reqwest::Error| with_causes(&error);
         let mut response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status().as_u16(), std::mem::take(response.headers_mut()));
@@ -114,7 +114,7 @@ impl Outgoing {
                 break;
             }
         }
-        Ok(Answer { status, headers, body })
+        Ok(HttpAnswer { status, headers, body })
     }
 }
 

@@ -32,9 +32,9 @@ const BATCH_LIMIT: usize = 256;
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
-type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Answer + Send>;
+type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> JobReply + Send>;
 /// Given once the job's transaction is committed, or has failed.
-type Answer = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
+type JobReply = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
 
 /// One SQLite file and the thread that writes it. Clones are the same store.
 #[derive(Clone)]
@@ -322,7 +322,7 @@ impl Writer {
         if let Err(error) = uses::forget_pending(&self.connection, &settled) {
             tracing::error!(%error, "the store cannot settle what was recorded");
         }
-        let answers: Vec<Answer> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
+        let answers: Vec<JobReply> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
         let committed = self.commit(self.connection.total_changes() != before);
         if let Err(error) = &committed {
             tracing::error!(%error, "the store cannot commit");

@@ -2,7 +2,7 @@
 
 use attest::SpkiSha256;
 use attest::aws::sts::{
-    ANSWER_LIMIT_BYTES, Answer, CheckedRequest, Expected, SignedRequest, StsError, StsRules, VerifiedSts, check, expected_server_id,
+    ANSWER_LIMIT_BYTES, CheckedRequest, Expected, SignedRequest, StsError, StsResponse, StsRules, VerifiedSts, check, expected_server_id,
     verify_answer,
 };
 use attest::nonce::PURPOSE_CONFIG;
@@ -60,7 +60,7 @@ impl Aws {
     }
 
     fn verify(&self, answer: &StsAnswer) -> Result<VerifiedSts, StsError> {
-        let answer = Answer {
+        let answer = StsResponse {
             status: answer.status,
             content_type: answer.content_type.as_deref(),
             body: &answer.body,

@@ -13,7 +13,7 @@ use crate::deadline::Deadline;
 use crate::failure::printable;
 use crate::pointer::POINTER_LIMIT_BYTES;
 
-use super::metadata::{Answer, Ask};
+use super::metadata::{Ask, MetadataAnswer};
 use super::sigv4::{self, Scope};
 use super::{CloudError, Metadata};
 
@@ -161,7 +161,7 @@ impl<'a> Session<'a> {
         get_caller_identity(&region, &credentials, server_id, now)
     }
 
-    fn get(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<Answer, CloudError> {
+    fn get(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<MetadataAnswer, CloudError> {
         self.within(deadline, |token| {
             self.metadata.ask(Ask::get(path, &[(TOKEN_HEADER, token)], limit_bytes), deadline)
         })
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn optional(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<Option<Answer>, CloudError> {
+    fn optional(&self, path: &str, limit_bytes: usize, deadline: Deadline) -> Result<Option<MetadataAnswer>, CloudError> {
         self.within(deadline, |token| {
             self.metadata
                 .ask_for_optional(Ask::get(path, &[(TOKEN_HEADER, token)], limit_bytes), deadline)

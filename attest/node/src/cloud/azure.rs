@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::failure::printable;
 use crate::pointer::POINTER_LIMIT_BYTES;
 
-use super::metadata::{Answer, Ask};
+use super::metadata::{Ask, MetadataAnswer};
 use super::{CloudError, Metadata, provisioning_media};
 
 /// Where Ignition reads its config first.
@@ -55,7 +55,7 @@ pub fn user_data(metadata: &Metadata, deadline: Deadline) -> Result<Option<Zeroi
     }
 }
 
-fn decode(answer: &Answer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
+fn decode(answer: &MetadataAnswer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
     BASE64
         .decode(answer.body.trim_ascii())
         .map(Zeroizing::new)
@@ -101,7 +101,7 @@ pub fn attested_document(metadata: &Metadata, nonce: &ImdsNonce, deadline: Deadl
     }
 }
 
-fn signature(answer: &Answer) -> Result<String, CloudError> {
+fn signature(answer: &MetadataAnswer) -> Result<String, CloudError> {
     let ImdsAnswer { encoding, signature } =
         serde_json::from_slice(&answer.body).map_err(|_| answer.wrong("what is no attested document".to_owned()))?;
     if encoding != ENCODING {

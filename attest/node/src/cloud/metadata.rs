@@ -87,14 +87,14 @@ impl<'a> Ask<'a> {
 }
 
 /// What a metadata server answers with status 200. It may be secret.
-pub struct Answer {
+pub struct MetadataAnswer {
     /// What was asked, for messages.
     pub url: String,
     /// The body.
     pub body: Zeroizing<Vec<u8>>,
 }
 
-impl Answer {
+impl MetadataAnswer {
     /// The body as one line of printable ASCII without blanks, of this many characters at the most.
     ///
     /// # Errors
@@ -166,14 +166,14 @@ impl Metadata {
     /// # Errors
     /// [`CloudError::Unreachable`], [`CloudError::Failing`], [`CloudError::Refused`] for any other status than 200,
     /// [`CloudError::Answer`] for one that is too large.
-    pub fn ask(&self, ask: Ask<'_>, deadline: Deadline) -> Result<Answer, CloudError> {
+    pub fn ask(&self, ask: Ask<'_>, deadline: Deadline) -> Result<MetadataAnswer, CloudError> {
         let url = self.url_for_messages(ask.path);
         let mut backoff = Backoff::default();
         let mut attempts = 0;
         loop {
             attempts += 1;
             let failed = match self.attempt(ask, deadline.remaining().min(REQUEST_LIMIT)) {
-                Ok(raw) if raw.status == StatusCode::OK => return Ok(Answer { url, body: raw.body }),
+                Ok(raw) if raw.status == StatusCode::OK => return Ok(MetadataAnswer { url, body: raw.body }),
                 Ok(raw) => {
                     let status = raw.status.as_u16();
                     if !raw.status.is_server_error() && status != TOO_MANY_REQUESTS && !ask.come_again.contains(&status) {
@@ -203,7 +203,7 @@ impl Metadata {
     ///
     /// # Errors
     /// As [`Metadata::ask`].
-    pub fn ask_for_optional(&self, ask: Ask<'_>, deadline: Deadline) -> Result<Option<Answer>, CloudError> {
+    pub fn ask_for_optional(&self, ask: Ask<'_>, deadline: Deadline) -> Result<Option<MetadataAnswer>, CloudError> {
         match self.ask(ask, deadline) {
             Ok(answer) if answer.body.trim_ascii().is_empty() => Ok(None),
             Ok(answer) => Ok(Some(answer)),

@@ -63,7 +63,7 @@ impl Bounds {
 }
 
 /// An answer that was read to its end.
-pub(super) struct Answer {
+pub(super) struct GatewayAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Zeroizing<Vec<u8>>,
     pub(super) server_key: Option<SpkiSha256>,
@@ -89,7 +89,7 @@ impl Gateway<'_> {
         bounds: Bounds,
         spent: &[&str],
         request: impl Fn() -> RequestBuilder,
-    ) -> Result<Answer, GatewayError> {
+    ) -> Result<GatewayAnswer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
         // Since when there has been nothing but failures, and whether the server has given configs after the last one.
@@ -203,7 +203,7 @@ impl Gateway<'_> {
     }
 
     /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
-    fn waits(&self, url: &str, answer: &Answer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
+    fn waits(&self, url: &str, answer: &GatewayAnswer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
         let Some(patience) = self.patience else { return Ok(false) };
         let why = problem(answer).map(|problem| code_of(&problem.code)).unwrap_or_default();
         let again = ComeAgain {
@@ -225,7 +225,7 @@ impl Gateway<'_> {
         }
     }
 
-    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<Answer, Lost> {
+    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<GatewayAnswer, Lost> {
         let limit = self.deadline.get().remaining().min(bounds.time);
         if let Some(identity) = &self.http.identity {
             identity.begin();
@@ -259,7 +259,7 @@ impl Gateway<'_> {
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok(Answer {
+            Ok(GatewayAnswer {
                 status,
                 body,
                 server_key,
@@ -270,7 +270,7 @@ impl Gateway<'_> {
 }
 
 /// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway.
-fn is_told_to_come_again(answer: &Answer) -> bool {
+fn is_told_to_come_again(answer: &GatewayAnswer) -> bool {
     answer.status == StatusCode::SERVICE_UNAVAILABLE && problem(answer).is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE))
 }
 
@@ -280,12 +280,12 @@ fn discovers(url: &str) -> bool {
 }
 
 /// The problem document in an answer, if it has one.
-fn problem(answer: &Answer) -> Option<Problem> {
+fn problem(answer: &GatewayAnswer) -> Option<Problem> {
     serde_json::from_slice(&answer.body).ok()
 }
 
 /// The refusal in an answer, if it is one.
-pub(super) fn refused(answer: &Answer) -> Option<GatewayError> {
+pub(super) fn refused(answer: &GatewayAnswer) -> Option<GatewayError> {
     Some(GatewayError::Refused(Box::new(problem(answer)?)))
 }
 

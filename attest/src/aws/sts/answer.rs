@@ -18,7 +18,7 @@ const ROLE_ID_LIMIT_CHARS: usize = 128;
 
 /// An HTTP answer to a [`CheckedRequest`], as the client got it, without following anything.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct StsResponse<'a> {
     /// The status.
     pub status: u16,
     /// The header `content-type`.
@@ -53,7 +53,7 @@ struct CallerIdentity {
 ///
 /// # Errors
 /// [`StsError`]: one variant for each part that can be wrong.
-pub fn verify_answer(request: CheckedRequest, answer: &Answer<'_>) -> Result<VerifiedSts, StsError> {
+pub fn verify_answer(request: CheckedRequest, answer: &StsResponse<'_>) -> Result<VerifiedSts, StsError> {
     match answer.status {
         200 => {}
         400 | 403 => return Err(StsError::Refused { status: answer.status }),

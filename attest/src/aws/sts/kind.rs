@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Answer, StsError, StsEvidence, StsRules, VerifiedSts};
+use super::{StsError, StsEvidence, StsResponse, StsRules, VerifiedSts};
 use crate::advice::Advice;
 use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
@@ -30,7 +30,7 @@ pub struct StsCall<'a> {
     /// Which requests may be sent.
     pub rules: &'a StsRules,
     /// What came back.
-    pub answer: Answer<'a>,
+    pub answer: StsResponse<'a>,
 }
 
 impl Verifier for Sts {

@@ -28,7 +28,7 @@ mod time;
 /// What a request has to answer.
 pub use crate::nonce::Binding as Expected;
 
-pub use answer::{ANSWER_LIMIT_BYTES, Answer, verify_answer};
+pub use answer::{ANSWER_LIMIT_BYTES, StsResponse, verify_answer};
 pub use document::{VerifiedSts, expected_server_id};
 pub use error::{ADVICE, StsError};
 pub use kind::{Sts, StsCall};

@@ -10,7 +10,7 @@ use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId
 use crate::azure::attested_document::VerifiedAttestedDocument;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::tpm::EventLogClaims;
-use crate::tpm::verifier::{self, Answer};
+use crate::tpm::verifier::{self, ShownQuote};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
@@ -134,7 +134,7 @@ pub fn verify(
         pool: expected.pool,
         server_keys: expected.server_keys,
     };
-    let answer = Answer {
+    let answer = ShownQuote {
         ak_public: attester.ak_public.as_ref(),
         quoted: evidence.quoted.as_ref(),
         signature: evidence.signature.as_ref(),

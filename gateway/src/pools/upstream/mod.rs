@@ -72,7 +72,7 @@ pub struct Upstream {
 }
 
 /// What came of one request.
-enum Answer {
+enum VersionAnswer {
     Given(Version),
     /// There is no such version. A server that answered with an older one has no status to show.
     Denied(Option<StatusCode>),
@@ -165,10 +165,10 @@ impl Upstream {
                 break;
             }
             match self.ask(version, last.and_then(|last| last.configs().get(&version))).await? {
-                Answer::Given(given) => {
+                VersionAnswer::Given(given) => {
                     versions.insert(version, given);
                 }
-                Answer::Denied(status) => {
+                VersionAnswer::Denied(status) => {
                     newest_status = newest_status.or(status);
                     if status == Some(StatusCode::INTERNAL_SERVER_ERROR) {
                         failed.push(version);
@@ -185,19 +185,19 @@ impl Upstream {
         // 500 is how a Machine Config Server denies a version, but also how it fails. Nodes of that version would be refused until the
         // next fetch, so it is asked twice.
         for version in failed {
-            if matches!(self.ask(version, None).await?, Answer::Given(_)) {
+            if matches!(self.ask(version, None).await?, VersionAnswer::Given(_)) {
                 return Ok(None);
             }
         }
         // The first again, at the very end: if it is the same still, then so was the state all the time.
         let (newest, first) = fetched.newest_version();
         match self.ask(newest, Some(first)).await? {
-            Answer::Given(again) if again.bytes == first.bytes => Ok(Some(fetched)),
-            Answer::Given(_) | Answer::Denied(_) => Ok(None),
+            VersionAnswer::Given(again) if again.bytes == first.bytes => Ok(Some(fetched)),
+            VersionAnswer::Given(_) | VersionAnswer::Denied(_) => Ok(None),
         }
     }
 
-    async fn ask(&self, version: SpecVersion, known: Option<&Version>) -> Result<Answer, UpstreamError> {
+    async fn ask(&self, version: SpecVersion, known: Option<&Version>) -> Result<VersionAnswer, UpstreamError> {
         let etag = known.and_then(|known| known.etag.as_ref());
         let accept = format!("application/vnd.coreos.ignition+json;version={version}, */*;q=0.1");
         let mut request = self.client.get(self.url.clone()).header(ACCEPT, accept);
@@ -211,11 +211,11 @@ impl Upstream {
                 let bytes = self.body(version, response).await?;
                 self.read(version, bytes, etag, known).await
             }
-            (StatusCode::NOT_MODIFIED, Some(known)) if etag.is_some() => Ok(Answer::Given(known.clone())),
+            (StatusCode::NOT_MODIFIED, Some(known)) if etag.is_some() => Ok(VersionAnswer::Given(known.clone())),
             (
                 status @ (StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::NOT_ACCEPTABLE | StatusCode::INTERNAL_SERVER_ERROR),
                 _,
-            ) => Ok(Answer::Denied(Some(status))),
+            ) => Ok(VersionAnswer::Denied(Some(status))),
             (status, _) => Err(UpstreamError::Status {
                 upstream: self.name.clone(),
                 version,
@@ -252,18 +252,18 @@ impl Upstream {
         bytes: Bytes,
         etag: Option<String>,
         known: Option<&Version>,
-    ) -> Result<Answer, UpstreamError> {
+    ) -> Result<VersionAnswer, UpstreamError> {
         if let Some(known) = known.filter(|known| known.bytes == bytes) {
             let config = Arc::clone(&known.config);
-            return Ok(Answer::Given(Version { bytes, etag, config }));
+            return Ok(VersionAnswer::Given(Version { bytes, etag, config }));
         }
         // Megabytes of JSON take their time, which requests of nodes should not wait for.
         let parsed = tokio::task::spawn_blocking(move || Version::parse(bytes, etag)).await;
         let upstream = self.name.clone();
         match parsed {
-            Ok(Ok((found, given))) if found == version => Ok(Answer::Given(given)),
+            Ok(Ok((found, given))) if found == version => Ok(VersionAnswer::Given(given)),
             // So a Machine Config Server answers for a version that is newer than all it has.
-            Ok(Ok((found, _))) if found < version => Ok(Answer::Denied(None)),
+            Ok(Ok((found, _))) if found < version => Ok(VersionAnswer::Denied(None)),
             Ok(Ok((found, _))) => Err(UpstreamError::NewerVersion { upstream, version, found }),
             Ok(Err(source)) => Err(UpstreamError::NotAConfig { upstream, version, source }),
             Err(_) => Err(UpstreamError::Stopped { upstream }),

@@ -1,8 +1,8 @@
 //! What an earlier release has written is read: its decisions are made again, and what its stores hold is there.
 //!
 //! `older_release/` was written by the program of 22 November 2026, in its own tests: one record of each set of kinds that was trusted and of
-//! each code whose evidence is recorded whole, with the large parts in `evidence/`; and three stores as SQL, with what that program said
-//! of each. None of it is changed when the program changes; a later release adds a folder beside it.
+//! each code whose evidence is recorded whole, with the large parts in `evidence/`; and three stores as SQL of one schema, with what that program
+//! said of each. None of it is changed when the program changes; a later release adds a folder beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,9 +93,9 @@ fn what_a_store_holds_is_there() {
         fs::create_dir_all(&state).unwrap();
         let folder = written("stores").join(store);
         let database = Connection::open(state.join("gateway.db")).unwrap();
-        database
-            .execute_batch(&fs::read_to_string(folder.join("gateway.sql")).unwrap())
-            .unwrap();
+        for sql in [written("stores/schema.sql"), folder.join("gateway.sql")] {
+            database.execute_batch(&fs::read_to_string(sql).unwrap()).unwrap();
+        }
         drop(database);
         fs::copy(folder.join("store.mark"), state.join("store.mark")).unwrap();
 

@@ -3,15 +3,13 @@
 use attest::Kind;
 
 use super::machine::Machine;
-use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
+use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, TPM};
 use crate::support::{bearer, digest};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 const VTPM_ALONE: &str = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
-/// `[azure_vtpm]` for a machine that is named, so that its vTPM may stand alone.
-const VTPM_RULES: &str = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n[azure_vtpm.pcrs]\n\"0-6\" = \"not checked\"\n7 = [\"0707070707070707070707070707070707070707070707070707070707070707\"]\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_without_it() {
@@ -81,7 +79,7 @@ async fn attack_27_a_machine_that_has_attested_by_its_vtpm_in_azure_is_not_had_b
     for (first, identity) in [(&alone[..], VTPM_ALONE), (&both[..], AZURE_IDENTITY)] {
         let gateway = site::start(
             r#"[["azure", "azure-vtpm"], ["azure-vtpm"], ["azure"]]"#,
-            &[AZURE_RULES, VTPM_RULES],
+            &[AZURE_RULES, AZURE_VTPM_RULES],
         );
         site::trusted(&gateway, &Machine::new().attest(&gateway, first).await, identity, first);
         let answer = Machine::another().attest(&gateway, &document).await;
@@ -96,7 +94,7 @@ async fn attack_27_a_machine_that_has_attested_by_its_vtpm_in_azure_is_not_had_b
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_a_vtpm_in_azure_is_not_kept_out_by_who_came_first_without_it() {
-    let gateway = site::start(r#"[["azure", "azure-vtpm"], ["azure"]]"#, &[AZURE_RULES, VTPM_RULES]);
+    let gateway = site::start(r#"[["azure", "azure-vtpm"], ["azure"]]"#, &[AZURE_RULES, AZURE_VTPM_RULES]);
     let (document, both) = ([Kind::Azure], [Kind::Azure, Kind::AzureVtpm]);
     let answer = Machine::another().attest(&gateway, &document).await;
     site::trusted(&gateway, &answer, AZURE_IDENTITY, &document);
@@ -122,7 +120,7 @@ async fn attack_28_a_machine_of_azure_is_revoked_by_either_of_its_identities() {
     for revoked in [AZURE_IDENTITY, VTPM_ALONE] {
         let gateway = site::start(
             r#"[["azure", "azure-vtpm"], ["azure-vtpm"], ["azure"]]"#,
-            &[AZURE_RULES, VTPM_RULES],
+            &[AZURE_RULES, AZURE_VTPM_RULES],
         );
         let ticket = bearer(&Machine::new().attest(&gateway, &alone).await.ticket());
         gateway.command(&["node", "revoke", revoked, "--anyway"]);

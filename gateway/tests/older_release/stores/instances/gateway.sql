@@ -1,5 +1,4 @@
 BEGIN TRANSACTION;
-CREATE TABLE entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "entries" VALUES('instance','aws:123456789012/i-0123456789abcdef0','{"holder":"claimant:deb0e38ced1e41de6f92e70e80c418d2d356afaaa99e26f5939dbc7d3ef4772a","at":1795345082,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('pointer','both','{"pool":"both","authorities":null,"accepted":"63668e7c8498c2b4","first":1795345082,"last":1795345082,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('pointer','live','{"pool":"live","authorities":null,"accepted":"63668e7c8498c2b4","first":1795345083,"last":1795345083,"peer":"127.0.0.1"}');
@@ -8,16 +7,8 @@ INSERT INTO "entries" VALUES('pointer','sts','{"pool":"sts","authorities":null,"
 INSERT INTO "entries" VALUES('pointer','token','{"pool":"token","authorities":null,"accepted":"63668e7c8498c2b4","first":1795345083,"last":1795345083,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('pointer','worker','{"pool":"worker","authorities":null,"accepted":"63668e7c8498c2b4","first":1795345082,"last":1795345082,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('token','4c4c443f98e0e014bbd53b1172838c31168e4eb53a357558d35b21178154e2e4','{"name":"rack-7","pools":["token"],"created":1795345082,"expires":1795431482}');
-CREATE TABLE freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
-CREATE TABLE holders (kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, repeats INTEGER NOT NULL, PRIMARY KEY (kind, id, holder)) WITHOUT ROWID;
-CREATE TABLE late (kind TEXT NOT NULL, id TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_repeats (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
 INSERT INTO "pending_uses" VALUES('57abb9d95a8ec714240e47f38e70b608','ticket','4bdd2f9702c851587d86dec61d8690c5',1,1795345083);
-CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 INSERT INTO "store" VALUES(1,'2a1635810b03ac2f27073e674ec83b8b',33,1795345081,0);
-CREATE TABLE uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "uses" VALUES('challenge','266113510b37eaea57639082659b4bafc7bc756799bdfb42e10806760ae60395',1,1795345202);
 INSERT INTO "uses" VALUES('challenge','3e725397b89ca878b8321ba585c7d26b1890bbe30a52a1f2d82eaed935c73ca0',1,1795345202);
 INSERT INTO "uses" VALUES('challenge','46773b4978737c6e197cf77a43074de3671c58b7b6bbffb2bdb4d7d49482e63c',1,1795345202);
@@ -31,6 +22,4 @@ INSERT INTO "uses" VALUES('ticket','91ec1a64e055988de5f51362499c05f7',1,17954326
 INSERT INTO "uses" VALUES('ticket','da3af92dea725d7972ac170d29241c39',1,1795432682);
 INSERT INTO "uses" VALUES('ticket','f129a3c5cd9b72b4c48fd9f77cebf898',1,1795432682);
 INSERT INTO "uses" VALUES('token-use','4c4c443f98e0e014bbd53b1172838c31168e4eb53a357558d35b21178154e2e4',1,1795431482);
-CREATE INDEX uses_by_expiry ON uses (remember_until);
 COMMIT;
-PRAGMA user_version = 3;

@@ -1,5 +1,4 @@
 BEGIN TRANSACTION;
-CREATE TABLE entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "entries" VALUES('clock','tpm:59becaf9e4131f3686875ecd31f0a76dc19542800d7933d69ea271a2b8facdeb','{"reset_count":0,"restart_count":1,"clock_ms":123456}');
 INSERT INTO "entries" VALUES('clock','tpm:f01f98151e5326662ed99524a26ac180208b83fd448b003b6714049995b34846','{"reset_count":7,"restart_count":1,"clock_ms":123456}');
 INSERT INTO "entries" VALUES('ek','59becaf9e4131f3686875ecd31f0a76dc19542800d7933d69ea271a2b8facdeb','{"name":"worker-0","added":1795345106,"pools":[]}');
@@ -9,17 +8,9 @@ INSERT INTO "entries" VALUES('name-of','tpm:59becaf9e4131f3686875ecd31f0a76dc195
 INSERT INTO "entries" VALUES('pointer','worker','{"pool":"worker","authorities":null,"accepted":"a7ec143e9d368116","first":1795345106,"last":1795345106,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('pointer','worker?ca=','{"pool":"worker","authorities":[],"accepted":"a7ec143e9d368116","first":1795345106,"last":1795345106,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('token','e54f2ee37a8b5d41bf7102448d742b26282dca407ec9cf5c217674787071c4e0','{"name":"rack","pools":["worker"],"created":1795345106,"expires":1795431506,"uses":1,"again":900}');
-CREATE TABLE freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
-CREATE TABLE holders (kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, repeats INTEGER NOT NULL, PRIMARY KEY (kind, id, holder)) WITHOUT ROWID;
 INSERT INTO "holders" VALUES('token-use','e54f2ee37a8b5d41bf7102448d742b26282dca407ec9cf5c217674787071c4e0','address 127.0.0.1 worker',1,1795345106,1);
-CREATE TABLE late (kind TEXT NOT NULL, id TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "late" VALUES('ticket','ebc99d765709d7f8baa9a6ec6b30afad',1795345106);
-CREATE TABLE pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_repeats (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 INSERT INTO "store" VALUES(1,'9c71ccf29622223760b4b85ac2acecd1',22,1795345106,0);
-CREATE TABLE uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "uses" VALUES('challenge','3cefcbb0d6c81a5c645b400d37ba0ec5c199f2a8295d27c37ebc997c19f48c7f',1,1795345206);
 INSERT INTO "uses" VALUES('challenge','9069c520d2a04ffbd5a977f0dcd095f02cefdcf098f34b295e2450477fa3aee9',1,1795345206);
 INSERT INTO "uses" VALUES('challenge','c2115ad2119721ccc9b16131e59d7d790a9b7f58830ed5654f6087e8c9d4197c',1,1795345206);
@@ -27,6 +18,4 @@ INSERT INTO "uses" VALUES('challenge','f1842a2df5ae46e52f909277650246628472fd98d
 INSERT INTO "uses" VALUES('ticket','d0e2d37473c2a01a7cafd691d52d0d89',1,1795432706);
 INSERT INTO "uses" VALUES('ticket','ebc99d765709d7f8baa9a6ec6b30afad',1,1795349206);
 INSERT INTO "uses" VALUES('token-use','e54f2ee37a8b5d41bf7102448d742b26282dca407ec9cf5c217674787071c4e0',1,1795431506);
-CREATE INDEX uses_by_expiry ON uses (remember_until);
 COMMIT;
-PRAGMA user_version = 3;

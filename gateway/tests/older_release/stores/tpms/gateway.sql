@@ -1,5 +1,4 @@
 BEGIN TRANSACTION;
-CREATE TABLE entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "entries" VALUES('clock','tpm:43a090b9021af427559386713b6359a4db815dfea490be93f22e2c22f886850c','{"reset_count":7,"restart_count":1,"clock_ms":123456}');
 INSERT INTO "entries" VALUES('clock','tpm:d58f530eef9cb87a1ffd9ea6ea39cc53b2179c6c0c5e04bc32d44c7662dceaed','{"reset_count":7,"restart_count":1,"clock_ms":123456}');
 INSERT INTO "entries" VALUES('ek','43a090b9021af427559386713b6359a4db815dfea490be93f22e2c22f886850c','{"name":"worker-9","added":1795347493,"pools":[]}');
@@ -11,16 +10,8 @@ INSERT INTO "entries" VALUES('name-of','tpm:d58f530eef9cb87a1ffd9ea6ea39cc53b217
 INSERT INTO "entries" VALUES('pointer','worker','{"pool":"worker","authorities":null,"accepted":"f9b97bce8368753b","first":1795347493,"last":1795347493,"peer":"127.0.0.1"}');
 INSERT INTO "entries" VALUES('revoked','tpm:43a090b9021af427559386713b6359a4db815dfea490be93f22e2c22f886850c','{"at":1795347494,"reason":null,"with":["worker-9"]}');
 INSERT INTO "entries" VALUES('revoked','worker-9','{"at":1795347494,"reason":null,"with":["tpm:43a090b9021af427559386713b6359a4db815dfea490be93f22e2c22f886850c"]}');
-CREATE TABLE freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
-CREATE TABLE holders (kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, repeats INTEGER NOT NULL, PRIMARY KEY (kind, id, holder)) WITHOUT ROWID;
-CREATE TABLE late (kind TEXT NOT NULL, id TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_repeats (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-CREATE TABLE pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
 INSERT INTO "pending_uses" VALUES('db2fc6650116e1664f16ef749386767d','ticket','60f3563b878a403f0c4c91cad6f94840',2,1795347494);
-CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
 INSERT INTO "store" VALUES(1,'d78b355bef72a6f3955d2028107191e1',26,1795347493,0);
-CREATE TABLE uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
 INSERT INTO "uses" VALUES('challenge','23499890b53bbb7636d59d896c111bfa57611c769368a9c9216a4c1e6aaf9180',1,1795347594);
 INSERT INTO "uses" VALUES('challenge','3362f4a08ee2b8b7aeb3b1c8fbbbdf9029a1b61d6e42da328ce7036551a504e3',1,1795347593);
 INSERT INTO "uses" VALUES('challenge','4ebbd1a737e1c63bb94a80f6f20aa6442e97741ee2638242c84af54f7a85b82e',1,1795347594);
@@ -28,6 +19,4 @@ INSERT INTO "uses" VALUES('challenge','82bf18d01545086058615f51aad36f5ee7b2085d4
 INSERT INTO "uses" VALUES('challenge','8a859f078b9c03023a3641bcb978aa9f5e342996b3af06f87ea6ffd103c09439',1,1795347594);
 INSERT INTO "uses" VALUES('challenge','e9fbfe12258b4e08beb75006f8522695cfeb2fd0930ad3996253e891cf246342',1,1795347594);
 INSERT INTO "uses" VALUES('ticket','60f3563b878a403f0c4c91cad6f94840',2,1795435093);
-CREATE INDEX uses_by_expiry ON uses (remember_until);
 COMMIT;
-PRAGMA user_version = 3;

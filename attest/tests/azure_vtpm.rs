@@ -12,6 +12,7 @@ use attest::azure::vtpm::{
 };
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, HexDigest};
+use attest::tpm::ek_certificate::CaProblem;
 use attest::{HashAlg, PcrSelection, SpkiSha256, UnixTime};
 use cloud_fixtures::azure::vtpm::{AK_CERTIFICATE, EK_CERTIFICATE, Vtpm, VtpmCas, ak_params, common_name, extended, measured, nv_contents};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -290,6 +291,8 @@ fn cas_are_held_to_what_their_certificates_say() {
     let only_aks =
         |params: &mut CertificateParams| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(AK_CERTIFICATE.to_vec())];
     drop(sent(&with(only_aks)).verify().unwrap());
+    // Nobody has chosen it for AKs, neither who configured the root nor the CA itself.
+    sent(&with(|params| params.extended_key_usages.clear())).refused(CERTIFICATE);
     // An AK certifies nothing.
     let vtpm = Vtpm::new(VM_ID);
     let ak = CertificateDer::from(GLOBAL.certify(&ak_params(NAME), &vtpm.ak.pair));
@@ -303,6 +306,33 @@ fn cas_are_held_to_what_their_certificates_say() {
     Case::new().but(issued).refused(CERTIFICATE);
     let too_many = |case: &mut Case| case.intermediates = vec![GLOBAL.root(); 9];
     Case::new().but(too_many).refused(CERTIFICATE);
+}
+
+#[test]
+fn a_configured_ca_that_says_what_it_issues_issues_aks() {
+    let configured = |usages: &[&[u64]]| {
+        let mut cas = VtpmCas::global();
+        let other = |oid: &&[u64]| ExtendedKeyUsagePurpose::Other(oid.to_vec());
+        cas.cas[1].0.extended_key_usages = usages.iter().map(other).collect();
+        let roots = AkRoots::new(vec![cas.root()], cas.intermediates());
+        let case = |roots| {
+            Case::new().but(|case| {
+                case.certificate = cas.certify(&ak_params(NAME), &case.vtpm.ak.pair);
+                case.roots = roots;
+            })
+        };
+        roots.map(|roots| drop(case(roots).verify().unwrap()))
+    };
+    configured(&[&AK_CERTIFICATE]).unwrap();
+    configured(&[&EK_CERTIFICATE, &AK_CERTIFICATE]).unwrap();
+    // The administrator's choice says it for a CA that does not.
+    configured(&[]).unwrap();
+    let required = CaProblem::ExtendedKeyUsage { required: "2.23.133.8.3" };
+    assert_eq!(configured(&[&EK_CERTIFICATE]).unwrap_err().problem, required);
+    // A root, too.
+    let mut cas = VtpmCas::global();
+    cas.cas[0].0.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(EK_CERTIFICATE.to_vec())];
+    assert_eq!(AkRoots::new(vec![cas.root()], Vec::new()).unwrap_err().problem, required);
 }
 
 #[test]

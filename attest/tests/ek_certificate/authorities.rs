@@ -131,11 +131,11 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     );
     assert_eq!(
         root_with(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
-        CaProblem::ExtendedKeyUsage
+        CaProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
     );
     assert_eq!(
         root_with(|params| params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 3])),
-        CaProblem::ExtendedKeyUsage
+        CaProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
     );
     let mut params = ca_params("Test TPM Root");
     params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 1]);

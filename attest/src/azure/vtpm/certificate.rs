@@ -17,21 +17,23 @@ use x509_parser::x509::X509Name;
 
 use super::AzureVtpmError;
 use crate::tpm::ak::AkPublic;
-use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError};
+use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError, TcgUsage};
 use crate::values::HexDigest;
 use crate::x509::names;
 
 /// tcg-kp-AIKCertificate.
-pub(super) const AK_CERTIFICATE_OID: &str = "2.23.133.8.3";
-/// The same, as the content of a DER object identifier.
-const AK_CERTIFICATE_OID_DER: &[u8] = &[0x67, 0x81, 0x05, 0x08, 0x03];
+pub(super) const AK_CERTIFICATE: TcgUsage = TcgUsage {
+    oid: "2.23.133.8.3",
+    der: &[0x67, 0x81, 0x05, 0x08, 0x03],
+};
 
 /// What the names of vTPMs end with, behind which kind of machine it is.
 const DOMAIN: &str = ".azure.windows.net";
 /// Longest label of a name, in bytes. Azure's have twelve.
 const LABEL_LIMIT_BYTES: usize = 63;
 
-/// Azure's CAs for the AKs of vTPMs: the administrator's choice.
+/// Azure's CAs for the AKs of vTPMs: the administrator's choice. Of these, one that says what it issues has to say AK certificates. One that a
+/// node sends along has to say it in any case, as each of Azure's intermediates does: nobody has chosen it for that.
 #[derive(Debug, Clone, Default)]
 pub struct AkRoots(EkRoots);
 
@@ -41,13 +43,13 @@ impl AkRoots {
     /// # Errors
     /// [`EkRootsError`] for the first certificate that could not be used.
     pub fn new(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> Result<Self, EkRootsError> {
-        EkRoots::new(roots, intermediates).map(Self)
+        ek_certificate::all_of(Self::load(roots, intermediates))
     }
 
     /// As [`AkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
     #[must_use]
     pub fn load(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> (Self, Vec<EkRootsError>) {
-        let (roots, refused) = EkRoots::load(roots, intermediates);
+        let (roots, refused) = EkRoots::load_for(AK_CERTIFICATE, roots, intermediates);
         (Self(roots), refused)
     }
 }
@@ -113,7 +115,7 @@ pub fn verify_certificate(
     let (_, unverified) = X509Certificate::from_der(der).map_err(malformed)?;
     // What it is for costs nothing to see, and a certificate for something else need not be verified.
     check_usage(&unverified)?;
-    let usage = KeyUsage::required(AK_CERTIFICATE_OID_DER);
+    let usage = KeyUsage::required(AK_CERTIFICATE.der);
     let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, usage, now).map_err(of_an_ak)?;
 
     // From here on the bytes are what Azure signed.
@@ -155,7 +157,7 @@ fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), AzureVtpmError> {
     if is_ca.is_some_and(|constraints| constraints.value.ca) {
         return refused("that of a CA");
     }
-    let is_ak = |oid: &Oid<'_>| oid.as_bytes() == AK_CERTIFICATE_OID_DER;
+    let is_ak = |oid: &Oid<'_>| oid.as_bytes() == AK_CERTIFICATE.der;
     let usage = leaf.extended_key_usage().map_err(malformed)?;
     if !usage.is_some_and(|usage| usage.value.other.iter().any(is_ak)) {
         return refused("one without the extended key usage of AKs");

@@ -14,7 +14,7 @@ pub enum AzureVtpmError {
     #[error("the certificate of the vTPM's AK is refused: {0}")]
     Certificate(#[from] EkCertificateError),
     /// It is not an AK's.
-    #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = super::certificate::AK_CERTIFICATE_OID)]
+    #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = super::certificate::AK_CERTIFICATE.oid)]
     Usage {
         /// What it is.
         found: String,

@@ -85,7 +85,7 @@ pub enum EkCertificateError {
         found: String,
     },
     /// It was not issued for an EK.
-    #[error("its extended key usage is {found}, an EK certificate has {}", super::EK_CERTIFICATE_OID)]
+    #[error("its extended key usage is {found}, an EK certificate has {}", super::EK_CERTIFICATE.oid)]
     ExtendedKeyUsage {
         /// What it has: object identifiers, or what else.
         found: String,

@@ -32,6 +32,7 @@ use crate::x509::{self, Budget, Led, Terms};
 
 pub use error::EkCertificateError;
 pub use key::EkKey;
+pub(crate) use roots::all_of;
 pub use roots::{CaProblem, EkRoots, EkRootsError};
 
 /// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
@@ -45,12 +46,22 @@ pub const INTERMEDIATES_LIMIT: usize = 8;
 /// that was renewed under its name with another key.
 const SIGNATURES_LIMIT: usize = 8;
 
+/// What a certificate is for: an extended key usage of the TCG's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TcgUsage {
+    /// For people.
+    pub(crate) oid: &'static str,
+    /// The same, as the content of a DER object identifier.
+    pub(crate) der: &'static [u8],
+}
+
 /// tcg-kp-EKCertificate.
-const EK_CERTIFICATE_OID: &str = "2.23.133.8.1";
-/// The same, as the content of a DER object identifier.
-const EK_CERTIFICATE_OID_DER: &[u8] = &[0x67, 0x81, 0x05, 0x08, 0x01];
+const EK_CERTIFICATE: TcgUsage = TcgUsage {
+    oid: "2.23.133.8.1",
+    der: &[0x67, 0x81, 0x05, 0x08, 0x01],
+};
 /// For EKs, where the certificate, or a CA's, says what it is for.
-pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE_OID_DER);
+pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE.der);
 /// tcg-at-tpmManufacturer, tcg-at-tpmModel, tcg-at-tpmVersion (EK Credential Profile, 3.1.2).
 const TPM_MANUFACTURER_OID: &str = "2.23.133.2.1";
 const TPM_MODEL_OID: &str = "2.23.133.2.2";
@@ -309,7 +320,7 @@ fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), EkCertificateError> {
 }
 
 fn is_ek_usage(oid: &Oid<'_>) -> bool {
-    oid.as_bytes() == EK_CERTIFICATE_OID_DER
+    oid.as_bytes() == EK_CERTIFICATE.der
 }
 
 fn tpm_model(leaf: &X509Certificate<'_>) -> TpmModel {

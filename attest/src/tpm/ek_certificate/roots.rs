@@ -6,7 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{ParsedExtension, PolicyInformation};
 use x509_parser::prelude::FromDer;
 
-use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE_OID_DER, SIGNATURES, algorithm_name};
+use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE, SIGNATURES, TcgUsage, algorithm_name};
 use crate::x509::names::name_text;
 use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable};
 
@@ -43,9 +43,12 @@ pub enum CaProblem {
     /// Its key usage does not let it sign certificates.
     #[error("its key usage is {0}, a CA's includes keyCertSign")]
     KeyUsage(String),
-    /// Its extended key usage does not let it issue EK certificates.
-    #[error("its extended key usage does not include {}", super::EK_CERTIFICATE_OID)]
-    ExtendedKeyUsage,
+    /// Its extended key usage does not let it issue the certificates that it is configured for.
+    #[error("its extended key usage does not include {required}")]
+    ExtendedKeyUsage {
+        /// What it would have to include.
+        required: &'static str,
+    },
     /// Its key is too weak, or of a kind that is not accepted.
     #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256, P-384 and P-521")]
     Key(String),
@@ -81,20 +84,25 @@ impl EkRoots {
     /// # Errors
     /// [`EkRootsError`] for the first certificate that could not be used.
     pub fn new(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> Result<Self, EkRootsError> {
-        let (usable, mut refused) = Self::load(roots, intermediates);
-        if refused.is_empty() {
-            Ok(usable)
-        } else {
-            Err(refused.swap_remove(0))
-        }
+        all_of(Self::load(roots, intermediates))
     }
 
     /// As [`EkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
     #[must_use]
     pub fn load(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> (Self, Vec<EkRootsError>) {
+        Self::load_for(EK_CERTIFICATE, roots, intermediates)
+    }
+
+    /// As [`EkRoots::load`], of CAs that issue certificates for `usage`. One that says what it issues has to say that; one that says nothing is
+    /// taken, because the administrator has chosen it.
+    pub(crate) fn load_for(
+        usage: TcgUsage,
+        roots: Vec<CertificateDer<'static>>,
+        intermediates: Vec<CertificateDer<'static>>,
+    ) -> (Self, Vec<EkRootsError>) {
         let (mut all, mut refused) = (Self::default(), Vec::new());
         for root in roots {
-            if let Err(problem) = all.add_root(&root) {
+            if let Err(problem) = all.add_root(&root, usage) {
                 refused.push(EkRootsError::new("root", &root, problem));
             }
         }
@@ -103,7 +111,7 @@ impl EkRoots {
         loop {
             let (mut orphans, before) = (Vec::new(), all.anchors.len());
             for intermediate in waiting {
-                match all.add_intermediate(&intermediate) {
+                match all.add_intermediate(&intermediate, usage) {
                     Ok(()) => {}
                     Err(problem @ CaProblem::IssuerMissing { .. }) => orphans.push((intermediate, problem)),
                     Err(problem) => refused.push(EkRootsError::new("intermediate", &intermediate, problem)),
@@ -150,13 +158,13 @@ impl EkRoots {
         &self.anchors
     }
 
-    fn add_root(&mut self, certificate: &[u8]) -> Result<(), CaProblem> {
-        self.anchors.add_root(&ca(certificate)?)?;
+    fn add_root(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), CaProblem> {
+        self.anchors.add_root(&ca(certificate, usage)?)?;
         Ok(())
     }
 
-    fn add_intermediate(&mut self, certificate: &[u8]) -> Result<(), CaProblem> {
-        let ca = ca(certificate)?;
+    fn add_intermediate(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), CaProblem> {
+        let ca = ca(certificate, usage)?;
         check_extensions(ca.parsed())?;
         let issuer = self.issuer_of(&ca)?;
         self.anchors.add_below(&ca, issuer)?;
@@ -192,8 +200,17 @@ impl From<NoCa> for CaProblem {
     }
 }
 
-/// Reads a certificate that may issue EK certificates.
-fn ca(certificate: &[u8]) -> Result<Ca<'_>, CaProblem> {
+/// All CAs, or the first that cannot be used.
+pub(crate) fn all_of<R>((usable, mut refused): (R, Vec<EkRootsError>)) -> Result<R, EkRootsError> {
+    if refused.is_empty() {
+        Ok(usable)
+    } else {
+        Err(refused.swap_remove(0))
+    }
+}
+
+/// Reads a certificate that may issue others for `required`.
+fn ca(certificate: &[u8], required: TcgUsage) -> Result<Ca<'_>, CaProblem> {
     let malformed = |error: x509_parser::error::X509Error| CaProblem::Malformed(error.to_string());
     let ca = Ca::read_within(certificate, CERTIFICATE_LIMIT_BYTES)?;
     if let Some(usage) = ca.parsed().key_usage().map_err(malformed)?
@@ -202,9 +219,9 @@ fn ca(certificate: &[u8]) -> Result<Ca<'_>, CaProblem> {
         return Err(CaProblem::KeyUsage(usage.value.to_string()));
     }
     if let Some(usage) = ca.parsed().extended_key_usage().map_err(malformed)?
-        && !usage.value.other.iter().any(|oid| oid.as_bytes() == EK_CERTIFICATE_OID_DER)
+        && !usage.value.other.iter().any(|oid| oid.as_bytes() == required.der)
     {
-        return Err(CaProblem::ExtendedKeyUsage);
+        return Err(CaProblem::ExtendedKeyUsage { required: required.oid });
     }
     match ca.key() {
         CaKey::Rsa(2048..=8192) | CaKey::Curve(256 | 384 | 528) => Ok(ca),

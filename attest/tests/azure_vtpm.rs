@@ -13,7 +13,8 @@ use attest::azure::vtpm::{
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ek_certificate::CaProblem;
-use attest::{HashAlg, PcrSelection, SpkiSha256, UnixTime};
+use attest::tpm::event_log::EventLogError;
+use attest::{HashAlg, PcrSelection, SpkiSha256, TpmEvidenceError, UnixTime, tpm};
 use cloud_fixtures::azure::vtpm::{AK_CERTIFICATE, EK_CERTIFICATE, Vtpm, VtpmCas, ak_params, common_name, extended, measured, nv_contents};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;
@@ -539,5 +540,42 @@ fn codes_are_stable_and_documented() {
     for advice in ADVICE {
         let row = format!("| `{}` | {} | {} |", advice.code, advice.title, advice.next_step);
         assert!(page.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn no_advice_is_about_another_tpms_key_or_section() {
+    let (found, bytes) = (String::new, EventLogError::TooLarge { bytes: 0 });
+    let of_every_tpm = [
+        TpmEvidenceError::AkAttributes {
+            field: "sign",
+            found: found(),
+            required: "set",
+        },
+        TpmEvidenceError::AkAlgorithm { found: found() },
+        TpmEvidenceError::AkHierarchy {
+            found: found(),
+            qualified_signer: found(),
+        },
+        TpmEvidenceError::Selection {
+            signed: found(),
+            asked: found(),
+        },
+        TpmEvidenceError::EventLogMissing,
+        TpmEvidenceError::EventLog(bytes.clone()),
+        TpmEvidenceError::EventLogMismatch(bytes),
+    ];
+    let page = include_str!("../../docs/evidence/azure-vtpm.md");
+    let own = of_every_tpm.map(|error| {
+        let (advice, of_a_vtpm) = (error.advice(), AzureVtpmError::from(error).advice());
+        assert_eq!((advice.code, advice.title), (of_a_vtpm.code, of_a_vtpm.title));
+        assert!(page.contains(of_a_vtpm.next_step), "{}", of_a_vtpm.next_step);
+        of_a_vtpm
+    });
+    let as_every_tpm = tpm::ADVICE.iter().filter(|advice| own.iter().all(|own| own.code != advice.code));
+    for advice in own.iter().chain(as_every_tpm).chain(ADVICE) {
+        for others in ["[tpm]", "--ak"] {
+            assert!(!advice.next_step.contains(others), "{}: {}", advice.code, advice.next_step);
+        }
     }
 }

@@ -65,7 +65,7 @@ impl AzureVtpmError {
             Self::OtherKey { .. } => OTHER_KEY,
             Self::VmId { .. } => VM_ID,
             Self::Machine(error) => error.advice(),
-            Self::Tpm(error) => error.advice(),
+            Self::Tpm(error) => of_a_vtpm(error),
         }
     }
 
@@ -84,3 +84,31 @@ impl AzureVtpmError {
         self.advice().code
     }
 }
+
+/// What is said of every TPM's evidence, said of a vTPM's: its key is none that attest-node makes, it has no firmware setup, and its pool has
+/// another section. Codes and meanings are the same.
+const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
+    let next_step = match error {
+        TpmEvidenceError::AkAttributes { .. } | TpmEvidenceError::AkAlgorithm { .. } | TpmEvidenceError::AkHierarchy { .. } => FOREIGN_AK,
+        TpmEvidenceError::Selection { .. } | TpmEvidenceError::ReferenceSelection { .. } => SELECTION,
+        TpmEvidenceError::EventLogMissing => NO_EVENT_LOG,
+        TpmEvidenceError::EventLog(_) => MALFORMED_EVENT_LOG,
+        TpmEvidenceError::EventLogMismatch(_) => OTHER_EVENT_LOG,
+        _ => return error.advice(),
+    };
+    Advice {
+        next_step,
+        ..error.advice()
+    }
+}
+
+/// Of an AK that Azure does not make.
+const FOREIGN_AK: &str = "Deallocate and start the machine; if it stays, somebody has put another key into the place of Azure's.";
+/// Of other PCRs than were asked for.
+const SELECTION: &str = "Boot again: the pool's PCRs may have been changed meanwhile. If it stays, use the unmodified attest-node.";
+/// Of no event log.
+const NO_EVENT_LOG: &str = "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
+/// Of one that cannot be read.
+const MALFORMED_EVENT_LOG: &str = "The gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";
+/// Of one that says something else.
+const OTHER_EVENT_LOG: &str = "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";

@@ -42,8 +42,8 @@ const fn sha256() -> HashAlg {
 /// Rules that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// A bank that Azure's vTPMs do not have.
-    #[error("bank: Azure's vTPMs have sha256 and sha384, not {0}")]
+    /// A bank of which nobody has seen what Azure's firmware extends into PCR 6, nor that nobody comes before it.
+    #[error("bank: which machine a vTPM is of is known of its sha256 bank only, not of {0}: say sha256, or leave bank out")]
     Bank(HashAlg),
     /// Of the PCRs.
     #[error(transparent)]
@@ -54,7 +54,7 @@ impl TryFrom<Raw> for AzureVtpmRules {
     type Error = RulesError;
 
     fn try_from(raw: Raw) -> Result<Self, RulesError> {
-        if raw.bank == HashAlg::Sha512 {
+        if raw.bank != HashAlg::Sha256 {
             return Err(RulesError::Bank(raw.bank));
         }
         Ok(Self {

@@ -212,6 +212,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     }
     let policy = policy(accepts, rules, endorsement.unwrap_or_default()).map_err(wrong)?;
     joined(&policy, endorsement.unwrap_or_default(), file.inventory.is_some()).map_err(wrong)?;
+    somebodys(&policy, file.inventory.is_some()).map_err(wrong)?;
     let GrantsFile {
         attested,
         token,
@@ -269,6 +270,26 @@ fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, inventory: bool) -
     Err(format!(
         "{kinds}: nothing says that the TPM and the instance are one machine, so any TPM of a trusted maker could stand beside any instance's evidence: say {certificate}tpm.endorsement = \"allowlist\", or name each instance with its TPM in an [inventory]; docs/policy.md says what joins what"
     ))
+}
+
+/// Whether, in each combination, something tells the pool's machines from those of any customer of Azure's: at least what they have booted. Of a
+/// TPM that is bought this is a warning, since the pool's words say so; here nobody has to buy anything.
+fn somebodys(policy: &AppraisalPolicy, inventory: bool) -> Result<(), String> {
+    let checks_nothing = policy.azure_vtpm().is_some_and(|rules| rules.reference_values().checks_nothing());
+    match anybodys_in_azure(policy) {
+        Some(kinds) if checks_nothing && !inventory => Err(format!(
+            "{kinds}: every customer of Azure's would get what an attestation earns: [azure_vtpm] takes any subscription and checks no PCR. Name vm_ids there, or the values of PCRs, or the pool's machines in an [inventory]"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The combination that any machine of Azure's can show, whoever's it is, if it has the PCRs.
+pub(super) fn anybodys_in_azure(policy: &AppraisalPolicy) -> Option<&Combination> {
+    policy.azure_vtpm().filter(|rules| rules.accepts_any_machine())?;
+    let others = [Kind::Azure, Kind::Tpm, Kind::Token];
+    let alone = |kinds: &&Combination| kinds.has(Kind::AzureVtpm) && !others.iter().any(|other| kinds.has(*other));
+    policy.accepts().iter().find(alone)
 }
 
 /// What is accepted, if it fits together.

@@ -1,9 +1,11 @@
 //! What an administrator should know about a pool that is served.
 
 use attest::appraisal::FirstUse;
-use attest::{Kind, ReferenceValues};
+use attest::azure::vtpm::AzureVtpmRules;
+use attest::{Combination, Kind, ReferenceValues};
 
 use super::endorsement::{ANY_TPM, Endorsement};
+use super::file::anybodys_in_azure;
 use super::{Pool, PoolInventory, again};
 use crate::policy::Earns;
 
@@ -20,7 +22,10 @@ impl Pool {
             ));
         }
         let tpm_alone = self.policy.accepts().contains(&Kind::Tpm.into());
-        let any_boot = tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing);
+        let by_vtpm = |kinds: &Combination| kinds.has(Kind::AzureVtpm) && !kinds.has(Kind::Tpm);
+        let of_vtpms = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
+        let any_boot = (tpm_alone && self.policy.reference_values().is_some_and(ReferenceValues::checks_nothing))
+            || (self.policy.accepts().iter().any(by_vtpm) && of_vtpms.is_some_and(ReferenceValues::checks_nothing));
         // A pool that takes any TPM is not better for the PCRs that it checks: in a machine of one's own, a TPM takes any values.
         if roots
             && tpm_alone
@@ -55,16 +60,10 @@ impl Pool {
                 self.name
             ));
         }
-        let clouds = self.policy.accepts().iter().flat_map(attest::Combination::kinds);
-        let of_google = self.endorsement == Endorsement::GcpInstance;
-        let of_instances = of_google || clouds.into_iter().any(|kind| kind.is_of_a_cloud());
-        if of_instances && self.inventory.is_none() && self.grants.attested == Earns::Full {
-            warnings.push(format!(
-                "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
-                self.name
-            ));
+        if self.inventory.is_none() && self.grants.attested == Earns::Full {
+            warnings.extend(self.of_any_instance());
         }
-        let beside = |kinds: &attest::Combination| kinds.has(Kind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
+        let beside = |kinds: &Combination| kinds.has(Kind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
         let by_inventory = self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.policy.accepts().iter().any(beside);
         let names_no_tpm = |inventory: &PoolInventory| inventory.machines().names_no_tpm();
         if by_inventory && self.inventory.as_ref().is_some_and(names_no_tpm) {
@@ -96,6 +95,27 @@ impl Pool {
         for name in &self.needless {
             warnings.push(format!(
                 "pool {}: pre_approved.acknowledged lists {name:?}, which is not there",
+                self.name
+            ));
+        }
+        warnings
+    }
+
+    /// Whose instances get the pool's config, where no inventory names them.
+    fn of_any_instance(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        // A vTPM of Azure's says no account. Alone, it is of a machine that the rules name, or of anybody's.
+        let of_an_account = |kind: &Kind| kind.is_of_a_cloud() && *kind != Kind::AzureVtpm;
+        let mut kinds = self.policy.accepts().iter().flat_map(Combination::kinds);
+        if self.endorsement == Endorsement::GcpInstance || kinds.any(of_an_account) {
+            warnings.push(format!(
+                "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
+                self.name
+            ));
+        }
+        if anybodys_in_azure(&self.policy).is_some() {
+            warnings.push(format!(
+                "pool {}: any machine of any customer of Azure's that has the accepted PCRs gets this pool's config, as accept_any_subscription says: name the pool's machines in vm_ids of [azure_vtpm], or in an [inventory]",
                 self.name
             ));
         }

@@ -85,6 +85,12 @@ impl AzureVtpmRules {
         self.vm_ids.is_some() || self.accept_any_subscription
     }
 
+    /// Whether the rules alone tell no machine of Azure's from another's: none is named, and any subscription will do.
+    #[must_use]
+    pub const fn accepts_any_machine(&self) -> bool {
+        self.vm_ids.is_none() && self.accept_any_subscription
+    }
+
     /// What is accepted in the PCRs.
     #[must_use]
     pub const fn reference_values(&self) -> &ReferenceValues {

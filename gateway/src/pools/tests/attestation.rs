@@ -171,6 +171,49 @@ fn an_account_has_to_come_from_somewhere() {
 }
 
 #[test]
+fn a_pool_in_azure_is_somebodys() {
+    const ALONE: &str = r#"[["azure-vtpm"]]"#;
+    const NOTHING: &str = "[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+    let pcr_4 = format!(
+        "[azure_vtpm.pcrs]\n\"0-3\" = \"not checked\"\n4 = [\"{}\"]\n\"5-7\" = \"not checked\"\n",
+        "04".repeat(32)
+    );
+    let any = |rest: &str| format!("[azure_vtpm]\naccept_any_subscription = true\n{rest}");
+    let named = format!("[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n{NOTHING}");
+    let every_customer = Err("every customer of Azure's would get what an attestation earns");
+    check(ALONE, &[&any(NOTHING)], every_customer);
+    check(r#"[["azure-vtpm", "azure"], ["azure-vtpm"]]"#, &[AZURE, &any(NOTHING)], every_customer);
+    check(ALONE, &[&any(&pcr_4)], Ok("azure-vtpm"));
+    check(ALONE, &[INVENTORY, &any(NOTHING)], Ok("azure-vtpm"));
+    check(ALONE, &[&named], Ok("azure-vtpm"));
+    check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(NOTHING)], Ok("azure + azure-vtpm"));
+    check(r#"[["azure-vtpm", "token"]]"#, &[&any(NOTHING)], Ok("azure-vtpm + token"));
+    check(r#"[["azure-vtpm", "tpm"]]"#, &[ALLOWLIST, TPM, &any(NOTHING)], Ok("tpm + azure-vtpm"));
+
+    let warnings = |accepts: &str, sections: &[&str]| {
+        let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{}", sections.concat());
+        let pool = load_with(|pool| {
+            fs::write(pool.join("pool.toml"), &text).unwrap();
+            fs::write(pool.join("instances.txt"), "").unwrap();
+        });
+        pool.unwrap().warnings(true, true).join("\n")
+    };
+    let (customers, account, boot) = ("any customer of Azure's", "any instance of the account", "accepts any measured boot");
+    let check = |accepts: &str, sections: &[&str], expect: &[&str]| {
+        let said = warnings(accepts, sections);
+        for one in [customers, account, boot] {
+            assert_eq!(said.contains(one), expect.contains(&one), "{one:?}: {sections:?}\n{said}");
+        }
+    };
+    check(ALONE, &[&any(&pcr_4)], &[customers]);
+    check(ALONE, &[&named], &[boot]);
+    check(ALONE, &[INVENTORY, &any(NOTHING)], &[boot]);
+    check(ALONE, &[INVENTORY, &any(&pcr_4)], &[]);
+    check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(&pcr_4)], &[account]);
+    check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(NOTHING)], &[account, boot]);
+}
+
+#[test]
 fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
     let vtpm = format!("{OF_GOOGLE}{TPM}");
     check("", &[&vtpm, GCP], Ok("tpm"));

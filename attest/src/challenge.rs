@@ -238,8 +238,8 @@ impl Challenge {
         }
     }
 
-    /// Whether a challenge is still issued like this. One of before asks for less than is asked for today: it can be verified again, from a
-    /// record, and must not be answered.
+    /// Whether a challenge is still issued like this. One of before asks for less than is asked for today, or for what is not taken any more: it
+    /// can be read again, from a record, and must not be answered.
     #[must_use]
     pub fn is_of_today(&self) -> bool {
         macro_rules! one {

@@ -18,7 +18,10 @@ const LINE_LIMIT_BYTES: usize = 512;
 
 /// The machines of a pool, by their identities ([`crate::NodeIdentity`]), each perhaps with its TPM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inventory(BTreeMap<String, Option<String>>);
+pub struct Inventory {
+    machines: BTreeMap<String, Option<String>>,
+    passed_over: Vec<String>,
+}
 
 /// A line that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +52,13 @@ pub enum InventoryError {
 impl Inventory {
     /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`,
     /// `gcp:<project>/<instance id>`, `azure:<subscription>/<vmId>`, or `tpm:<EkDigest>` for a machine that no cloud speaks of. After an
-    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people.
+    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people. Identities that no evidence
+    /// gives any more, as earlier releases took them, are [passed over](Self::passed_over).
     ///
     /// # Errors
     /// [`InventoryError`].
     pub fn parse(text: &str) -> Result<Self, InventoryError> {
-        let mut machines = BTreeMap::new();
+        let (mut machines, mut passed_over) = (BTreeMap::new(), Vec::new());
         for (index, whole) in text.lines().enumerate() {
             let line = index + 1;
             let said = whole.split('#').next().unwrap_or_default();
@@ -72,14 +76,21 @@ impl Inventory {
             if words.next().is_some() {
                 return Err(wrong("a line has an identity, and perhaps a TPM after it".to_owned()));
             }
-            check_identity(machine).map_err(wrong)?;
+            let of_before = forms_of_before().any(|form| form.is_of(machine));
+            if !of_before {
+                check_identity(machine).map_err(wrong)?;
+            }
             if tpm.is_some_and(|tpm| !is_tpm(tpm) || is_tpm(machine)) {
                 return Err(wrong(
                     "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing".to_owned(),
                 ));
             }
-            if machines.len() == INVENTORY_LIMIT_MACHINES {
+            if machines.len() + passed_over.len() == INVENTORY_LIMIT_MACHINES {
                 return Err(InventoryError::TooMany);
+            }
+            if of_before {
+                passed_over.push(machine.to_owned());
+                continue;
             }
             if machines.insert(machine.to_owned(), tpm.map(str::to_owned)).is_some() {
                 return Err(InventoryError::Repeated {
@@ -88,24 +99,30 @@ impl Inventory {
                 });
             }
         }
-        Ok(Self(machines))
+        Ok(Self { machines, passed_over })
+    }
+
+    /// The identities in it that no machine has any more: of evidence that earlier releases took. They match nothing.
+    #[must_use]
+    pub fn passed_over(&self) -> &[String] {
+        &self.passed_over
     }
 
     /// Whether one of the machines has this identity.
     #[must_use]
     pub fn names(&self, machine: &NodeIdentity) -> bool {
-        self.0.contains_key(machine.as_str())
+        self.machines.contains_key(machine.as_str())
     }
 
     /// The machines, and the TPMs that they have, as far as the inventory says.
     pub fn machines(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        self.0.iter().map(|(machine, tpm)| (machine.as_str(), tpm.as_deref()))
+        self.machines.iter().map(|(machine, tpm)| (machine.as_str(), tpm.as_deref()))
     }
 
     /// Whether the inventory says so little that a TPM, which its maker vouches for, could be beside any instance's evidence.
     #[must_use]
     pub fn names_no_tpm(&self) -> bool {
-        self.0.values().all(Option::is_none)
+        self.machines.values().all(Option::is_none)
     }
 
     /// Checks that the machine is one of these: the instance, if a cloud has said which one it is, or else the TPM. A TPM beside an
@@ -116,7 +133,7 @@ impl Inventory {
     /// [`Reject::NotInInventory`] and [`Reject::InventoryTpm`].
     pub fn admit(&self, claims: &Claims) -> Result<(), Reject> {
         let machine = claims.instance().unwrap_or_else(|| claims.identity());
-        let Some(named) = self.0.get(machine.as_str()) else {
+        let Some(named) = self.machines.get(machine.as_str()) else {
             return Err(Reject::NotInInventory {
                 machine: machine.to_string(),
             });
@@ -142,7 +159,7 @@ impl Inventory {
     /// TPM's maker, and nobody else, has vouched for it or not.
     #[must_use]
     pub fn still_admits(&self, identity: &NodeIdentity, instance: Option<&NodeIdentity>, by_maker: bool) -> bool {
-        let named = self.0.get(instance.unwrap_or(identity).as_str());
+        let named = self.machines.get(instance.unwrap_or(identity).as_str());
         let ek = instance.map(|_| identity.as_str());
         named.is_some_and(|named| fits(named.as_deref(), ek, by_maker))
     }
@@ -158,8 +175,8 @@ fn fits(named: Option<&str>, shown: Option<&str>, by_maker: bool) -> bool {
 
 /// Whether a text is an identity as the rooms make them. An inventory that is spelled otherwise would admit nobody.
 fn check_identity(text: &str) -> Result<(), String> {
-    let (prefix, rest) = text.split_once(':').unwrap_or((text, ""));
-    if forms().any(|form| form.prefix == prefix && (form.fits)(rest)) {
+    let (prefix, _) = text.split_once(':').unwrap_or((text, ""));
+    if forms().any(|form| form.is_of(text)) {
         return Ok(());
     }
     Err(if forms().any(|form| form.prefix == prefix) {
@@ -173,6 +190,10 @@ fn check_identity(text: &str) -> Result<(), String> {
 
 fn forms() -> impl Iterator<Item = &'static IdentityForm> {
     Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, IDENTITIES))
+}
+
+fn forms_of_before() -> impl Iterator<Item = &'static IdentityForm> {
+    Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, IDENTITIES_OF_BEFORE))
 }
 
 fn is_tpm(text: &str) -> bool {
@@ -236,7 +257,8 @@ mod tests {
             "aws:123456789012/i-",
             "aws:123456789012/I-1",
             "aws-nitrotpm:123456789012/i-1",
-            "aws-enclave:i-1",
+            "aws-enclave:i-",
+            "aws-enclave:i-1 gcp:p/1",
             "gcp:my-project",
             "gcp:my-project/worker-7",
             "gcp:/1",
@@ -253,6 +275,12 @@ mod tests {
         ] {
             check(&format!("\n{wrong}"), Err("line 2: "));
         }
+        // Of a release that took documents of enclaves: read, and nobody's any more.
+        let of_before = format!("aws-enclave:i-1\ngcp:p/1\naws-enclave:i-2 tpm:{ek}");
+        check(&of_before, Ok(1));
+        let inventory = Inventory::parse(&of_before).unwrap();
+        assert_eq!(inventory.passed_over(), ["aws-enclave:i-1", "aws-enclave:i-2"]);
+        assert!(!inventory.names(&NodeIdentity::of_evidence("aws-enclave:i-1".to_owned())));
         let many = |count: usize| -> String { (0..count).map(|id| format!("gcp:p/{id}\n")).collect() };
         check(&many(INVENTORY_LIMIT_MACHINES), Ok(INVENTORY_LIMIT_MACHINES));
         check(&many(INVENTORY_LIMIT_MACHINES + 1), Err("more than 50000 machines"));

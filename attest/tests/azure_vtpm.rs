@@ -506,7 +506,10 @@ fn pcrs_of_a_pool() {
         Err("pcr-mismatch")
     );
     assert_eq!(appraised(not_checked), Err("quote-selection"));
-    assert_eq!(appraised(&format!("bank = \"sha256\"\n{not_checked}\n11 = \"not checked\"")), Ok(()));
+    assert_eq!(
+        appraised(&format!("bank = \"sha256\"\n{not_checked}\n11 = \"not checked\"")),
+        Ok(())
+    );
 }
 
 #[test]

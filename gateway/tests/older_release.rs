@@ -7,11 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use attest_gateway::audit::{Blobs, ReplayError, replay};
+use attest_gateway::audit::{Blobs, ReplayError, Shown, Use, replay, served_for};
 use rusqlite::Connection;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::Gateway;
+use crate::support::log_schema::LOG;
 
 fn written(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/older_release").join(path)
@@ -66,6 +67,89 @@ fn each_decision_is_made_again() {
     let log = written("records.jsonl");
     let said = gateway.command(&["audit", "--continued", "--log", log.to_str().unwrap()]);
     assert!(said.contains("47 as recorded, 0 different"), "{said}");
+}
+
+/// The first record that was trusted by these kinds.
+fn trusted(kinds: &Value) -> Value {
+    let records = records().into_iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
+    let mut of_kinds = records.filter(|record| record["verdict"] == "trusted" && record["kinds"] == *kinds);
+    of_kinds.next().unwrap()
+}
+
+/// A config that a record's ticket was given for.
+fn use_of(earned: &Value) -> Value {
+    let made = Use {
+        number: 1,
+        again: false,
+        late_seconds: None,
+    };
+    json!({
+        "v": 1, "time": earned["time"], "at": earned["at"], "id": "0123456789abcdef0123456789abcdef", "decision": "config",
+        "verdict": "served", "peer": "192.0.2.1:1", "pool": earned["pool"], "shown": "ticket", "identity": earned["identity"],
+        "decided_by": "evidence", "reason": served_for(Shown::Ticket, Some(made)), "grant": earned["grant"], "grants": earned["grants"],
+        "config_sha256": "ab".repeat(32), "spec_version": "3.4.0", "earned_by": earned["id"], "use_number": 1,
+    })
+}
+
+/// Lines as a release wrote them that took documents of Nitro Enclaves: made by hand from those of one that did not.
+#[test]
+fn what_was_decided_where_enclaves_were_taken_is_read() {
+    let gateway = auditor();
+    let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
+    let nitro = trusted(&json!(["aws-nitro-tpm"]));
+    let mut rules = nitro["basis"]["policy"]["aws_nitro_tpm"].clone();
+    rules["shape"] = json!("enclave");
+
+    // A TPM's, in a pool that took an enclave's document, too: it comes out the same.
+    let mut by_tpm = trusted(&json!(["tpm"]));
+    by_tpm["basis"]["policy"]["aws_nitro_tpm"] = rules.clone();
+    by_tpm["basis"]["policy"]["accepts"] = json!([["tpm"], ["aws-nitro-tpm"]]);
+    assert_eq!(again(&blobs, &by_tpm.to_string()).unwrap(), by_tpm["claims"]);
+
+    // One whose inventory names an enclave.
+    let mut in_inventory = trusted(&json!(["tpm", "azure"]));
+    let before = blobs.get(in_inventory["basis"]["inventory"].as_str().unwrap()).unwrap();
+    let inventory = [b"aws-enclave:i-0123456789abcdef0\n", before.as_slice()].concat();
+    let name = Blobs::name(&inventory);
+    blobs.put(&name, &inventory).unwrap();
+    in_inventory["basis"]["inventory"] = json!(name);
+    assert_eq!(again(&blobs, &in_inventory.to_string()).unwrap(), in_inventory["claims"]);
+
+    // An enclave's own: nobody can judge it, and what it earned is known.
+    let mut by_enclave = nitro;
+    let identity = "aws-enclave:i-0123456789abcdef0";
+    by_enclave["identity"] = json!(identity);
+    by_enclave["claims"]["identity"] = json!(identity);
+    by_enclave["claims"]["aws_nitro_tpm"]["shape"] = json!("enclave");
+    by_enclave["basis"]["policy"]["aws_nitro_tpm"] = rules;
+    by_enclave["basis"]["challenge"]["subject"]["aws_nitro_tpm"]["shape"] = json!("enclave");
+    assert!(matches!(
+        replay(&by_enclave.to_string(), &blobs),
+        Err(ReplayError::NoLongerJudged(_))
+    ));
+
+    let log = gateway.path("enclaves.jsonl");
+    let audit = |lines: &[&Value]| {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fs::write(&log, text).unwrap();
+        gateway.try_command(&["audit", "--log", log.to_str().unwrap()])
+    };
+    for line in [&by_tpm, &in_inventory, &by_enclave] {
+        LOG.check(line).unwrap();
+    }
+    let used = use_of(&by_enclave);
+    let said = audit(&[&by_tpm, &in_inventory, &by_enclave, &used]);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success(), "{text}");
+    assert!(
+        text.contains("3 as recorded, 0 different; 0 recorded by digest, 0 unread, 1 no longer judged, 0 lines"),
+        "{text}"
+    );
+    // What else its line says has to be true all the same.
+    let mut altered = by_enclave.clone();
+    altered["pool"] = json!("another");
+    assert!(!audit(&[&altered]).status.success());
+    assert!(!audit(&[&used]).status.success());
 }
 
 /// The words of a table, without the state of a token, which follows from the time.

@@ -47,6 +47,14 @@ pub(crate) struct IdentityForm {
     pub(crate) fits: fn(&str) -> bool,
 }
 
+impl IdentityForm {
+    /// Whether an identity is of this form.
+    pub(crate) fn is_of(&self, identity: &str) -> bool {
+        let rest = identity.strip_prefix(self.prefix).and_then(|rest| rest.strip_prefix(':'));
+        rest.is_some_and(self.fits)
+    }
+}
+
 /// Parts of what was sent, by name.
 pub(crate) type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
 
@@ -72,6 +80,8 @@ pub(crate) trait Verifier: EvidenceKind {
     const ADVICE: &'static [&'static [Advice]];
     /// The identities that it gives machines.
     const IDENTITIES: &'static [IdentityForm];
+    /// The identities that it gave machines in earlier releases, and gives none any more.
+    const IDENTITIES_OF_BEFORE: &'static [IdentityForm] = &[];
 
     /// Whether what a node offers is within its bounds, before anything else is looked at.
     fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {
@@ -86,7 +96,7 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
-    /// Whether this is still asked so. What is asked for less than today can be verified again, from a record, and must not be answered.
+    /// Whether this is still asked so. What was asked otherwise can be read again, from a record, and must not be answered.
     fn is_of_today(_: &Self::Subject) -> bool {
         true
     }

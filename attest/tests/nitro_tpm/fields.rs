@@ -1,5 +1,9 @@
 //! What the document says.
 
+use attest::appraisal::Rules;
+use attest::aws::nitro_tpm::Shape;
+use attest::{AppraisalPolicy, Kind};
+
 use super::*;
 
 #[test]
@@ -115,12 +119,26 @@ fn who_asks_for_an_enclave_is_told_that_none_are_taken() {
         serde_json::to_value(NitroTpmSubject::default()).unwrap(),
         serde_json::json!({"shape": "nitro-tpm"})
     );
-    let refused = subject("enclave").unwrap_err().to_string();
-    assert!(
-        refused.starts_with("documents of Nitro Enclaves are not taken any more"),
-        "{refused}"
-    );
     assert!(subject("other").is_err());
+    // In records it is read, and accepts nothing; a pool that says so now is told.
+    assert_eq!(subject("enclave").unwrap().shape, Shape::Enclave);
+    let rules = "accounts = \"not checked\"\n[pcrs]\n\"0-7\" = \"not checked\"";
+    let rules = |shape: &str| toml::from_str::<NitroTpmRules>(&format!("shape = \"{shape}\"\n{rules}"));
+    let verified = Case::new().verify().unwrap();
+    let appraised = |shape: &str| appraise(&verified, &rules(shape).unwrap(), at(NOW));
+    appraised("nitro-tpm").unwrap();
+    assert_eq!(appraised("enclave").unwrap_err().code(), SHAPE);
+    assert!(rules("other").is_err());
+    let policy = |shape: &str| {
+        let rules = Rules {
+            aws_nitro_tpm: Some(rules(shape).unwrap()),
+            ..Rules::default()
+        };
+        AppraisalPolicy::new(vec![Kind::AwsNitroTpm.into()], rules).map_err(|error| error.to_string())
+    };
+    policy("nitro-tpm").unwrap();
+    let told = policy("enclave").unwrap_err();
+    assert!(told.contains("documents of Nitro Enclaves are not taken any more"), "{told}");
 }
 
 #[test]

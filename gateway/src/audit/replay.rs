@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use attest::aws::nitro_tpm::Shape;
 use attest::protocol::Blob;
 use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Reject, StsCall, Submission, UnixTime, aws};
 use rustls_pki_types::CertificateDer;
@@ -59,6 +60,9 @@ pub enum ReplayError {
         /// The certificate's.
         found: String,
     },
+    /// Evidence of a kind that is not verified any more.
+    #[error("evidence of {0} is not judged any more")]
+    NoLongerJudged(&'static str),
     /// The client certificate is refused.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
@@ -117,11 +121,15 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
 /// Verifies and appraises recorded evidence with the recorded endorsements, reference values, keys and time.
 ///
 /// # Errors
-/// [`ReplayError::Reject`] if it is refused (again), the other variants if the record is not whole.
+/// [`ReplayError::Reject`] if it is refused (again), [`ReplayError::NoLongerJudged`], the other variants if the record is not whole.
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let challenge = challenge.challenge();
+    // In records of before: such a document has other fields, and nothing reads them now.
+    if challenge.subject.aws_nitro_tpm.is_some_and(|asked| asked.shape == Shape::Enclave) {
+        return Err(ReplayError::NoLongerJudged("Nitro Enclaves"));
+    }
     let policy = basis
         .policy
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))

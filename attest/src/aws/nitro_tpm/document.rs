@@ -32,21 +32,27 @@ const MODULE_SUFFIX_CHARS: usize = 16;
 
 /// What a document is of, as challenges, rules and records say it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", try_from = "String")]
+#[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// Of an EC2 instance.
     #[default]
     NitroTpm,
+    /// Of a Nitro Enclave on one: in records of before. No document is of this shape any more, so nothing is accepted by it.
+    Enclave,
 }
 
-impl TryFrom<String> for Shape {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        match text.as_str() {
-            "nitro-tpm" => Ok(Self::NitroTpm),
-            "enclave" => Err("documents of Nitro Enclaves are not taken any more: they say nothing of what the instance has booted"),
-            _ => Err("expected \"nitro-tpm\""),
+impl Shape {
+    /// Refuses what is not asked for any more.
+    ///
+    /// # Errors
+    /// [`NitroTpmError::Shape`].
+    pub(super) const fn check(self) -> Result<(), NitroTpmError> {
+        match self {
+            Self::NitroTpm => Ok(()),
+            Self::Enclave => Err(NitroTpmError::Shape {
+                found: PCRS_FIELD,
+                wanted: ENCLAVE_PCRS_FIELD,
+            }),
         }
     }
 }

@@ -116,6 +116,12 @@ impl NitroTpmRules {
         self.accounts.is_some()
     }
 
+    /// What a document has to be of.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// What is accepted in the PCRs: SHA-384.
     #[must_use]
     pub const fn reference_values(&self) -> &ReferenceValues {
@@ -128,6 +134,7 @@ impl NitroTpmRules {
 /// # Errors
 /// [`NitroTpmError`] with both values, for the first rule that does not hold.
 pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
+    rules.shape.check()?;
     let document = verified.document();
     if let Some(accepted) = &rules.accounts {
         let found = verified.account().ok_or_else(|| NitroTpmError::AccountUnknown {

@@ -107,7 +107,8 @@ const FOREIGN_AK: &str = "Deallocate and start the machine; if it stays, somebod
 /// Of other PCRs than were asked for.
 const SELECTION: &str = "Boot again: the pool's PCRs may have been changed meanwhile. If it stays, use the unmodified attest-node.";
 /// Of no event log.
-const NO_EVENT_LOG: &str = "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
+const NO_EVENT_LOG: &str =
+    "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
 /// Of one that cannot be read.
 const MALFORMED_EVENT_LOG: &str = "The gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";
 /// Of one that says something else.

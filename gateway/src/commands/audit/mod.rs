@@ -37,6 +37,7 @@ struct Counts {
     different: usize,
     by_digest: usize,
     unread: usize,
+    no_longer: usize,
     unreadable: usize,
 }
 
@@ -73,10 +74,16 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         different,
         by_digest,
         unread,
+        no_longer,
         unreadable,
     } = counts;
+    let no_longer = if no_longer == 0 {
+        String::new()
+    } else {
+        format!("{no_longer} no longer judged, ")
+    };
     println!(
-        "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} lines that cannot be read"
+        "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {no_longer}{unreadable} lines that cannot be read"
     );
     let sound = different == 0 && unreadable == 0;
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -88,6 +95,7 @@ fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<S
         (true, Judged::Whole) => (&mut counts.same, "same"),
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
+        (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;
     notes.extend(review.differences.iter().map(|what| format!("{at}: {what}")));

@@ -76,6 +76,8 @@ pub enum Judged {
     ByDigest,
     /// What was shown was not looked at, and nothing of it is kept.
     Unread,
+    /// It is of a kind that nothing verifies any more: what else the line holds was compared.
+    NoLonger,
 }
 
 /// What was found about a line.
@@ -375,6 +377,7 @@ impl Line {
                 // In old records, evidence for a spent challenge stands there and was not looked at.
                 (code, same || (!self.is_new() && self.code.as_deref() == Some("challenge-spent")))
             }
+            Err(ReplayError::NoLongerJudged(_)) => return ("no longer judged".to_owned(), Judged::NoLonger),
             Err(error) => (format!("cannot: {error}"), false),
         };
         if !holds {

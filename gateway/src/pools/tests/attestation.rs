@@ -182,13 +182,21 @@ fn a_pool_in_azure_is_somebodys() {
     let named = format!("[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n{NOTHING}");
     let every_customer = Err("every customer of Azure's would get what an attestation earns");
     check(ALONE, &[&any(NOTHING)], every_customer);
-    check(r#"[["azure-vtpm", "azure"], ["azure-vtpm"]]"#, &[AZURE, &any(NOTHING)], every_customer);
+    check(
+        r#"[["azure-vtpm", "azure"], ["azure-vtpm"]]"#,
+        &[AZURE, &any(NOTHING)],
+        every_customer,
+    );
     check(ALONE, &[&any(&pcr_4)], Ok("azure-vtpm"));
     check(ALONE, &[INVENTORY, &any(NOTHING)], Ok("azure-vtpm"));
     check(ALONE, &[&named], Ok("azure-vtpm"));
     check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(NOTHING)], Ok("azure + azure-vtpm"));
     check(r#"[["azure-vtpm", "token"]]"#, &[&any(NOTHING)], Ok("azure-vtpm + token"));
-    check(r#"[["azure-vtpm", "tpm"]]"#, &[ALLOWLIST, TPM, &any(NOTHING)], Ok("tpm + azure-vtpm"));
+    check(
+        r#"[["azure-vtpm", "tpm"]]"#,
+        &[ALLOWLIST, TPM, &any(NOTHING)],
+        Ok("tpm + azure-vtpm"),
+    );
 
     let warnings = |accepts: &str, sections: &[&str]| {
         let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{}", sections.concat());
@@ -198,7 +206,11 @@ fn a_pool_in_azure_is_somebodys() {
         });
         pool.unwrap().warnings(true, true).join("\n")
     };
-    let (customers, account, boot) = ("any customer of Azure's", "any instance of the account", "accepts any measured boot");
+    let (customers, account, boot) = (
+        "any customer of Azure's",
+        "any instance of the account",
+        "accepts any measured boot",
+    );
     let check = |accepts: &str, sections: &[&str], expect: &[&str]| {
         let said = warnings(accepts, sections);
         for one in [customers, account, boot] {
@@ -211,6 +223,28 @@ fn a_pool_in_azure_is_somebodys() {
     check(ALONE, &[INVENTORY, &any(&pcr_4)], &[]);
     check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(&pcr_4)], &[account]);
     check(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &any(NOTHING)], &[account, boot]);
+}
+
+#[test]
+fn what_was_said_of_enclaves_is_told() {
+    let enclave = ANY_ACCOUNT.replace("accounts", "shape = \"enclave\"\naccounts");
+    let told = Err("documents of Nitro Enclaves are not taken any more");
+    check(r#"[["aws-nitro-tpm"]]"#, &[&enclave], told);
+    check(r#"[["tpm", "aws-nitro-tpm"], ["tpm"]]"#, &[ALLOWLIST, TPM, &enclave], told);
+    let pool = load_with(|pool| {
+        let text = format!("[grants]\n[attestation]\naccepts = [[\"aws-nitro-tpm\"]]\n{INVENTORY}{ANY_ACCOUNT}");
+        fs::write(pool.join("pool.toml"), text).unwrap();
+        fs::write(pool.join("instances.txt"), "aws-enclave:i-1\naws-nitrotpm:i-2\naws-enclave:i-3\n").unwrap();
+    });
+    let pool = pool.unwrap();
+    let machines: Vec<_> = pool.inventory.as_ref().unwrap().machines().machines().collect();
+    assert_eq!(machines, [("aws-nitrotpm:i-2", None)]);
+    let warnings = pool.warnings(true, true);
+    let of_enclaves: Vec<_> = warnings.iter().filter(|warning| warning.contains("aws-enclave:")).collect();
+    assert!(
+        of_enclaves.len() == 1 && of_enclaves[0].contains("aws-enclave:i-1, and no machine attests as that any more"),
+        "{warnings:?}"
+    );
 }
 
 #[test]

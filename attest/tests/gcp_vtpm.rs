@@ -232,6 +232,8 @@ fn security_properties() {
     unreadable(with(&[&flag(2, true), &flag(1, true)]));
     unreadable(with(&[&flag(1, true), &flag(6, true)]));
     unreadable(with(&[&der(0xa1, &[&[1, 1, 1]])]));
+    unreadable(with(&[&der(0xa1, &[&[1, 0]])]));
+    unreadable(with(&[&der(0xa0, &[&[2, 0]])]));
     unreadable(with(&[&der(0xa1, &[&der_number(1)])]));
     unreadable(with(&[&der(0xa1, &[&der_flag(true), &der_flag(true)])]));
     unreadable(with(&[&der(0xa1, &[])]));
@@ -318,6 +320,16 @@ fn attack_19_sizes_are_bounded() {
         "gcp-vtpm-certificate"
     );
     assert!(verify(&vec![0x30; 9000]).is_err());
+}
+
+#[test]
+fn attack_23_any_element_may_be_empty() {
+    let content = extension(&extension_fields());
+    for position in 0..content.len() {
+        let mut altered = content.clone();
+        altered[position] = 0;
+        let _ = vtpm::parse_extension(&altered);
+    }
 }
 
 #[test]

@@ -35,6 +35,9 @@ const INSTANCE_OID_DER: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0xd6, 0x79, 0x02
 /// Largest extension that is read, in bytes. Real ones have about 110.
 const EXTENSION_LIMIT_BYTES: usize = 1024;
 
+/// A BOOLEAN without content, which is none (X.690, 8.2.1).
+const EMPTY_BOOLEAN: [u8; 2] = [0x01, 0x00];
+
 /// Google's CAs for vTPMs, and nobody else's: what they certify is believed about instances.
 #[derive(Debug, Clone)]
 pub struct VtpmRoots(EkRoots);
@@ -280,6 +283,10 @@ impl<'a> Elements<'a> {
     fn value<T: FromDer<'a, asn1_rs::Error>>(&mut self, name: &'static str) -> Result<T, VtpmError> {
         if !has_shortest_length(self.0) {
             return Err(unreadable(format!("{name}: its length is absent, or longer than DER writes it")));
+        }
+        // asn1-rs looks at the first byte of a BOOLEAN before it looks whether there is one.
+        if self.0.starts_with(&EMPTY_BOOLEAN) {
+            return Err(unreadable(format!("{name}: a BOOLEAN of no bytes")));
         }
         let (rest, value) = T::from_der(self.0).map_err(|error| unreadable(format!("{name}: {error}")))?;
         self.0 = rest;

@@ -55,6 +55,7 @@ fn assert_depends_on(package: &str, allowed: &[&str]) {
 fn attest_depends_on_nothing_that_does_io() {
     let wire = ["aws-lc-rs", "data-encoding", "serde", "thiserror", "x509-parser", "zeroize"];
     assert_depends_on("attest/wire", &wire);
+    assert_depends_on("attest/tls", &["rustls", "rustls-pki-types"]);
     let allowed = [
         "attest-wire",
         "aws-lc-rs",
@@ -78,6 +79,18 @@ fn attest_depends_on_nothing_that_does_io() {
         "zeroize",
     ];
     assert_depends_on("attest", &allowed);
+}
+
+#[test]
+fn servers_are_verified_in_one_place() {
+    let packages = ["attest", "gateway/src", "swtpm-tests/src"].map(rust_files).concat();
+    let verifiers: Vec<String> = packages
+        .iter()
+        .filter(|path| code(path).contains("ServerCertVerifier for "))
+        .map(|path| path.strip_prefix(root()).unwrap().display().to_string())
+        .collect();
+    // The probe believes anybody, and shows nothing.
+    assert_eq!(verifiers, ["attest/tls/src/lib.rs", "gateway/src/probe/tls.rs"]);
 }
 
 #[test]
@@ -316,7 +329,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
         ("openidconnect::", "attest/src/gcp/openid.rs"),
         ("aws_nitro_enclaves_cose::", "attest/src/aws/nitro_tpm/cose.rs"),
     ] {
-        let mut files = ["attest/src", "attest/wire/src", "attest/node/src", "gateway/src"]
+        let mut files = ["attest/src", "attest/tls/src", "attest/wire/src", "attest/node/src", "gateway/src"]
             .map(rust_files)
             .concat();
         files.retain(|path| code(path).contains(library));

@@ -13,7 +13,6 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::tls::provider;
 use crate::failure::Failure;
 
 /// Largest file read: a certificate, a few CAs between, and a key are some KiB.
@@ -76,7 +75,7 @@ impl Identity {
         }
         // The error of a PEM parser is about lines and labels, not about contents.
         let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("there is no private key: {error}"))?;
-        let key = provider()
+        let key = attest_tls::provider()
             .key_provider
             .load_private_key(key)
             .map_err(|_| "its private key is none that this program can use".to_owned())?;

@@ -3,11 +3,10 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use attest_tls::{Beside, Shown};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -127,9 +126,7 @@ impl Trust {
                 .map_err(|error| GatewayError::Authority(error.to_string()))?;
             subjects.push(Described::of(authority).subject);
         }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-            .build()
-            .map_err(|error| GatewayError::Authority(error.to_string()))?;
+        let verifier = attest_tls::authorities(roots).map_err(|error| GatewayError::Authority(error.to_string()))?;
         Ok(Self {
             verifier,
             subjects: printable(&subjects.join(", ")),
@@ -145,25 +142,12 @@ impl Trust {
         self
     }
 
-    /// TLS 1.2 and 1.3 with this trust. Every connection makes a full handshake: a resumed one would show the certificate of the
-    /// first, and the quote is bound to the key of the server that is there now.
+    /// TLS with this trust. The quote is bound to the key of the server that is there now, which each handshake shows; and HTTP/2 is nothing that
+    /// this client does: it panics where a server takes it.
     pub(super) fn client_config(&self, identity: Option<&Arc<Identity>>) -> Result<ClientConfig, rustls::Error> {
-        let verifier = Remembering {
-            verifier: Arc::clone(&self.verifier),
-            refused: Arc::clone(&self.refused),
-        };
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match identity {
-            Some(identity) => builder.with_client_cert_resolver(Arc::<Identity>::clone(identity)),
-            None => builder.with_no_client_auth(),
-        };
-        // What the gateway speaks, and all that this client does: it panics where a server takes h2.
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        config.resumption = Resumption::disabled();
-        Ok(config)
+        let remembering = Remembering(Arc::clone(&self.refused));
+        let identity = identity.map(|identity| -> Arc<dyn ResolvesClientCert> { Arc::<Identity>::clone(identity) });
+        attest_tls::client_config(Arc::clone(&self.verifier), remembering, identity)
     }
 
     /// Says what was wrong with the certificate that was refused last, and whether Ignition may take it all the same.
@@ -245,73 +229,28 @@ const fn is_refused_by_go(error: &CertificateError) -> bool {
 /// # Errors
 /// None of the provider's protocol versions are known to rustls, which does not happen.
 pub(crate) fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = ClientConfig::builder_with_provider(attest_tls::provider()).with_safe_default_protocol_versions()?;
     Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-pub(super) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
-}
-
-/// Verifies as webpki does, and keeps what was refused for the explanation.
+/// Keeps what was refused for the explanation.
 #[derive(Debug)]
-struct Remembering {
-    verifier: Arc<WebPkiServerVerifier>,
-    refused: Arc<Mutex<Option<Refused>>>,
-}
+struct Remembering(Arc<Mutex<Option<Refused>>>);
 
 /// Those whom this system trusts, as Ignition finds them: by the variables and in the files that Go's and OpenSSL's programs look at. `None` if
 /// there are none, as in most initramfs.
 fn system() -> Option<Arc<WebPkiServerVerifier>> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-        .build()
-        .ok()
+    attest_tls::authorities(roots).ok()
 }
 
-impl ServerCertVerifier for Remembering {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-            .inspect_err(|_| {
-                let accepts = |system: Arc<WebPkiServerVerifier>| {
-                    system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-                };
-                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
-                    certificate: end_entity.clone().into_owned(),
-                    by_the_system: system().is_some_and(|system| accepts(system).is_ok()),
-                });
-            })
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+impl Beside for Remembering {
+    fn refused(&self, shown: &Shown<'_>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
+            certificate: shown.certificate.clone().into_owned(),
+            by_the_system: system().is_some_and(|system| shown.verify_by(&system).is_ok()),
+        });
     }
 }
 

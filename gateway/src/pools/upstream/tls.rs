@@ -4,12 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use attest::SpkiSha256;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, SignatureScheme};
+use attest_tls::Beside;
+use rustls::{ClientConfig, OtherError, RootCertStore};
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::UpstreamError;
 
@@ -19,22 +17,8 @@ pub(super) fn client_config(ca: &Path, keys: Vec<SpkiSha256>, upstream: &str) ->
         upstream: upstream.to_owned(),
         problem: error.to_string(),
     };
-    let roots = Arc::new(read_roots(ca)?);
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let inner = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
-        .build()
-        .map_err(|error| client(&error))?;
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| client(&error))?
-        // "Dangerous" is what rustls calls every verifier that is not its own. This one only refuses more.
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned { inner, keys }))
-        .with_no_client_auth();
-    // A resumed session shows no certificate, and so would outlive one that was replaced.
-    config.resumption = Resumption::disabled();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    let authorities = attest_tls::authorities(read_roots(ca)?).map_err(|error| client(&error))?;
+    attest_tls::client_config(authorities, PinnedKeys(keys), None).map_err(|error| client(&error))
 }
 
 fn read_roots(ca: &Path) -> Result<RootCertStore, UpstreamError> {
@@ -58,59 +42,18 @@ fn read_roots(ca: &Path) -> Result<RootCertStore, UpstreamError> {
 #[error("the certificate's key is not in keys_sha256; its SHA-256 is {}", .0.map_or_else(|| "unknown".to_owned(), |key| key.to_string()))]
 struct NotPinned(Option<SpkiSha256>);
 
-/// Checks as everybody does, and then the key. No pins, no second check.
+/// The keys that a server may have, if any are named.
 #[derive(Debug)]
-struct Pinned {
-    inner: Arc<WebPkiServerVerifier>,
-    keys: Vec<SpkiSha256>,
-}
+struct PinnedKeys(Vec<SpkiSha256>);
 
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self
-            .inner
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        if self.keys.is_empty() {
-            return Ok(verified);
-        }
-        let seen = SpkiSha256::of_certificate(end_entity);
-        if seen.is_some_and(|key| self.keys.contains(&key)) {
-            Ok(verified)
+impl Beside for PinnedKeys {
+    fn accept(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        let Self(keys) = self;
+        let seen = SpkiSha256::of_certificate(certificate);
+        if keys.is_empty() || seen.is_some_and(|key| keys.contains(&key)) {
+            Ok(())
         } else {
             Err(rustls::Error::Other(OtherError(Arc::new(NotPinned(seen)))))
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
-
-    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
-        self.inner.root_hint_subjects()
     }
 }

@@ -1,0 +1,142 @@
+//! TLS to servers that are pinned: by the CAs that somebody names, and by what else he knows of them.
+//!
+//! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. Both are verified as webpki does, and
+//! by nobody else's CAs. What is beside that can only refuse more, and is told of what was refused: [`Beside`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+/// What is known of a server beside its CAs.
+pub trait Beside: fmt::Debug + Send + Sync + 'static {
+    /// Whether a certificate that one of the CAs has signed, for this server and this time, is the server's.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn accept(&self, _: &CertificateDer<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Is told of a certificate that was refused, by the CAs or by [`Beside::accept`].
+    fn refused(&self, _: &Shown<'_>) {}
+}
+
+/// What a server has shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// Its certificate.
+    pub certificate: &'a CertificateDer<'a>,
+    intermediates: &'a [CertificateDer<'a>],
+    name: &'a ServerName<'a>,
+    ocsp_response: &'a [u8],
+    now: UnixTime,
+}
+
+impl Shown<'_> {
+    /// What these CAs say of it.
+    ///
+    /// # Errors
+    /// Why they do not vouch for it.
+    pub fn verify_by(&self, authorities: &WebPkiServerVerifier) -> Result<ServerCertVerified, Error> {
+        authorities.verify_server_cert(self.certificate, self.intermediates, self.name, self.ocsp_response, self.now)
+    }
+}
+
+/// Verifies servers by the CAs, and by what is known beside them.
+#[derive(Debug)]
+struct Pinned<B> {
+    authorities: Arc<WebPkiServerVerifier>,
+    beside: B,
+}
+
+/// The one cryptographic library.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Trust in these CAs, and in nobody else's.
+///
+/// # Errors
+/// There is none.
+pub fn authorities(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()
+}
+
+/// TLS 1.2 and 1.3 to servers that are pinned, and HTTP/1.1 over it; with a certificate to show if there is an identity. Every connection makes a full
+/// handshake: a resumed one shows no certificate, and so would outlive one that was replaced.
+///
+/// # Errors
+/// The provider has none of the protocol versions, which does not happen.
+pub fn client_config(
+    authorities: Arc<WebPkiServerVerifier>,
+    beside: impl Beside,
+    identity: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        // "Dangerous" is what rustls calls every verifier that is not its own. This one only refuses more.
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pinned { authorities, beside }));
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(identity),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+impl<B: Beside> ServerCertVerifier for Pinned<B> {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let shown = Shown {
+            certificate,
+            intermediates,
+            name,
+            ocsp_response,
+            now,
+        };
+        let verified = shown.verify_by(&self.authorities);
+        verified
+            .and_then(|verified| self.beside.accept(certificate).map(|()| verified))
+            .inspect_err(|_| self.beside.refused(&shown))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.authorities.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        self.authorities.root_hint_subjects()
+    }
+}

@@ -216,10 +216,11 @@ impl VmBuilder {
             "-m",
             &self.memory_mib.to_string(),
         ]);
-        add(&self.accelerator.unwrap_or(Accelerator::Tcg).arguments());
+        let accelerator = self.accelerator.unwrap_or(Accelerator::Tcg);
+        add(&accelerator.arguments());
         let platform = self.platform.map(|id| format!("ignition.platform.id={id}"));
-        // The last one: the kernel tries its timer for some milliseconds, in which a loaded host may not run an emulated guest at all.
-        let command_line: Vec<&str> = ["console=ttyS0", "panic=-1", "no_timer_check"]
+        // "no_timer_check": the kernel tries its timer for some milliseconds, in which a loaded host may not run an emulated guest at all.
+        let command_line: Vec<&str> = ["console=ttyS0", "panic=-1", "no_timer_check", accelerator.kernel_arguments()]
             .into_iter()
             .chain(platform.as_deref())
             .chain(self.kernel_arguments.iter().map(String::as_str))

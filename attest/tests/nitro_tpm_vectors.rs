@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::vectors;
 use crate::vectors::vector;
-use attest::UnixTime;
 use attest::aws::nitro_tpm::{self, NitroRoots, NitroTpmError};
+use attest::nonce::{Binding, PURPOSE_CONFIG};
+use attest::{SpkiSha256, UnixTime};
 use ciborium::Value;
 use rustls_pki_types::CertificateDer;
 
@@ -97,6 +98,21 @@ fn a_real_nitro_tpms_document_verifies_with_its_clock() {
         let index: u8 = index.parse().unwrap();
         assert_eq!(authentic.pcrs()[&index].as_bytes(), hex(value), "PCR {index}");
     }
+    // It answers a challenge of its maker's: another nonce is refused and, with its own, what it is bound to.
+    let own = hex(&fixture["nonce"]);
+    let mut other = own.clone();
+    other[0] ^= 1;
+    let verified = |nonce: &[u8]| {
+        let binding = Binding {
+            nonce,
+            purpose: PURPOSE_CONFIG,
+            pool: "worker",
+            server_keys: &[SpkiSha256([0x5a; 32])],
+        };
+        nitro_tpm::verify(&document, &roots, &binding, at(made)).map(drop)
+    };
+    assert!(matches!(verified(&other), Err(NitroTpmError::Nonce { .. })));
+    assert!(matches!(verified(&own), Err(NitroTpmError::UserData { .. })));
     let late = nitro_tpm::authenticate(&document, &roots, at(made + 3 * 3600 + 60));
     assert!(matches!(late, Err(NitroTpmError::Expired { .. })));
 }

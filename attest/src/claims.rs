@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
+use crate::kinds::{Counters, EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
 use crate::tpm::ek::EkDigest;
 use crate::values::HexDigest;
@@ -150,6 +150,24 @@ impl Claims {
         }
         each_kind!(one);
         reasons
+    }
+
+    /// How far the TPMs have come that have attested, each with the identity that it is known by: its own, or that of its instance.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&NodeIdentity, Counters)> {
+        let mut all = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if let Some(proof) = &self.proven.$member
+                    && let Some(counters) = <$room>::counters(proof)
+                {
+                    let instance = self.instance.as_ref().filter(|_| <$room>::machine(proof).is_none());
+                    all.push((instance.unwrap_or(&self.identity), counters));
+                }
+            };
+        }
+        each_kind!(one);
+        all
     }
 
     /// Whether a TPM of the instance's own has attested, by Google's certificate or as its NitroTPM: nobody else can have been first with it.

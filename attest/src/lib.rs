@@ -42,7 +42,7 @@ pub use combination::Combination;
 pub use endorsements::Endorsements;
 pub use evidence::{Submission, verify};
 pub use inventory::Inventory;
-pub use kinds::Kind;
+pub use kinds::{Counters, Kind};
 pub use reject::Reject;
 pub use rustls_pki_types::UnixTime;
 pub use tpm::ek::EkDigest;

@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use room::EvidenceKind;
 pub(crate) use room::{Asked, Asking, Beside, Cloud, IdentityForm, Parts, Proofs, Refusal, Rulebook, Verified, Verifier};
+pub use room::{Counters, EvidenceKind};
 
 /// The list. It hands all kinds to the macro in brackets, after what stands in the braces: those that say which machine a node is, and then what can only
 /// stand beside them. Of each it says:

@@ -55,6 +55,19 @@ impl IdentityForm {
     }
 }
 
+/// How far a TPM has come by what it has signed: it never goes back, unless it is cleared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// TPM Resets (boots) since the last TPM2_Clear.
+    pub reset_count: u32,
+    /// TPM Restarts and Resumes since the last Reset.
+    pub restart_count: u32,
+    /// Milliseconds the TPM has been powered, over its life.
+    pub clock_ms: u64,
+    /// Whether no higher clock value can have been reported before.
+    pub clock_safe: bool,
+}
+
 /// Parts of what was sent, by name.
 pub(crate) type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
 
@@ -120,6 +133,11 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// By what the node was trusted, for a person. Auditors compare it with that of older records, so it says only what follows from the proof.
     fn reason(proof: &Self::Proof) -> String;
+
+    /// How far the TPM has come that has signed, where it says so.
+    fn counters(_: &Self::Proof) -> Option<Counters> {
+        None
+    }
 
     /// Whether a TPM of the instance's own has attested: nobody else can have been first with it.
     fn is_of_the_instances_own_tpm(_: &Self::Proof) -> bool {

@@ -15,7 +15,9 @@ use super::vtpm::{VerifiedInstance, VtpmError};
 use super::{ek, task, verifier};
 use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Rulebook, Verified, Verifier};
+use crate::kinds::{
+    Asked, Asking, Beside, Cloud, Counters, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Rulebook, Verified, Verifier,
+};
 use crate::nonce::Binding;
 use crate::values::Blob;
 
@@ -119,6 +121,15 @@ impl Verifier for Tpm {
 
     fn is_of_the_instances_own_tpm(claims: &TpmClaims) -> bool {
         claims.instance().is_some()
+    }
+
+    fn counters(claims: &TpmClaims) -> Option<Counters> {
+        Some(Counters {
+            reset_count: claims.reset_count,
+            restart_count: claims.restart_count,
+            clock_ms: claims.clock_ms,
+            clock_safe: claims.clock_safe,
+        })
     }
 
     fn offered_parts(offer: &TpmAttester) -> Parts<'_> {

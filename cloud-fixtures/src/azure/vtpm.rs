@@ -212,6 +212,8 @@ pub struct Vtpm {
     pub hierarchy: u32,
     /// What the PCRs hold.
     pub pcrs: BTreeMap<u8, Vec<u8>>,
+    /// How often it was reset.
+    pub resets: u32,
 }
 
 impl Vtpm {
@@ -225,6 +227,7 @@ impl Vtpm {
             attributes: AK_ATTRIBUTES,
             hierarchy: 0x4000_000b,
             pcrs,
+            resets: 2,
         }
     }
 
@@ -257,7 +260,7 @@ impl Vtpm {
             .map(|(_, value)| value.as_slice())
             .collect();
         // Clock, resets, restarts, that the clock is safe; and the firmware's version.
-        let clock = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1];
+        let clock = [&[0, 0, 0, 0, 0, 0, 1, 0][..], &self.resets.to_be_bytes(), &[0, 0, 0, 0, 1]].concat();
         let firmware = [0x20, 0x20, 3, 0x12, 0, 0x12, 0, 3];
         let parts: [&[u8]; 8] = [
             &[0xff, 0x54, 0x43, 0x47, 0x80, 0x18],

@@ -5,11 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use attest::{EkDigest, NodeIdentity, TpmClaims};
+use attest::{Counters, EkDigest, NodeIdentity};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::instances::by_its_own_tpm;
 use crate::store::{Claim, Entry, EntryKind, Pending, Store, StoreError};
+
+/// How the identity of a TPM begins.
+const TPM: &str = "tpm:";
 
 /// What the store keeps of an allowlisted EK.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -291,40 +295,45 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
     store.remove(EntryKind::Name, name).await
 }
 
-/// The TPMs that have attested, as identities, whether they have names or not.
+/// The TPMs that have attested, as identities, whether they have names or not; of instances' own, that the instances have attested says it.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn attested_tpms(store: &dyn Store) -> Result<BTreeSet<String>, StoreError> {
     let entries = store.list(EntryKind::Clock).await?;
-    Ok(entries.into_iter().map(|entry| entry.id).collect())
+    Ok(entries.into_iter().map(|entry| entry.id).filter(|id| id.starts_with(TPM)).collect())
 }
 
-/// How far a TPM's counters have come.
+/// How far a TPM's counters had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Counters {
+struct KnownCounters {
     reset_count: u32,
     restart_count: u32,
     clock_ms: u64,
 }
 
-impl Counters {
-    const fn of(tpm: &TpmClaims) -> Self {
+impl From<Counters> for KnownCounters {
+    fn from(counters: Counters) -> Self {
         Self {
-            reset_count: tpm.reset_count,
-            restart_count: tpm.restart_count,
-            clock_ms: tpm.clock_ms,
+            reset_count: counters.reset_count,
+            restart_count: counters.restart_count,
+            clock_ms: counters.clock_ms,
         }
     }
+}
+
+/// By which identity a TPM's counters are kept: an instance's own TPM is the same one, whoever's the instance is said to be.
+fn kept_by(identity: &NodeIdentity) -> String {
+    by_its_own_tpm(identity.as_str()).unwrap_or_else(|| identity.to_string())
 }
 
 /// Remembers the counters of a TPM that has attested.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<(), StoreError> {
-    let entry = write(EntryKind::Clock, identity.to_string(), &Counters::of(tpm))?;
+pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, counters: Counters) -> Result<(), StoreError> {
+    let entry = write(EntryKind::Clock, kept_by(identity), &KnownCounters::from(counters))?;
     store.put(EntryKind::Clock, entry).await
 }
 
@@ -333,16 +342,15 @@ pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &Tpm
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &TpmClaims) -> Result<Option<String>, StoreError> {
-    let now = Counters::of(tpm);
-    let before: Option<Counters> = store
-        .get(EntryKind::Clock, identity.as_str())
+pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, now: Counters) -> Result<Option<String>, StoreError> {
+    let before: Option<KnownCounters> = store
+        .get(EntryKind::Clock, &kept_by(identity))
         .await?
         .map(|entry| read(EntryKind::Clock, entry))
         .transpose()?;
     let Some(before) = before else { return Ok(None) };
     let backwards = (now.reset_count, now.restart_count) < (before.reset_count, before.restart_count)
-        || (tpm.clock_safe && now.clock_ms < before.clock_ms);
+        || (now.clock_safe && now.clock_ms < before.clock_ms);
     Ok(backwards.then(|| {
         format!(
             "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or this is not the TPM it was",
@@ -355,7 +363,6 @@ pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, tpm: &
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use attest::protocol::HexDigest;
-    use attest::{EndorsedBy, HashAlg};
 
     use super::*;
     use crate::store::Embedded;
@@ -513,30 +520,23 @@ mod tests {
     async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_are_not() {
         let noted = async |before: (u32, u32, u64), now: (u32, u32, u64), clock_safe: bool| {
             let (_folder, store) = store();
-            let claims = |(reset_count, restart_count, clock_ms), clock_safe| TpmClaims {
-                ek_digest: ek(1),
-                endorsed_by: EndorsedBy::Allowlist,
-                ak_name: String::new(),
-                pcr_bank: HashAlg::Sha256,
-                pcrs: std::collections::BTreeMap::new(),
-                clock_ms,
+            let claims = |(reset_count, restart_count, clock_ms), clock_safe| Counters {
                 reset_count,
                 restart_count,
+                clock_ms,
                 clock_safe,
-                firmware_version: 0,
-                event_log: None,
             };
             let first = claims(before, true);
             assert_eq!(
-                compare_counters(&store, &node(1), &first).await.unwrap(),
+                compare_counters(&store, &node(1), first).await.unwrap(),
                 None,
                 "nothing is known yet"
             );
             assert!(attested_tpms(&store).await.unwrap().is_empty(), "it has not attested yet");
-            note_counters(&store, &node(1), &first).await.unwrap();
-            let second = compare_counters(&store, &node(1), &claims(now, clock_safe)).await.unwrap();
+            note_counters(&store, &node(1), first).await.unwrap();
+            let second = compare_counters(&store, &node(1), claims(now, clock_safe)).await.unwrap();
             assert_eq!(
-                compare_counters(&store, &node(2), &claims((0, 0, 0), true)).await.unwrap(),
+                compare_counters(&store, &node(2), claims((0, 0, 0), true)).await.unwrap(),
                 None,
                 "another TPM"
             );

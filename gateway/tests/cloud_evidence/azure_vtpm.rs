@@ -117,6 +117,41 @@ async fn what_does_not_fit_the_pool_is_refused() {
     site::refused(&gateway, &answer, "pcr-mismatch");
 }
 
+/// A vTPM that has been reset so often.
+fn reset(times: u32) -> Machine {
+    Machine::new().but(|machine| {
+        let mut vtpm = Vtpm::new(VM_ID);
+        vtpm.pcrs.insert(4, vec![4; 32]);
+        vtpm.resets = times;
+        machine.vtpm = vtpm.into();
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_a_vtpms_counters_that_run_backwards_are_told() {
+    let named = rules(&format!("vm_ids = [\"{VM_ID}\"]"));
+    let mut gateway = site::init(r#"[["azure", "azure-vtpm"]]"#, &[AZURE_RULES, &rules("")]);
+    site::pool(&gateway, "alone", r#"[["azure-vtpm"]]"#, &[&named]);
+    site::configs(&gateway, "alone");
+    gateway.run();
+    for (resets, backwards) in [(2, false), (3, false), (3, false), (1, true), (2, false)] {
+        let answer = reset(resets).attest(&gateway, &BOTH).await;
+        let record = site::trusted(&gateway, &answer, WITH_DOCUMENT, &BOTH);
+        let alerts = record.get("alerts").map(ToString::to_string).unwrap_or_default();
+        let told = alerts.contains("the TPM's counters ran backwards: resets 3 to 1");
+        assert_eq!(told, backwards, "{resets}: {alerts}");
+    }
+    // It is the same one where nothing says whose it is.
+    let elsewhere = reset(0).but(|machine| machine.pool = "alone".to_owned());
+    let answer = elsewhere.attest(&gateway, &VTPM).await;
+    let record = site::trusted(&gateway, &answer, ALONE, &VTPM);
+    assert!(record["alerts"].to_string().contains("resets 2 to 0"), "{record}");
+    let list = gateway.command(&["node", "list"]);
+    let (nodes, instances) = list.split_once("INSTANCE").unwrap();
+    assert!(!nodes.contains("azure"), "it is no TPM of its own: {list}");
+    assert!(instances.contains(WITH_DOCUMENT), "{list}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ak_that_azure_has_not_certified_is_refused() {
     let gateway = alone();

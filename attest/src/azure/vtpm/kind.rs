@@ -9,7 +9,7 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Cloud, Counters, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
@@ -84,6 +84,10 @@ impl Verifier for AzureVtpm {
             vtpm.certificate().name(),
             vtpm.pcrs().len()
         )
+    }
+
+    fn counters(verified: &VerifiedAzureVtpm) -> Option<Counters> {
+        Some(verified.counters())
     }
 
     fn is_of_the_instances_own_tpm(_: &VerifiedAzureVtpm) -> bool {

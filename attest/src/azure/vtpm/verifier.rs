@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::certificate::{AkCertificate, AkRoots, verify_certificate};
 use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId};
 use crate::azure::attested_document::VerifiedAttestedDocument;
+use crate::kinds::Counters;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::tpm::EventLogClaims;
 use crate::tpm::verifier::{self, ShownQuote};
@@ -98,6 +99,15 @@ impl VerifiedAzureVtpm {
     #[must_use]
     pub const fn server_key(&self) -> &SpkiSha256 {
         &self.server_key
+    }
+
+    pub(super) const fn counters(&self) -> Counters {
+        Counters {
+            reset_count: self.quoted.reset_count,
+            restart_count: self.quoted.restart_count,
+            clock_ms: self.quoted.clock_ms,
+            clock_safe: self.quoted.clock_safe,
+        }
     }
 
     pub(super) const fn quoted(&self) -> &QuotedState {

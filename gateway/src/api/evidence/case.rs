@@ -174,8 +174,8 @@ impl<'r> EvidenceCase<'r> {
         let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
         let identities: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
         revocations::refuse(store, &names, &identities).await?;
-        if let Some(tpm) = claims.tpm() {
-            let alert = enrolment::compare_counters(store, claims.identity(), tpm).await;
+        for (known_by, counters) in claims.counters() {
+            let alert = enrolment::compare_counters(store, known_by, counters).await;
             self.record.alerts.extend(alert.map_err(|error| Refusal::because(&error))?);
         }
         Ok(())
@@ -209,8 +209,8 @@ impl<'r> EvidenceCase<'r> {
         let (name, identity) = (claims.name(), claims.identity());
         record.name = enrolment::settle_name(store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
         // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
-        if let Some(tpm) = claims.tpm() {
-            let noted = enrolment::note_counters(store, identity, tpm).await;
+        for (known_by, counters) in claims.counters() {
+            let noted = enrolment::note_counters(store, known_by, counters).await;
             noted.map_err(|error| Refusal::because(&error))?;
         }
         // Last, when nothing else can be wrong with the node.

@@ -9,7 +9,7 @@ use crate::claims::{Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
 use crate::kinds::{Beside, Kind, Verifier, each_kind};
 use crate::nonce::SpkiSha256;
-use crate::protocol::{Evidence, HexDigest};
+use crate::protocol::{Blob, Evidence, HexDigest};
 use crate::reject::Reject;
 
 /// Evidence, and what it answers.
@@ -86,12 +86,15 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
     let Submission { challenge, evidence, .. } = *submission;
     let binding = challenge.binding(submission.server_keys);
     let held_against = endorsements.held_against(submission.sts, submission.token);
+    let log = event_log(evidence);
     let (mut proven, mut server_key) = (Proven::default(), None);
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
             if let (Some(subject), Some(evidence)) = (&challenge.subject.$member, &evidence.$member) {
                 let nothing = Reject::NothingToHoldAgainst { kind: Kind::$kind };
                 let held_against = held_against.$member.ok_or(nothing)?;
+                let with_log = log.and_then(|log| <$room>::with_event_log(evidence, log));
+                let evidence = with_log.as_ref().unwrap_or(evidence);
                 let (proof, key) = <$room>::verify(subject, evidence, held_against, &binding, now)?;
                 proven.$member = Some(proof);
                 server_key = server_key.or(key);
@@ -100,6 +103,18 @@ fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime)
     }
     each_kind!(one);
     Ok((proven, server_key))
+}
+
+/// The machine's event log, where it came with evidence that it is not the log of alone.
+fn event_log(evidence: &Evidence) -> Option<&Blob> {
+    let mut log = None;
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            log = log.or_else(|| evidence.$member.as_ref().and_then(<$room>::event_log_for_others));
+        };
+    }
+    each_kind!(one);
+    log
 }
 
 /// Whoever asked for the challenge is who answers it. Gives the claimant, if there is one.

@@ -114,6 +114,17 @@ pub(crate) trait Verifier: EvidenceKind {
         true
     }
 
+    /// The firmware's event log that came with the evidence, where it is that of others beside it, too: a machine has one, whichever of its
+    /// TPM's keys has quoted.
+    fn event_log_for_others(_: &Self::Evidence) -> Option<&Blob> {
+        None
+    }
+
+    /// The evidence with the event log that came with another kind's; `None` where it has its own, or needs none.
+    fn with_event_log(_: &Self::Evidence, _log: &Blob) -> Option<Self::Evidence> {
+        None
+    }
+
     /// Verifies the evidence as the answer to what was asked.
     fn verify(
         subject: &Self::Subject,

@@ -123,6 +123,10 @@ impl Verifier for Tpm {
         claims.instance().is_some()
     }
 
+    fn event_log_for_others(evidence: &TpmEvidence) -> Option<&Blob> {
+        evidence.event_log.as_ref()
+    }
+
     fn counters(claims: &TpmClaims) -> Option<Counters> {
         Some(Counters {
             reset_count: claims.reset_count,

@@ -334,6 +334,9 @@ pub struct Basis {
     /// SHA-256 of the event log, that of the TPM or of Azure's vTPM: the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_sha256: Option<String>,
+    /// The same of a second log, which came with the quote of Azure's vTPM although a TPM's stands beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub azure_vtpm_event_log_sha256: Option<String>,
     /// The gateway's keys at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_keys: Vec<SpkiSha256>,

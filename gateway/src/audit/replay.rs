@@ -135,13 +135,14 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
         .ok_or(ReplayError::Missing("policy"))?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
-    if let Some(name) = basis.event_log_sha256 {
-        let log = Some(Blob(blobs.get(&name)?));
-        match (&mut evidence.tpm, &mut evidence.azure_vtpm) {
-            (Some(tpm), _) => tpm.event_log = log,
-            (None, Some(vtpm)) => vtpm.event_log = log,
-            (None, None) => {}
-        }
+    let log = |name: Option<String>| name.map(|name| blobs.get(&name).map(Blob)).transpose();
+    let (first, second) = (log(basis.event_log_sha256)?, log(basis.azure_vtpm_event_log_sha256)?);
+    let (of_tpm, of_vtpm) = if evidence.tpm.is_some() { (first, second) } else { (None, first) };
+    if let (Some(tpm), Some(log)) = (&mut evidence.tpm, of_tpm) {
+        tpm.event_log = Some(log);
+    }
+    if let (Some(vtpm), Some(log)) = (&mut evidence.azure_vtpm, of_vtpm) {
+        vtpm.event_log = Some(log);
     }
     let mut endorsements = match basis.cloud.vtpm_roots(blobs)? {
         Some(roots) => Endorsements::of_gcp_instances(roots),

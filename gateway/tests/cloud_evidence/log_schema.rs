@@ -2,14 +2,14 @@
 //! test's gateway has its log checked at its end; here is one record of each kind.
 
 #[path = "../../../attest/tests/log_builder/mod.rs"]
-mod log_builder;
+pub(super) mod log_builder;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest::protocol::NOT_ATTESTED_HEADER;
+use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, UnixTime};
 use attest_gateway::audit::{Decision, Record};
@@ -19,7 +19,7 @@ use attest_gateway::settings::TicketSettings;
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
-use super::machine::Machine;
+use super::machine::{Asked, Machine};
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::support::kubelet::{self, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
@@ -139,6 +139,9 @@ async fn evidence() -> Vec<Value> {
         site::pool(&gateway, name, accepts, rules);
         site::configs(&gateway, name);
     }
+    let recorded = AZURE_VTPM_RULES.replace("[azure_vtpm]", "[azure_vtpm]\nevent_log = \"recorded\"");
+    site::pool(&gateway, "twice", r#"[["tpm", "azure-vtpm"]]"#, &[TPM, &recorded]);
+    site::configs(&gateway, "twice");
     let mut machine = site::with_vtpm(Machine::new());
     let sts = Sts::start("eu-central-1", vec![machine.session.clone()]);
     site::reach_sts(&gateway, &sts);
@@ -149,6 +152,14 @@ async fn evidence() -> Vec<Value> {
         machine.pool = pool.to_owned();
         machine.attest(&gateway, kinds).await.ticket();
     }
+    // A client that sends an event log with each quote.
+    let twice = Machine::new().but(|machine| {
+        machine.pool = "twice".to_owned();
+        machine.tpm = Some(tpm());
+    });
+    gateway.endorse(twice.tpm.as_ref().unwrap(), &[]);
+    let log = |evidence: &mut Evidence, _: &Asked| evidence.azure_vtpm.as_mut().unwrap().event_log = Some(Blob(b"log".to_vec()));
+    drop(twice.attest_altered(&gateway, &[Kind::Tpm, Kind::AzureVtpm], log).await);
     gateway.records()
 }
 

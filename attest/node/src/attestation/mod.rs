@@ -165,6 +165,7 @@ fn answer(
         evidence.tpm = Some(quote(tpm, task, binding)?);
         identities.push(tpm.identity.clone());
     }
+    log_once(&mut evidence);
     if let (Some(_), Some(token)) = (task.token, token) {
         evidence.token = Some(TokenEvidence {
             token: SecretText::new(token.clone()),
@@ -174,6 +175,13 @@ fn answer(
         Ok((evidence, identities))
     } else {
         Err(Failure::new("internal", "what was offered cannot be shown", "report this message"))
+    }
+}
+
+/// A machine has one event log: where its TPM shows it, the quote of Azure's vTPM goes without.
+fn log_once(evidence: &mut Evidence) {
+    if let (Some(_), Some(vtpm)) = (&evidence.tpm, &mut evidence.azure_vtpm) {
+        vtpm.event_log = None;
     }
 }
 
@@ -297,6 +305,7 @@ pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use attest::azure::vtpm::AzureVtpmEvidence;
     use attest::protocol::{Blob, GcpTask, Nothing, Task};
 
     use super::*;
@@ -317,6 +326,39 @@ mod tests {
         };
         change(&mut challenge);
         challenge
+    }
+
+    #[test]
+    fn the_event_log_is_sent_once() {
+        let log = || Some(Blob(b"log".to_vec()));
+        let of_tpm = TpmEvidence {
+            secret_sha256: HexDigest::new(&[0; 32]).unwrap(),
+            quoted: Blob::default(),
+            signature: Blob::default(),
+            pcrs: BTreeMap::new(),
+            event_log: log(),
+        };
+        let of_vtpm = AzureVtpmEvidence {
+            quoted: Blob::default(),
+            signature: Blob::default(),
+            pcrs: BTreeMap::new(),
+            event_log: log(),
+        };
+        let sent = |tpm: Option<TpmEvidence>, azure_vtpm: Option<AzureVtpmEvidence>| {
+            let mut evidence = Evidence {
+                tpm,
+                azure_vtpm,
+                ..Evidence::default()
+            };
+            log_once(&mut evidence);
+            (
+                evidence.tpm.map(|tpm| tpm.event_log),
+                evidence.azure_vtpm.map(|vtpm| vtpm.event_log),
+            )
+        };
+        assert_eq!(sent(Some(of_tpm.clone()), None), (Some(log()), None));
+        assert_eq!(sent(None, Some(of_vtpm.clone())), (None, Some(log())));
+        assert_eq!(sent(Some(of_tpm), Some(of_vtpm)), (Some(log()), Some(None)));
     }
 
     /// What a node that has offered its TPM and a token says to a challenge.

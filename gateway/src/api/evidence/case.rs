@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
+use attest::protocol::{Blob, DOCUMENT_LIMIT_BYTES, Evidence};
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
 use axum::response::Response;
 
@@ -303,19 +303,24 @@ pub(super) fn by_digest(evidence: &Evidence) -> Basis {
     }
 }
 
-/// Puts the evidence into the record, without what is worth something to a reader; its event log goes beside it, kept once for all who
-/// have the same.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Option<(String, Vec<u8>)> {
+/// Puts the evidence into the record, without what is worth something to a reader; event logs go beside it, kept once for all who have the
+/// same.
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Kept {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
     evidence.forget_secrets();
-    // A machine has one log, whichever of its TPM's keys has quoted.
-    let log = match (&mut evidence.tpm, &mut evidence.azure_vtpm) {
-        (Some(tpm), _) => tpm.event_log.take(),
-        (None, vtpm) => vtpm.as_mut().and_then(|vtpm| vtpm.event_log.take()),
+    let of_tpm = evidence.tpm.as_mut().map(|tpm| tpm.event_log.take());
+    let of_vtpm = evidence.azure_vtpm.as_mut().and_then(|vtpm| vtpm.event_log.take());
+    // A machine has one log, and it is that of its TPM; whoever sends another with the vTPM's quote is recorded whole, too.
+    let (log, second) = match of_tpm {
+        Some(log) => (log, of_vtpm),
+        None => (of_vtpm, None),
     };
-    let log = log.map(|log| (Blobs::name(log.as_ref()), log.0));
-    basis.event_log_sha256 = log.as_ref().map(|(name, _)| name.clone());
+    let blob = |log: Blob| (Blobs::name(log.as_ref()), log.0);
+    let [log, second] = [log, second].map(|log| log.map(blob));
+    let name = |log: &Option<(String, Vec<u8>)>| log.as_ref().map(|(name, _)| name.clone());
+    basis.event_log_sha256 = name(&log);
+    basis.azure_vtpm_event_log_sha256 = name(&second);
     basis.evidence = Some(evidence);
-    log
+    log.into_iter().chain(second).collect()
 }

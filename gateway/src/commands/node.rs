@@ -112,7 +112,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 
 fn named(what: &str) -> anyhow::Result<String> {
     revocations::named(what).with_context(|| {
-        format!("{what:?} is no node's name (worker-7, not system:node:worker-7), no EK's digest of 64 digits, and no instance (aws:…, gcp:…, azure:…)")
+        format!("{what:?} is no node's name (worker-7, not system:node:worker-7), no EK's digest of 64 digits, and no instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…)")
     })
 }
 

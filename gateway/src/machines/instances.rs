@@ -17,7 +17,8 @@ const TPM: &str = "tpm:";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstanceRecord {
-    /// To whom it belongs, or with which instance it is one machine: `tpm:<EkDigest>`, `nitro-tpm` (its own), or `claimant:<SHA-256>`.
+    /// To whom it belongs, or with which instance it is one machine: `tpm:<EkDigest>`, `nitro-tpm` or `azure-vtpm` (its
+    /// own), or `claimant:<SHA-256>`.
     pub holder: String,
     /// Since when, seconds since 1970.
     pub at: u64,

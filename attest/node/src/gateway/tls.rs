@@ -7,11 +7,9 @@ use attest_tls::{Beside, Shown};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::GatewayError;
+use super::described::{Described, date};
 use super::identity::Identity;
 use crate::failure::printable;
 
@@ -265,60 +263,4 @@ pub(super) fn certificate_error<'error>(error: &'error (dyn Error + 'static)) ->
         Some(wrapped) => certificate_error(wrapped),
         None => error.source().and_then(certificate_error),
     }
-}
-
-/// A certificate for people. Nothing in it was verified.
-#[derive(Default)]
-struct Described {
-    subject: String,
-    issuer: String,
-    names: String,
-    not_before: String,
-    not_after: String,
-}
-
-impl Described {
-    fn of(certificate: &CertificateDer<'_>) -> Self {
-        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
-            return Self::default();
-        };
-        let moment = |moment: x509_parser::time::ASN1Time| rfc3339(moment.to_datetime());
-        let names = certificate
-            .subject_alternative_name()
-            .ok()
-            .flatten()
-            .map(|san| san.value.general_names.iter().map(name).collect::<Vec<_>>().join(", "));
-        Self {
-            subject: printable(&certificate.subject().to_string()),
-            issuer: printable(&certificate.issuer().to_string()),
-            names: names
-                .filter(|names| !names.is_empty())
-                .map_or_else(|| "no name".to_owned(), |names| printable(&names)),
-            not_before: moment(certificate.validity().not_before),
-            not_after: moment(certificate.validity().not_after),
-        }
-    }
-}
-
-fn name(name: &x509_parser::extensions::GeneralName<'_>) -> String {
-    use x509_parser::extensions::GeneralName;
-    match name {
-        GeneralName::DNSName(name) => (*name).to_owned(),
-        GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes)
-            .map(|bytes| std::net::IpAddr::from(bytes).to_string())
-            .or_else(|_| <[u8; 16]>::try_from(*bytes).map(|bytes| std::net::IpAddr::from(bytes).to_string()))
-            .unwrap_or_else(|_| "a malformed address".to_owned()),
-        other => other.to_string(),
-    }
-}
-
-fn date(time: UnixTime) -> String {
-    i64::try_from(time.as_secs())
-        .ok()
-        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-        .map_or_else(|| "an impossible time".to_owned(), rfc3339)
-}
-
-fn rfc3339(moment: OffsetDateTime) -> String {
-    moment.format(&Rfc3339).unwrap_or_else(|_| moment.unix_timestamp().to_string())
 }

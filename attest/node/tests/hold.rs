@@ -1,5 +1,6 @@
 //! Nodes that are told to come again: whole runs of the program against a gateway that is busy.
 
+mod certificates;
 mod silence;
 mod tickets;
 

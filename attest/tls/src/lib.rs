@@ -1,7 +1,7 @@
 //! TLS to servers that are pinned: by the CAs that somebody names, and by what else he knows of them.
 //!
 //! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. Both are verified as webpki does, and
-//! by nobody else's CAs. What is beside that can only refuse more, and is told of what was refused: [`Beside`].
+//! by nobody else's CAs. What is beside that can refuse more, may know a certificate that is trusted itself, and is told of what was refused: [`Beside`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +14,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 /// What is known of a server beside its CAs.
 pub trait Beside: fmt::Debug + Send + Sync + 'static {
+    /// Looks at a certificate that is trusted itself, and not for what a CA says of it; `None` for each other.
+    fn trusted(&self, _: &Shown<'_>) -> Option<Result<(), Error>> {
+        None
+    }
+
     /// Whether a certificate that one of the CAs has signed, for this server and this time, is the server's.
     ///
     /// # Errors
@@ -22,8 +27,8 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Is told of a certificate that was refused, by the CAs or by [`Beside::accept`].
-    fn refused(&self, _: &Shown<'_>) {}
+    /// Is told of a certificate that was refused, by the CAs, by [`Beside::accept`] or by [`Beside::trusted`].
+    fn refused(&self, _: &Shown<'_>, _: &Error) {}
 }
 
 /// What a server has shown.
@@ -31,10 +36,13 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
 pub struct Shown<'a> {
     /// Its certificate.
     pub certificate: &'a CertificateDer<'a>,
-    intermediates: &'a [CertificateDer<'a>],
-    name: &'a ServerName<'a>,
+    /// What it sent beside that.
+    pub intermediates: &'a [CertificateDer<'a>],
+    /// Who it is to be.
+    pub name: &'a ServerName<'a>,
     ocsp_response: &'a [u8],
-    now: UnixTime,
+    /// When.
+    pub now: UnixTime,
 }
 
 impl Shown<'_> {
@@ -80,7 +88,7 @@ pub fn client_config(
 ) -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        // "Dangerous" is what rustls calls every verifier that is not its own. This one only refuses more.
+        // "Dangerous" is what rustls calls every verifier that is not its own.
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Pinned { authorities, beside }));
     let mut config = match identity {
@@ -108,10 +116,13 @@ impl<B: Beside> ServerCertVerifier for Pinned<B> {
             ocsp_response,
             now,
         };
-        let verified = shown.verify_by(&self.authorities);
+        let verified = match self.beside.trusted(&shown) {
+            Some(trusted) => trusted.map(|()| ServerCertVerified::assertion()),
+            None => shown.verify_by(&self.authorities),
+        };
         verified
             .and_then(|verified| self.beside.accept(certificate).map(|()| verified))
-            .inspect_err(|_| self.beside.refused(&shown))
+            .inspect_err(|error| self.beside.refused(&shown, error))
     }
 
     fn verify_tls12_signature(

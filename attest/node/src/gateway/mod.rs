@@ -1,6 +1,7 @@
 //! The gateway's API as the node uses it: three requests over TLS that trusts the pointer's CAs only, and a fourth for the config of a
 //! node that the cluster has approved.
 
+mod as_go;
 mod described;
 mod error;
 mod exchange;

@@ -9,6 +9,7 @@ use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::GatewayError;
+use super::as_go::Presented;
 use super::described::{Described, date};
 use super::identity::Identity;
 use crate::failure::printable;
@@ -96,6 +97,7 @@ impl TlsProblem {
 #[derive(Debug)]
 pub struct Trust {
     verifier: Arc<WebPkiServerVerifier>,
+    authorities: Arc<[CertificateDer<'static>]>,
     subjects: String,
     /// Whether Ignition trusts more of the pointer's CAs than these.
     is_partial: bool,
@@ -106,8 +108,8 @@ pub struct Trust {
 #[derive(Debug)]
 struct Refused {
     certificate: CertificateDer<'static>,
-    /// Whether those trust it whom this system trusts: Ignition does, beside the CAs of the pointer.
-    by_the_system: bool,
+    /// Whether Ignition may take it all the same.
+    may_be_taken: bool,
 }
 
 impl Trust {
@@ -127,6 +129,7 @@ impl Trust {
         let verifier = attest_tls::authorities(roots).map_err(|error| GatewayError::Authority(error.to_string()))?;
         Ok(Self {
             verifier,
+            authorities: authorities.into(),
             subjects: printable(&subjects.join(", ")),
             is_partial: false,
             refused: Arc::default(),
@@ -143,18 +146,22 @@ impl Trust {
     /// TLS with this trust. The quote is bound to the key of the server that is there now, which each handshake shows; and HTTP/2 is nothing that
     /// this client does: it panics where a server takes it.
     pub(super) fn client_config(&self, identity: Option<&Arc<Identity>>) -> Result<ClientConfig, rustls::Error> {
-        let remembering = Remembering(Arc::clone(&self.refused));
+        let beside = OfPointer {
+            authorities: Arc::clone(&self.authorities),
+            is_partial: self.is_partial,
+            refused: Arc::clone(&self.refused),
+        };
         let identity = identity.map(|identity| -> Arc<dyn ResolvesClientCert> { Arc::<Identity>::clone(identity) });
-        attest_tls::client_config(Arc::clone(&self.verifier), remembering, identity)
+        attest_tls::client_config(Arc::clone(&self.verifier), beside, identity)
     }
 
-    /// Says what was wrong with the certificate that was refused last, and whether Ignition may take it all the same.
+    /// Says what was wrong with the certificate that was refused last, and whether Ignition may take it all the same. Who shows one that is
+    /// trusted and has not its key is refused by everybody.
     pub(super) fn explain(&self, error: &CertificateError) -> (TlsProblem, bool) {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let by_the_system = refused.as_ref().is_some_and(|refused| refused.by_the_system);
         (
             self.problem(error, refused.as_ref().map(|refused| &refused.certificate)),
-            by_the_system || self.is_partial || !is_refused_by_go(error),
+            refused.as_ref().is_some_and(|refused| refused.may_be_taken),
         )
     }
 
@@ -206,22 +213,6 @@ impl Trust {
     }
 }
 
-/// Whether Go, of which Ignition is made, refuses a certificate for the same (`x509.Certificate.Verify`). For what else is refused here it may
-/// take one: a CA's as a server's, for instance.
-const fn is_refused_by_go(error: &CertificateError) -> bool {
-    matches!(
-        error,
-        CertificateError::UnknownIssuer
-            | CertificateError::BadSignature
-            | CertificateError::NotValidForName
-            | CertificateError::NotValidForNameContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. }
-            | CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-    )
-}
-
 /// A configuration that no server's certificate satisfies, for a client that speaks plain HTTP only.
 ///
 /// # Errors
@@ -231,25 +222,40 @@ pub(crate) fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
     Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// Keeps what was refused for the explanation.
+/// What a pointer says beside its CAs: that a certificate which stands there is trusted itself, as Ignition trusts it. Keeps what was refused for
+/// the explanation.
 #[derive(Debug)]
-struct Remembering(Arc<Mutex<Option<Refused>>>);
-
-/// Those whom this system trusts, as Ignition finds them: by the variables and in the files that Go's and OpenSSL's programs look at. `None` if
-/// there are none, as in most initramfs.
-fn system() -> Option<Arc<WebPkiServerVerifier>> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    attest_tls::authorities(roots).ok()
+struct OfPointer {
+    authorities: Arc<[CertificateDer<'static>]>,
+    is_partial: bool,
+    refused: Arc<Mutex<Option<Refused>>>,
 }
 
-impl Beside for Remembering {
-    fn refused(&self, shown: &Shown<'_>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
+impl Beside for OfPointer {
+    fn trusted(&self, shown: &Shown<'_>) -> Option<Result<(), rustls::Error>> {
+        let presented = Presented::of(shown);
+        presented.is_one_of(&self.authorities).then(|| presented.verify_trusted())
+    }
+
+    fn refused(&self, shown: &Shown<'_>, error: &rustls::Error) {
+        let by_go = |error| Presented::of(shown).may_be_taken(error, &self.authorities, !self.is_partial);
+        let may_be_taken = match error {
+            rustls::Error::InvalidCertificate(error) => by_go(error) || is_trusted_by_the_system(shown),
+            _ => false,
+        };
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
             certificate: shown.certificate.clone().into_owned(),
-            by_the_system: system().is_some_and(|system| shown.verify_by(&system).is_ok()),
+            may_be_taken,
         });
     }
+}
+
+/// Whether those take it whom this system trusts, and Ignition beside the pointer's CAs. They are found as Ignition finds them: by the variables and
+/// in the files that Go's and OpenSSL's programs look at; in most initramfs there are none.
+fn is_trusted_by_the_system(shown: &Shown<'_>) -> bool {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    attest_tls::authorities(roots).is_ok_and(|system| shown.verify_by(&system).is_ok())
 }
 
 /// The reason for which a certificate was refused, if that is what an error comes from.

@@ -1,57 +1,173 @@
 //! Certificates that are refused.
 
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, date_time_ymd};
+
 use super::*;
+use crate::support::gateway::By;
+
+/// A gateway's pointer with these authorities in the place of its own.
+fn trusting(gateway: &Gateway, authorities: &[&str]) -> Value {
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    let authorities: Vec<Value> = authorities.iter().map(|source| json!({ "source": source })).collect();
+    pointer["ignition"]["security"]["tls"]["certificateAuthorities"] = json!(authorities);
+    pointer
+}
+
+fn other_authority() -> String {
+    Gateway::start(&json!(["gcp"]), &json!({})).authority
+}
+
+/// What Ignition does not take it asks again for ever, and so does this program, for as long as it may.
+#[track_caller]
+fn waits(gateway: &Gateway, pointer: &Value, code: &str) {
+    let run = run(&google(Some(pointer.to_string())), &["--wait", "1"]);
+    run.failed(&[
+        &format!("[{code}]; next: "),
+        "; the pointer config is unchanged, but for a header that says why",
+    ]);
+    assert!(run.stderr.contains("waiting for 0 s so far: "), "{}", run.stderr);
+    assert!(run.took >= Duration::from_secs(1), "{:?}", run.took);
+    assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
+}
+
+/// What Ignition takes and this program does not is not held up by it. Gives what stands on the console.
+#[track_caller]
+fn gives_up(gateway: &Gateway, pointer: &Value, code: &str) -> String {
+    let run = run(&google(Some(pointer.to_string())), &[]);
+    run.failed(&[&format!("[{code}]; next: "), "; the pointer config is unchanged"]);
+    assert!(!run.stderr.contains("waiting"), "{}", run.stderr);
+    assert!(run.written.is_none() && gateway.told.lock().unwrap().is_empty());
+    run.stderr
+}
+
+#[track_caller]
+fn attests(pointer: &Value) {
+    let run = run(&google(Some(pointer.to_string())), &["--wait", "1"]);
+    let written = run.written.unwrap_or_else(|| panic!("{}", run.stderr)).to_string();
+    assert!(run.success && written.contains("Bearer ticket.abc"), "{}{written}", run.stderr);
+}
+
+fn ca(params: &mut CertificateParams) {
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+}
+
+fn of_a_client(params: &mut CertificateParams) {
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+}
+
+fn of_anybody(params: &mut CertificateParams) {
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Any];
+}
+
+fn expired(params: &mut CertificateParams) {
+    (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+}
+
+fn of_another_name(params: &mut CertificateParams) {
+    let other = CertificateParams::new(vec!["gateway.example".to_owned()]).unwrap();
+    params.subject_alt_names = other.subject_alt_names;
+}
 
 /// What stands in a gateway's place for a moment costs nobody anything: Ignition does not take it either, and asks again.
 #[test]
 fn a_certificate_that_nobody_takes_is_waited_for() {
-    let (gateway, other) = (
-        Gateway::start(&json!(["gcp"]), &json!({})),
-        Gateway::start(&json!(["gcp"]), &json!({})),
-    );
-    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
-    pointer["ignition"]["security"]["tls"]["certificateAuthorities"][0]["source"] = json!(other.authority);
-    let metadata = google(Some(pointer.to_string()));
-    let folder = tempfile::tempdir().unwrap();
-    let run = run_in(folder.path(), &metadata, &["--wait", "2"]);
-    run.failed(&[
-        "[tls-unknown-ca]; next: ",
-        "; the pointer config is unchanged, but for a header that says why",
-    ]);
-    assert!(run.stderr.contains("waiting for 0 s so far: "), "{}", run.stderr);
-    assert!(run.took >= Duration::from_secs(2), "{:?}", run.took);
+    let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
+    let pointer = trusting(&gateway, &[&other_authority()]);
+    waits(&gateway, &pointer, "tls-unknown-ca");
     // Where the system trusts it, Ignition gets there, and what it gets is not for this node to hold up.
+    let folder = tempfile::tempdir().unwrap();
     let pem = gateway.authority.strip_prefix("data:;base64,").unwrap();
     fs::write(folder.path().join("system.pem"), BASE64.decode(pem.as_bytes()).unwrap()).unwrap();
-    let run = run_in(folder.path(), &metadata, &[]);
+    let run = run_in(folder.path(), &google(Some(pointer.to_string())), &[]);
     run.failed(&["[tls-unknown-ca]; next: ", "; the pointer config is unchanged"]);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
 }
 
-/// What Ignition takes and this program does not is not held up by it.
+/// Whatever else is wrong with it, Go's programs look for who has issued it.
+#[test]
+fn a_strangers_certificate_is_waited_for_whatever_is_wrong_with_it() {
+    let other = other_authority();
+    let check = |by: By, change: fn(&mut CertificateParams), code: &str| {
+        let gateway = Gateway::showing(by, change);
+        waits(&gateway, &trusting(&gateway, &[&other]), code);
+    };
+    // As `openssl req -x509` makes them.
+    check(By::Itself, ca, "tls-failed");
+    check(By::ItsCa, ca, "tls-failed");
+    check(By::Itself, of_a_client, "tls-failed");
+    check(By::ItsCa, of_a_client, "tls-failed");
+}
+
+/// A certificate of the pointer's own CA that Go's programs do not take either is not worth more: whoever shows it may be anybody.
+#[test]
+fn a_certificate_of_the_pointers_ca_that_go_refuses_is_waited_for() {
+    let check = |change: fn(&mut CertificateParams), code: &str| {
+        let gateway = Gateway::showing(By::ItsCa, change);
+        let pointer = serde_json::from_str(&gateway.pointer()).unwrap();
+        waits(&gateway, &pointer, code);
+    };
+    check(of_a_client, "tls-failed");
+    check(expired, "tls-expired");
+    check(of_another_name, "tls-wrong-name");
+    check(
+        |params| {
+            ca(params);
+            of_another_name(params);
+        },
+        "tls-failed",
+    );
+}
+
+/// Where Ignition knows one CA more, that is what it knows more; not another date, and not another name.
+#[test]
+fn a_ca_that_ignition_fetches_excuses_no_date_and_no_name() {
+    let check = |change: fn(&mut CertificateParams), code: &str| {
+        let gateway = Gateway::showing(By::ItsCa, change);
+        let pointer = trusting(&gateway, &[&gateway.authority, "https://ca.example/ca.pem"]);
+        waits(&gateway, &pointer, code);
+    };
+    check(expired, "tls-expired");
+    check(of_another_name, "tls-wrong-name");
+}
+
 #[test]
 fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
-    let given_up = |gateway: &Gateway, pointer: &Value, code: &str, lines: usize| {
-        let run = run(&google(Some(pointer.to_string())), &[]);
-        run.failed(&[code, "; the pointer config is unchanged"]);
-        assert_eq!(run.stderr.lines().count(), lines, "{}", run.stderr);
-        assert!(run.written.is_none() && gateway.told.lock().unwrap().is_empty());
-        run.stderr
-    };
     // Its CA is one that Ignition fetches, and this program does not.
+    let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
+    let pointer = trusting(&gateway, &[&other_authority(), "https://ca.example/ca.pem"]);
+    let said = gives_up(&gateway, &pointer, "tls-unknown-ca");
+    let note = "note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted";
+    assert!(said.contains(note), "{said}");
+    // It is a CA itself, or for anybody: Go's programs take it, and this one's TLS does not.
+    for change in [ca, of_anybody] {
+        let gateway = Gateway::showing(By::ItsCa, change);
+        let pointer = serde_json::from_str(&gateway.pointer()).unwrap();
+        gives_up(&gateway, &pointer, "tls-failed");
+    }
+}
+
+/// Go's programs take a certificate that stands in the pointer itself, and ask for nothing but its dates, its name and its purpose.
+#[test]
+fn a_server_certificate_in_the_pointer_is_trusted_as_ignition_trusts_it() {
+    for by in [By::ItsCa, By::Itself] {
+        for change in [|_: &mut CertificateParams| {}, ca, of_anybody] {
+            let gateway = Gateway::showing(by, change);
+            attests(&trusting(&gateway, &[&other_authority(), &gateway.certificate]));
+        }
+        for (change, code) in [
+            (expired as fn(&mut CertificateParams), "tls-expired"),
+            (of_another_name, "tls-wrong-name"),
+            (of_a_client, "tls-failed"),
+        ] {
+            let gateway = Gateway::showing(by, change);
+            waits(&gateway, &trusting(&gateway, &[&gateway.certificate]), code);
+        }
+    }
+    // Another server's is not it.
     let (gateway, other) = (
         Gateway::start(&json!(["gcp"]), &json!({})),
         Gateway::start(&json!(["gcp"]), &json!({})),
     );
-    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
-    pointer["ignition"]["security"]["tls"]["certificateAuthorities"] =
-        json!([{"source": other.authority}, {"source": "https://ca.example/ca.pem"}]);
-    let said = given_up(&gateway, &pointer, "[tls-unknown-ca]; next: ", 2);
-    let note = "note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted";
-    assert!(said.contains(note), "{said}");
-    // Its certificate is its own CA: Go's programs take it, and this one's TLS does not.
-    let gateway = Gateway::of_its_own_ca();
-    let pointer = serde_json::from_str(&gateway.pointer()).unwrap();
-    given_up(&gateway, &pointer, "[tls-failed]; next: ", 1);
+    waits(&gateway, &trusting(&gateway, &[&other.certificate]), "tls-unknown-ca");
 }

@@ -9,7 +9,7 @@ use attest::SpkiSha256;
 use attest::nonce::PURPOSE_CONFIG;
 use attest::protocol::{ChallengeRequest, EvidenceRequest, NOT_ATTESTED_HEADER};
 use data_encoding::BASE64;
-use rcgen::{Certificate, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::PrivateKeyDer;
@@ -25,10 +25,19 @@ pub type Told = Arc<Mutex<Vec<(String, Value)>>>;
 /// An answer in place of the usual one: status, further headers (each with its line's end), body; `None` closes the connection.
 pub type Instead = Option<(u16, String, String)>;
 
+/// Who has issued a gateway's certificate.
+#[derive(Clone, Copy)]
+pub enum By {
+    ItsCa,
+    Itself,
+}
+
 /// A gateway that asks for a task and takes any evidence.
 pub struct Gateway {
     pub port: u16,
     pub authority: String,
+    /// Its own certificate, as a pointer would have it as an authority.
+    pub certificate: String,
     pub server_key: SpkiSha256,
     pub told: Told,
 }
@@ -46,11 +55,7 @@ impl Gateway {
         hold_seconds: Option<u64>,
         instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
     ) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca_key = KeyPair::generate().unwrap();
-        let ca = params.self_signed(&ca_key).unwrap();
-        let issuer = Issuer::new(params, ca_key);
+        let (ca, issuer) = authority();
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &issuer).unwrap();
@@ -59,11 +64,26 @@ impl Gateway {
 
     /// One that shows its CA's certificate as its own.
     pub fn of_its_own_ca() -> Self {
+        Self::showing(By::Itself, |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained))
+    }
+
+    /// One for instances of Google's, with another certificate than usual.
+    pub fn showing(by: By, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
-        let ca = params.self_signed(&key).unwrap();
-        Self::serving(&ca, &key, &ca, &json!(["gcp"]), &json!({}), None, |_, _| None)
+        let (ca, issuer) = authority();
+        let certificate = match by {
+            By::ItsCa => params.signed_by(&key, &issuer),
+            By::Itself => params.self_signed(&key),
+        };
+        let certificate = certificate.unwrap();
+        let ca = match by {
+            By::ItsCa => &ca,
+            By::Itself => &certificate,
+        };
+        let task = json!({"gcp": {"gateway": "api-int.example"}});
+        Self::serving(&certificate, &key, ca, &json!(["gcp"]), &task, None, |_, _| None)
     }
 
     fn serving(
@@ -75,7 +95,7 @@ impl Gateway {
         hold_seconds: Option<u64>,
         instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
     ) -> Self {
-        let certificate = certificate.der().clone();
+        let (shown, certificate) = (data_url(certificate), certificate.der().clone());
         let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -125,7 +145,8 @@ impl Gateway {
         });
         Self {
             port,
-            authority: format!("data:;base64,{}", BASE64.encode(ca.pem().as_bytes())),
+            authority: data_url(ca),
+            certificate: shown,
             server_key,
             told,
         }
@@ -156,6 +177,18 @@ impl Gateway {
     pub fn evidence(&self) -> EvidenceRequest {
         self.told("/v1/attest/evidence")
     }
+}
+
+fn authority() -> (Certificate, Issuer<'static, KeyPair>) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = params.self_signed(&key).unwrap();
+    (ca, Issuer::new(params, key))
+}
+
+fn data_url(certificate: &Certificate) -> String {
+    format!("data:;base64,{}", BASE64.encode(certificate.pem().as_bytes()))
 }
 
 /// One request: its path, and its body as JSON, or of a `HEAD` what it says in its header. The handshake is a part of the first read.

@@ -1,0 +1,254 @@
+//! What Go, of which Ignition is made, makes of a server's certificate where webpki makes something else (`Certificate.Verify` and `isValid`, in
+//! `src/crypto/x509/verify.go` of golang/go): it looks at dates and name first, then for the issuer, and at basicConstraints of issuers only. One
+//! that is trusted itself needs no issuer (`opts.Roots.contains` there).
+
+use attest_tls::Shown;
+use rustls::CertificateError;
+use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Most certificates looked at of those that a server sends beside its own.
+const SENT_LIMIT: usize = 8;
+
+/// What a server has shown, and webpki has refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Presented<'a> {
+    leaf: &'a CertificateDer<'a>,
+    sent: &'a [CertificateDer<'a>],
+    name: &'a ServerName<'a>,
+    now: UnixTime,
+}
+
+impl<'a> Presented<'a> {
+    pub(super) const fn of(shown: &Shown<'a>) -> Self {
+        Self {
+            leaf: shown.certificate,
+            sent: shown.intermediates,
+            name: shown.name,
+            now: shown.now,
+        }
+    }
+}
+
+impl Presented<'_> {
+    /// Whether Go may take it with trust in these authorities, or, if they are not all, in others that are not known here. webpki looks at much of
+    /// a certificate before it looks for its issuer, so what it says of a stranger's says nothing about Go.
+    pub(super) fn may_be_taken(&self, error: &CertificateError, authorities: &[CertificateDer<'_>], are_all: bool) -> bool {
+        !self.is_refused_by_itself()
+            && match error {
+                CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. }
+                | CertificateError::Expired
+                | CertificateError::ExpiredContext { .. } => false,
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => !are_all,
+                _ => !are_all || self.leads_to(authorities),
+            }
+    }
+
+    /// Whether Go refuses it whoever has issued it.
+    fn is_refused_by_itself(&self) -> bool {
+        let Ok((_, leaf)) = X509Certificate::from_der(self.leaf) else {
+            return true;
+        };
+        // What webpki cannot read, as it is of version 1 or has an extension that it does not know, may have that name.
+        let has_name = ParsedCertificate::try_from(self.leaf).map_or(true, |parsed| verify_server_name(&parsed, self.name).is_ok());
+        !has_name || check_dates(&leaf, self.now).is_err() || !is_for_servers(&leaf)
+    }
+
+    /// Whether it is trusted itself, as one of these.
+    pub(super) fn is_one_of(&self, authorities: &[CertificateDer<'_>]) -> bool {
+        authorities.iter().any(|authority| authority == self.leaf)
+    }
+
+    /// Looks at what is left to be looked at of one that is trusted itself.
+    pub(super) fn verify_trusted(&self) -> Result<(), rustls::Error> {
+        let parsed = ParsedCertificate::try_from(self.leaf)?;
+        let (_, leaf) = X509Certificate::from_der(self.leaf).map_err(|_| CertificateError::BadEncoding)?;
+        check_dates(&leaf, self.now)?;
+        verify_server_name(&parsed, self.name)?;
+        match is_for_servers(&leaf) {
+            true => Ok(()),
+            false => Err(CertificateError::InvalidPurpose.into()),
+        }
+    }
+
+    /// Whether one of these has issued it, by way of what was sent beside it or at once, or is it.
+    fn leads_to(&self, authorities: &[CertificateDer<'_>]) -> bool {
+        let mut left: Vec<_> = self.sent.iter().take(SENT_LIMIT).collect();
+        let mut last = self.leaf;
+        loop {
+            let Ok((_, parsed)) = X509Certificate::from_der(last) else {
+                return false;
+            };
+            if authorities
+                .iter()
+                .any(|authority| authority == last || has_issued(authority, &parsed))
+            {
+                return true;
+            }
+            match left.iter().position(|other| has_issued(other, &parsed)) {
+                Some(position) => last = left.swap_remove(position),
+                None => return false,
+            }
+        }
+    }
+}
+
+fn check_dates(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
+    let validity = certificate.validity();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < validity.not_before.timestamp() {
+        return Err(CertificateError::NotValidYet);
+    }
+    match now > validity.not_after.timestamp() {
+        true => Err(CertificateError::Expired),
+        false => Ok(()),
+    }
+}
+
+/// Whether it says nothing of its purpose, or that it is a server's or anybody's.
+fn is_for_servers(certificate: &X509Certificate<'_>) -> bool {
+    let usage = certificate.extended_key_usage().ok().flatten();
+    usage.is_none_or(|usage| usage.value.any || usage.value.server_auth)
+}
+
+/// Whether this one has signed that one. Of what algorithm the key is, its use tells.
+fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>) -> bool {
+    let Ok((_, issuer)) = X509Certificate::from_der(issuer) else {
+        return false;
+    };
+    let key = &issuer.public_key().subject_public_key.data;
+    let (signed, signature) = (certificate.tbs_certificate.as_ref(), &certificate.signature_value.data);
+    issuer.subject().as_raw() == certificate.issuer().as_raw()
+        && attest_tls::provider()
+            .signature_verification_algorithms
+            .all
+            .iter()
+            .any(|algorithm| algorithm.verify_signature(key, signed, signature).is_ok())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    struct Ca {
+        issuer: Issuer<'static, KeyPair>,
+        der: CertificateDer<'static>,
+    }
+
+    fn params(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    /// A CA by itself or by another one.
+    fn ca(name: &str, by: Option<&Ca>) -> Ca {
+        let mut params = params(name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = match by {
+            Some(by) => params.signed_by(&key, &by.issuer).unwrap(),
+            None => params.self_signed(&key).unwrap(),
+        };
+        Ca {
+            der: certificate.der().clone(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn leaf(by: &Ca) -> CertificateDer<'static> {
+        let key = KeyPair::generate().unwrap();
+        params("leaf").signed_by(&key, &by.issuer).unwrap().der().clone()
+    }
+
+    /// What webpki says of a CA as a server.
+    const OTHER: CertificateError = CertificateError::InvalidPurpose;
+
+    fn may_be_taken(leaf: &CertificateDer<'_>, sent: &[&Ca], authorities: &[&Ca], name: &str, error: &CertificateError) -> bool {
+        let ders = |all: &[&Ca]| all.iter().map(|ca| ca.der.clone()).collect::<Vec<_>>();
+        let presented = Presented {
+            leaf,
+            sent: &ders(sent),
+            name: &ServerName::try_from(name).unwrap(),
+            now: UnixTime::now(),
+        };
+        presented.may_be_taken(error, &ders(authorities), true)
+    }
+
+    #[test]
+    fn what_leads_to_no_authority_is_taken_by_nobody() {
+        let (root, other) = (ca("root", None), ca("other", None));
+        let (between, namesake) = (ca("between", Some(&root)), ca("root", None));
+        let check = |leaf: &CertificateDer<'_>, sent: &[&Ca], authorities: &[&Ca], expect: bool| {
+            assert_eq!(may_be_taken(leaf, sent, authorities, "a.example", &OTHER), expect);
+        };
+        check(&leaf(&root), &[], &[&other, &root], true);
+        check(&root.der, &[], &[&root], true);
+        check(&between.der, &[], &[&root], true);
+        check(&leaf(&between), &[&other, &between], &[&root], true);
+        check(&leaf(&between), &[], &[&root], false);
+        check(&leaf(&root), &[], &[&other], false);
+        check(&leaf(&root), &[&root], &[&other], false);
+        // What stands in a certificate says nothing of who has signed it.
+        check(&leaf(&namesake), &[], &[&root], false);
+        check(&leaf(&namesake), &[&root], &[&root], false);
+        check(&leaf(&namesake), &[&namesake], &[&root], false);
+        check(&other.der, &[&root], &[&root], false);
+        for garbage in [&[][..], &[0x30], b"garbage", &[0x30, 0x82, 0xff, 0xff]] {
+            check(&CertificateDer::from(garbage), &[&root], &[&root], false);
+        }
+        let mut cut = leaf(&root).to_vec();
+        cut.pop();
+        check(&cut.into(), &[], &[&root], false);
+    }
+
+    #[test]
+    fn what_go_refuses_for_itself_is_not_taken_by_way_of_its_issuer() {
+        let root = ca("root", None);
+        let leaf = leaf(&root);
+        assert!(may_be_taken(&leaf, &[], &[&root], "a.example", &OTHER));
+        assert!(!may_be_taken(&leaf, &[], &[&root], "b.example", &OTHER));
+        for error in [
+            CertificateError::Expired,
+            CertificateError::NotValidYet,
+            CertificateError::NotValidForName,
+            CertificateError::UnknownIssuer,
+            CertificateError::BadSignature,
+        ] {
+            assert!(!may_be_taken(&leaf, &[], &[&root], "a.example", &error), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_trusted_itself_has_dates_name_and_purpose() {
+        let root = ca("root", None);
+        let verify = |name: &str, now: u64| {
+            let presented = Presented {
+                leaf: &root.der,
+                sent: &[],
+                name: &ServerName::try_from(name).unwrap(),
+                now: UnixTime::since_unix_epoch(std::time::Duration::from_secs(now)),
+            };
+            presented.verify_trusted()
+        };
+        let refused = |name: &str, now: u64| match verify(name, now) {
+            Err(rustls::Error::InvalidCertificate(error)) => Some(error),
+            _ => None,
+        };
+        assert_eq!(verify("a.example", 1_800_000_000), Ok(()));
+        assert_eq!(refused("a.example", 1), Some(CertificateError::NotValidYet));
+        assert_eq!(refused("a.example", 100_000_000_000), Some(CertificateError::Expired));
+        assert!(matches!(
+            refused("b.example", 1_800_000_000),
+            Some(CertificateError::NotValidForNameContext { .. })
+        ));
+    }
+}

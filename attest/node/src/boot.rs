@@ -245,6 +245,8 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
     }
     keep::leave(&settings.kept, &pointer);
     let left_out = pointer.authority_left_out();
+    // At once: whatever this run ends in, it may be why.
+    left_out.iter().for_each(|left_out| say(&format!("note: {left_out}")));
     let trust = Trust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     let mut surroundings = Surroundings {
@@ -252,10 +254,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         tpm: device::ready(&settings.tcti),
         instance: None,
     };
-    let mut done = Done {
-        notes: left_out.iter().map(ToString::to_string).collect(),
-        ..Done::default()
-    };
+    let mut done = Done::default();
     if let Err(absent) = &surroundings.tpm {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {

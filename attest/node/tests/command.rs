@@ -229,6 +229,21 @@ fn a_missing_pointer_is_said() {
     );
 }
 
+/// A CA that is left out is said whatever the run ends in.
+#[test]
+fn a_note_survives_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let authorities = format!(r#"{},{{"source":"https://ca.example/ca.pem"}}"#, authority());
+    fs::write(folder.path().join("pointer.ign"), pointer("3.2.0", SOURCE, &authorities)).unwrap();
+    let output = run(folder.path(), "", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    let [note, end] = lines.as_slice() else { panic!("{said}") };
+    assert!(note.starts_with("attest-node: note: certificate authority 1 "), "{note}");
+    assert!(end.contains("[tpm-absent]; next: "), "{end}");
+}
+
 #[test]
 fn wrong_usage_is_2() {
     let folder = tempfile::tempdir().unwrap();

@@ -157,3 +157,28 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
     assert_eq!((before.0.as_str(), after.0.as_str()), (CHALLENGE, CHALLENGE), "asked once more");
     assert_eq!(*asked, ("/config/worker".to_owned(), json!({"HEAD": null})));
 }
+
+/// A CA that is left out may be why anything fails, and is no part of it.
+#[test]
+fn a_ca_that_is_left_out_is_said_beside_what_the_run_ends_in() {
+    let (gateway, _) = site(None, |path, _| {
+        path.starts_with("/v1/attest").then(|| Some((404, String::new(), String::new())))
+    });
+    let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    pointer["ignition"]["security"]["tls"]["certificateAuthorities"] =
+        json!([{"source": gateway.authority}, {"source": "https://ca.example/ca.pem"}]);
+    let run = run(&google(Some(pointer.to_string())), &[]);
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    let [note, end] = lines.as_slice() else { panic!("{}", run.stderr) };
+    assert_eq!(
+        *note,
+        "attest-node: note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted"
+    );
+    assert_eq!(
+        *end,
+        format!(
+            "attest-node: nothing to do: no source is an attestation gateway: https://127.0.0.1:{}/v1/attest?pool=worker answers 404",
+            gateway.port
+        )
+    );
+}

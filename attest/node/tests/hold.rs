@@ -9,6 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::{Gateway, Instead, TOKEN};
@@ -24,7 +25,7 @@ const EVIDENCE: &str = "/v1/attest/evidence";
 const LONG: u64 = 300;
 
 /// A gateway for an instance of Google's, and its metadata server with the pointer.
-fn site(hold_seconds: Option<u64>, instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static) -> (Gateway, Server) {
+fn site(hold_seconds: Option<u64>, instead: impl Fn(&str, usize) -> Option<Instead> + Send + Sync + 'static) -> (Gateway, Server) {
     let task = json!({"gcp": {"gateway": "api-int.example"}});
     let gateway = Gateway::answering(&json!(["gcp", "token"]), &task, hold_seconds, instead);
     let metadata = google(Some(gateway.pointer()));

@@ -139,7 +139,9 @@ fn less_than_due(record: &Record) -> Option<String> {
     let code = record.not_attested.as_ref()?.code.as_str();
     let why = match code {
         HELD_TOO_LONG => "it wanted to attest, and this gateway has told it to come again for longer than the pool has nodes wait",
-        GATEWAY_UNREACHABLE => "it wanted to attest, and has not reached this gateway for as long as its administrator has it wait",
+        GATEWAY_UNREACHABLE => {
+            "it wanted to attest, and has not reached this gateway, or has had nothing but errors of it, for as long as it waits"
+        }
         TICKET_UNDELIVERABLE => "nothing that its Ignition reads can be written in its initramfs, so that a ticket does not reach it",
         _ => return None,
     };

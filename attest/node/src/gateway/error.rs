@@ -79,12 +79,8 @@ pub enum GatewayError {
 
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
-        let cause = match &error {
-            GatewayError::BesideConfigs(cause) => cause,
-            error => error,
-        };
-        let (code, next_step) = match cause {
-            GatewayError::BesideConfigs(_) => ("internal", "report this message".to_owned()),
+        let (code, next_step) = match &error {
+            GatewayError::BesideConfigs(cause) => return beside_configs(&error, cause),
             GatewayError::Unreachable { .. } => (
                 GATEWAY_UNREACHABLE,
                 "check that the gateway runs and that this node's network reaches it".to_owned(),
@@ -121,9 +117,20 @@ impl From<GatewayError> for Failure {
                 };
             }
         };
-        Self {
-            refusal: matches!(error, GatewayError::BesideConfigs(_)).then(|| GATEWAY_UNREACHABLE.to_owned()),
-            ..Self::new(code, &error, next_step)
-        }
+        Self::new(code, &error, next_step)
+    }
+}
+
+/// The network is not what is wrong where configs can be had.
+fn beside_configs(error: &GatewayError, cause: &GatewayError) -> Failure {
+    let code = match cause {
+        GatewayError::Unreachable { .. } => GATEWAY_UNREACHABLE,
+        _ => "gateway-failing",
+    };
+    let next_step =
+        "look at the gateway's log, and at what stands before it: it lets through what is asked of /config, and not of /v1/attest";
+    Failure {
+        refusal: Some(GATEWAY_UNREACHABLE.to_owned()),
+        ..Failure::new(code, error, next_step)
     }
 }

@@ -15,7 +15,7 @@ use super::tls::{self, TlsProblem};
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::patience::{ComeAgain, Next};
+use crate::patience::{ComeAgain, Next, Patience};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
@@ -32,6 +32,8 @@ const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
 const PARTIAL_OUTAGE_PARTS: u32 = 10;
 /// The slowest that a body is sent, bytes a second: the gateway waits as long for one.
 const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
+/// How Ignition asks for a config; without a version, servers give one of spec 2.2 or none. Which of 3.x it is matters little here.
+const IGNITION: &str = "application/vnd.coreos.ignition+json;version=3.3.0, */*;q=0.1";
 /// What the `type` of a gateway's problem documents begins with.
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 
@@ -71,6 +73,25 @@ pub(super) struct GatewayAnswer {
     not_before: Option<Duration>,
 }
 
+/// A time in which there was nothing but failures.
+struct Outage {
+    since: Instant,
+    /// When the server was last asked for configs.
+    asked: Option<Instant>,
+    /// Whether it had some, after the last failure.
+    has_configs: bool,
+}
+
+impl Outage {
+    fn begin() -> Self {
+        Self {
+            since: Instant::now(),
+            asked: None,
+            has_configs: false,
+        }
+    }
+}
+
 /// One attempt that brought no answer.
 pub(super) enum Lost {
     /// Another attempt may bring one.
@@ -92,8 +113,7 @@ impl Gateway<'_> {
     ) -> Result<GatewayAnswer, GatewayError> {
         let mut backoff = Backoff::default();
         let mut attempts = 0;
-        // Since when there has been nothing but failures, and whether the server has given configs after the last one.
-        let (mut since, mut has_configs) = (Instant::now(), false);
+        let mut outage = Outage::begin();
         loop {
             attempts += 1;
             // Whoever does not want this node to wait when it says "come again" is not waited for without end.
@@ -108,7 +128,7 @@ impl Gateway<'_> {
                     if problem(&answer).is_some_and(|problem| spent.contains(&problem.code.as_str())) {
                         return Ok(answer);
                     }
-                    (since, has_configs) = (Instant::now(), false);
+                    outage = Outage::begin();
                     continue;
                 }
                 Ok(answer) if answer.status.is_server_error() => GatewayError::Failing {
@@ -129,42 +149,58 @@ impl Gateway<'_> {
                     error,
                 },
             };
-            if endless && self.is_to_ask_for_configs(url, &failed, since.elapsed()) {
-                if has_configs {
+            if endless && self.is_beside_configs(url, &failed, outage.since) {
+                if outage.has_configs {
                     return Err(GatewayError::BesideConfigs(Box::new(failed)));
                 }
-                has_configs = self.gives_configs();
-                if has_configs {
+                if self.finds_configs(&mut outage) {
                     // It may have come back meanwhile: asked once more, at once, with the time of a request.
                     self.begin_anew("Asking a gateway once more");
                     continue;
                 }
             }
-            has_configs = false;
+            outage.has_configs = false;
             self.pause_after(failed, &mut backoff, endless)?;
         }
     }
 
     /// Whether it is time to find out if this fails and the configs do not. Ignition would then get what a stranger gets, and this node waits in
     /// vain: soon where nothing is known of the server yet, late where a gateway may only be busy.
-    fn is_to_ask_for_configs(&self, url: &str, failed: &GatewayError, asked: Duration) -> bool {
+    fn is_beside_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
         let Some(patience) = self.patience else { return false };
         let after = match failed {
             GatewayError::Failing { .. } if discovers(url) => patience.silence(),
             GatewayError::Failing { .. } | GatewayError::Unreachable { .. } => patience.silence() * PARTIAL_OUTAGE_PARTS,
             _ => return false,
         };
-        asked >= after
+        since.elapsed() >= after
     }
 
-    /// Whether Ignition would get the pool's config. What it would get for a token only, this program does not ask for: there, a refusal is
-    /// the answer of who gives configs.
+    /// Finds out whether the server has configs: not at each failure, since a gateway decides and records what it is asked, and with the time of
+    /// a request, since the one that failed may have taken all that there was.
+    fn finds_configs(&self, outage: &mut Outage) -> bool {
+        let silence = self.patience.map_or(Duration::ZERO, Patience::silence);
+        if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
+            return false;
+        }
+        self.begin_anew("Asking whether a gateway has configs");
+        outage.has_configs = self.gives_configs();
+        outage.asked = Some(Instant::now());
+        outage.has_configs
+    }
+
+    /// Whether Ignition would get the pool's config, or be told that there is one that it cannot read. What it would get for a token only, this
+    /// program does not ask for: there, a refusal is the answer of who gives configs.
     fn gives_configs(&self) -> bool {
         let Some(pool) = self.pool else { return false };
         let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
-        let request = self.http.client.head(&url).header(ACCEPT, "*/*");
+        let request = self.http.client.head(&url).header(ACCEPT, IGNITION);
         self.attempt(&url, ANSWER, request)
-            .is_ok_and(|answer| answer.status.is_success() || (self.has_token && answer.status == StatusCode::FORBIDDEN))
+            .is_ok_and(|GatewayAnswer { status, .. }| match status {
+                StatusCode::NOT_ACCEPTABLE => true,
+                StatusCode::FORBIDDEN => self.has_token,
+                status => status.is_success(),
+            })
     }
 
     /// Starts the time for this node's own work anew.

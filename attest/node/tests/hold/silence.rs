@@ -133,17 +133,23 @@ fn answers_that_are_lost_each_time_are_not_asked_for_for_ever() {
 }
 
 /// One that gives configs and cannot attest is not waited for without end: Ignition would not wait.
-#[test]
-fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
-    let (gateway, metadata) = site(Some(LONG), |path, _| {
-        (path == CHALLENGE).then(|| Some((500, String::new(), String::new())))
+#[track_caller]
+fn check_given_up_in_the_end(challenge: impl Fn() -> Instead + Send + Sync + 'static, config: u16, said: &str) {
+    let (gateway, metadata) = site(Some(LONG), move |path, _| match path {
+        CHALLENGE => Some(challenge()),
+        "/config/worker" => Some(Some((config, String::new(), String::new()))),
+        _ => None,
     });
-    let run = run(&metadata, &["--deadline", "2"]);
+    // The limit is for what goes wrong only.
+    let run = run(&metadata, &["--deadline", "2", "--wait", "60"]);
     run.failed(&[
-        "[gateway-failing]",
+        said,
         "its configs can be had all the same",
+        "; next: look at the gateway's log, and at what stands before it: ",
         "; the pointer config is unchanged, but for a header that says why",
     ]);
+    let last = run.stderr.lines().last().unwrap();
+    assert!(!last.contains("that this node's network reaches it"), "{last}");
     assert!(
         (Duration::from_secs(20)..Duration::from_secs(50)).contains(&run.took),
         "{:?}",
@@ -151,11 +157,46 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
     );
     assert_eq!(run.written.unwrap(), unreachable(&gateway));
     let told = gateway.told.lock().unwrap();
-    let [.., before, asked, after] = told.as_slice() else {
-        panic!("{told:?}")
+    let heads: Vec<_> = told.iter().filter(|(path, _)| path == "/config/worker").collect();
+    assert_eq!(heads, [&("/config/worker".to_owned(), json!({"HEAD": null}))], "asked once");
+    assert_eq!(told.last().unwrap().0, CHALLENGE, "asked once more");
+}
+
+#[test]
+fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
+    check_given_up_in_the_end(|| Some((500, String::new(), String::new())), 200, "[gateway-failing]");
+}
+
+/// A request that takes all the time that there is leaves none to ask for configs by. And a config that needs 3.5 is none in 3.3: there is one all
+/// the same.
+#[test]
+fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
+    let never = || {
+        std::thread::sleep(Duration::from_secs(4));
+        None
     };
-    assert_eq!((before.0.as_str(), after.0.as_str()), (CHALLENGE, CHALLENGE), "asked once more");
-    assert_eq!(*asked, ("/config/worker".to_owned(), json!({"HEAD": null})));
+    check_given_up_in_the_end(never, 406, "[gateway-unreachable]");
+}
+
+/// What a gateway is asked it decides and records.
+#[test]
+fn a_server_is_not_asked_for_configs_at_each_failure() {
+    const SILENCE: u64 = 8;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heads = Arc::clone(&asked);
+    let (_gateway, metadata) = site(Some(LONG), move |path, _| {
+        let mut heads = heads.lock().unwrap();
+        match path {
+            "/config/worker" => heads.push(Instant::now()),
+            _ if heads.len() >= 2 => return None,
+            _ => {}
+        }
+        Some(Some((500, String::new(), String::new())))
+    });
+    let run = run(&metadata, &["--deadline", &SILENCE.to_string()]);
+    assert!(run.success && run.written.is_some(), "{}", run.stderr);
+    let asked = asked.lock().unwrap();
+    assert!(asked[1] - asked[0] >= Duration::from_secs(SILENCE), "{asked:?}");
 }
 
 /// A CA that is left out may be why anything fails, and is no part of it.

@@ -32,6 +32,9 @@ pub enum By {
     Itself,
 }
 
+/// What to answer instead, by the path and the number of requests for it before.
+type Answering = dyn Fn(&str, usize) -> Option<Instead> + Send + Sync;
+
 /// A gateway that asks for a task and takes any evidence.
 pub struct Gateway {
     pub port: u16,
@@ -53,7 +56,7 @@ impl Gateway {
         kinds: &Value,
         task: &Value,
         hold_seconds: Option<u64>,
-        instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
+        instead: impl Fn(&str, usize) -> Option<Instead> + Send + Sync + 'static,
     ) -> Self {
         let (ca, issuer) = authority();
         let key = KeyPair::generate().unwrap();
@@ -93,7 +96,7 @@ impl Gateway {
         kinds: &Value,
         task: &Value,
         hold_seconds: Option<u64>,
-        instead: impl Fn(&str, usize) -> Option<Instead> + Send + 'static,
+        instead: impl Fn(&str, usize) -> Option<Instead> + Send + Sync + 'static,
     ) -> Self {
         let (shown, certificate) = (data_url(certificate), certificate.der().clone());
         let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
@@ -115,32 +118,19 @@ impl Gateway {
             "challenge": "c", "nonce": BASE64.encode(&NONCE), "purpose": PURPOSE_CONFIG, "expires": 0, "task": task,
         });
         let ticket = json!({"ticket": "ticket.abc", "expires": 0, "url": "/config/worker"});
-        let all = Arc::clone(&told);
+        let answers = Answers {
+            discovery,
+            challenge,
+            ticket,
+            told: Arc::clone(&told),
+            instead: Box::new(instead),
+        };
+        let answers = Arc::new(answers);
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let session = ServerConnection::new(Arc::clone(&config)).unwrap();
-                let mut stream = BufReader::new(StreamOwned::new(session, connection));
-                while let Some((path, body)) = read(&mut stream) {
-                    let usual = match path.as_str() {
-                        "/v1/attest?pool=worker" => &discovery,
-                        "/v1/attest/challenge" => &challenge,
-                        "/v1/attest/evidence" => &ticket,
-                        // Not for the config, but to say why it shows nothing.
-                        "/config/worker" => &Value::Null,
-                        _ => panic!("nobody asks for {path}"),
-                    };
-                    let before = all.lock().unwrap().iter().filter(|(asked, _)| *asked == path).count();
-                    let answer = instead(&path, before).unwrap_or_else(|| Some((200, String::new(), usual.to_string())));
-                    let is_head = body.get("HEAD").is_some();
-                    all.lock().unwrap().push((path, body));
-                    let Some((status, headers, body)) = answer else { break };
-                    let head = format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-                    stream.get_mut().write_all(head.as_bytes()).unwrap();
-                    if !is_head {
-                        stream.get_mut().write_all(body.as_bytes()).unwrap();
-                    }
-                    stream.get_mut().flush().unwrap();
-                }
+                let answers = Arc::clone(&answers);
+                thread::spawn(move || answers.serve(StreamOwned::new(session, connection)));
             }
         });
         Self {
@@ -191,13 +181,56 @@ fn data_url(certificate: &Certificate) -> String {
     format!("data:;base64,{}", BASE64.encode(certificate.pem().as_bytes()))
 }
 
+struct Answers {
+    discovery: Value,
+    challenge: Value,
+    ticket: Value,
+    told: Told,
+    instead: Box<Answering>,
+}
+
+impl Answers {
+    /// Gives how many requests for that path there were before.
+    fn note(&self, path: &str, body: Value) -> usize {
+        let mut told = self.told.lock().unwrap();
+        let before = told.iter().filter(|(asked, _)| asked == path).count();
+        told.push((path.to_owned(), body));
+        before
+    }
+
+    fn serve(&self, stream: StreamOwned<ServerConnection, TcpStream>) {
+        let mut stream = BufReader::new(stream);
+        while let Some((path, body)) = read(&mut stream) {
+            let usual = match path.as_str() {
+                "/v1/attest?pool=worker" => &self.discovery,
+                "/v1/attest/challenge" => &self.challenge,
+                "/v1/attest/evidence" => &self.ticket,
+                // Not for the config, but to say why it shows nothing.
+                "/config/worker" => &Value::Null,
+                _ => panic!("nobody asks for {path}"),
+            };
+            let is_head = body.get("HEAD").is_some();
+            let before = self.note(&path, body);
+            let answer = (self.instead)(&path, before).unwrap_or_else(|| Some((200, String::new(), usual.to_string())));
+            let Some((status, headers, body)) = answer else { break };
+            let head = format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+            let body = if is_head { "" } else { &body };
+            // A client that has no time left is gone.
+            let written = stream.get_mut().write_all(format!("{head}{body}").as_bytes());
+            if written.and_then(|()| stream.get_mut().flush()).is_err() {
+                break;
+            }
+        }
+    }
+}
+
 /// One request: its path, and its body as JSON, or of a `HEAD` what it says in its header. The handshake is a part of the first read.
 fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Option<(String, Value)> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
     let path = line.split(' ').nth(1)?.to_owned();
     let is_head = line.starts_with("HEAD ");
-    let (mut length, mut said) = (0, Value::Null);
+    let (mut length, mut said, mut accepts) = (0, Value::Null, String::new());
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).ok()?;
@@ -206,11 +239,17 @@ fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Opt
             length = value.trim().parse().ok()?;
         }
         assert!(!name.eq_ignore_ascii_case("authorization"), "nothing is shown in a header");
+        if name.eq_ignore_ascii_case("accept") {
+            value.trim().clone_into(&mut accepts);
+        }
         if name.eq_ignore_ascii_case(NOT_ATTESTED_HEADER) {
             said = json!(value.trim());
         }
     }
     if is_head {
+        // Without it a config of 3.x is none for who asks.
+        let as_ignition = accepts.starts_with("application/vnd.coreos.ignition+json;version=3.");
+        assert!(as_ignition || !said.is_null(), "{accepts}");
         return Some((path, json!({ "HEAD": said })));
     }
     let mut body = vec![0; length];

@@ -39,6 +39,16 @@ impl AzureVtpm {
         }))
     }
 
+    /// One that is never asked for anything.
+    #[cfg(test)]
+    pub(super) const fn presenting(presented: AzureVtpmAttester) -> Self {
+        Self {
+            tcti: String::new(),
+            presented,
+            event_log: None,
+        }
+    }
+
     /// The public halves.
     pub(super) fn presented(&self) -> AzureVtpmAttester {
         self.presented.clone()

@@ -209,7 +209,8 @@ impl<'a> CloudProvider<'a> {
             Self::Gcp(_) => offer.gcp = if_taken(Kind::Gcp),
             Self::Azure(azure) => {
                 offer.azure = if_taken(Kind::Azure);
-                offer.azure_vtpm = azure.vtpm.as_ref().map(AzureVtpm::presented);
+                let vtpm = azure.vtpm.as_ref().filter(|_| takes.contains(&Kind::AzureVtpm));
+                offer.azure_vtpm = vtpm.map(AzureVtpm::presented);
             }
             Self::Aws(aws) => {
                 offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default());
@@ -291,5 +292,41 @@ impl AwsMeans<'_> {
             evidence.aws_sts = Some(StsEvidence { request });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use attest::azure::vtpm::{AzureVtpmAttester, VmId};
+    use attest::protocol::Blob;
+
+    use super::*;
+    use crate::cloud::Base;
+
+    /// A gateway of an earlier release refuses what it does not know, whatever another gateway of the pointer takes.
+    #[test]
+    fn each_gateway_is_offered_what_it_takes_itself() {
+        let presented = AzureVtpmAttester {
+            ak_public: Blob::default(),
+            ak_certificate: Blob::default(),
+            ak_intermediates: Vec::new(),
+            vm_id: VmId::try_from("b1310a36-d400-46f6-82cb-6217df846586".to_owned()).unwrap(),
+        };
+        let metadata = Metadata::new(&Base::default()).unwrap();
+        let source = CloudProvider::Azure(AzureMeans {
+            metadata: &metadata,
+            vtpm: Some(AzureVtpm::presenting(presented)),
+        });
+        let check = |takes: &[Kind]| {
+            let takes: BTreeSet<Kind> = takes.iter().copied().collect();
+            let mut offer = Attester::default();
+            source.offer(&takes, &mut offer);
+            assert_eq!(offer.kinds(), takes);
+        };
+        check(&[Kind::Azure, Kind::AzureVtpm]);
+        check(&[Kind::Azure]);
+        check(&[Kind::AzureVtpm]);
+        check(&[]);
     }
 }

@@ -305,7 +305,7 @@ pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use attest::azure::vtpm::AzureVtpmEvidence;
+    use attest::azure::vtpm::{AzureVtpmEvidence, AzureVtpmTask};
     use attest::protocol::{Blob, GcpTask, Nothing, Task};
 
     use super::*;
@@ -361,9 +361,9 @@ mod tests {
         assert_eq!(sent(Some(of_tpm), Some(of_vtpm)), (Some(log()), Some(None)));
     }
 
-    /// What a node that has offered its TPM and a token says to a challenge.
+    /// What a node that has offered its TPM, Azure's key in it and a token says to a challenge.
     fn check(change: impl FnOnce(&mut ChallengeResponse), refused_for: Option<&str>) {
-        let offered = BTreeSet::from([Kind::Tpm, Kind::Token]);
+        let offered = BTreeSet::from([Kind::Tpm, Kind::AzureVtpm, Kind::Token]);
         let result = check_challenge(&challenge(change), &offered).map_err(|failure| (failure.code, failure.reason));
         match refused_for {
             None => assert_eq!(result, Ok(())),
@@ -377,6 +377,25 @@ mod tests {
 
     fn check_quote(change: impl FnOnce(&mut TpmTask), refused_for: Option<&str>) {
         check(|challenge| change(challenge.task.tpm.as_mut().unwrap()), refused_for);
+    }
+
+    /// By Azure's key, whatever the node's own is asked for.
+    fn check_azure_quote(pcr_bank: &str, pcrs: &[u8], refused_for: Option<&str>) {
+        let task = AzureVtpmTask {
+            pcr_bank: pcr_bank.to_owned(),
+            pcrs: pcrs.to_vec(),
+        };
+        check(|challenge| challenge.task.azure_vtpm = Some(task), refused_for);
+    }
+
+    #[test]
+    fn a_node_does_not_quote_whatever_it_is_asked_to_by_azures_key_either() {
+        check_azure_quote("sha256", &[0, 7, 15], None);
+        check_azure_quote("sha1", &[0], Some("sha1"));
+        check_azure_quote("sha256", &[], Some("over no PCR"));
+        check_azure_quote("sha256", &[16], Some("PCR 16"));
+        check_azure_quote("sha256", &[7, 6], Some("does not ascend"));
+        check_azure_quote("sha256", &[6, 6], Some("does not ascend"));
     }
 
     #[test]

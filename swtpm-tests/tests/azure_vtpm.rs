@@ -1,5 +1,9 @@
 //! A TPM emulator set up as Azure's vTPM is: what attest-node reads of it and quotes is what the verifier takes.
 
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
 use attest::azure::vtpm::{
     self, AK_CERTIFICATE_NV_INDEX, AK_HANDLE, AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, Expected, VmId,
 };
@@ -8,26 +12,36 @@ use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ek_certificate::EkKey;
 use attest::tpm::wire::{KeyParameters, Public as Area};
 use attest::{HashAlg, PcrSelection, SpkiSha256, UnixTime};
-use attest_node::tpm::{AkKind, Tpm};
+use attest_node::tpm::{AkKind, Tpm, TpmError};
 use cloud_fixtures::azure::vtpm::{VtpmCas, measured, nv_contents};
-use swtpm_tests::{Endorsement, Folder, TpmServer};
+use cloud_fixtures::pem;
+use cloud_fixtures::server::Fault;
+use swtpm_tests::{Cloud, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
 use tss_esapi::Context;
 use tss_esapi::attributes::NvIndexAttributesBuilder;
-use tss_esapi::handles::{NvIndexTpmHandle, ObjectHandle, PcrHandle, PersistentTpmHandle};
+use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, ObjectHandle, PcrHandle, PersistentTpmHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::dynamic_handles::Persistent;
 use tss_esapi::interface_types::resource_handles::{Hierarchy, NvAuth, Provision};
 use tss_esapi::interface_types::session_handles::AuthSession;
-use tss_esapi::structures::{DigestValues, MaxNvBuffer, NvPublicBuilder};
+use tss_esapi::structures::{Auth, DigestValues, MaxNvBuffer, NvPublicBuilder};
+
+use crate::estate::Estate;
 
 const VM_ID: &str = "b1310a36-d400-46f6-82cb-6217df846586";
 const SERVER_KEY: SpkiSha256 = SpkiSha256([7; 32]);
 const NONCE: [u8; 32] = [9; 32];
 /// Bytes written by one command: a TPM's NV buffer has 512 at the least.
 const CHUNK_BYTES: usize = 512;
+/// The most that an index of this TPM emulator has. Azure's have 4096.
+const NV_BYTES: usize = 2048;
+/// Of the NV index. Azure's is random.
+const PASSWORD: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+/// attest-node ends long before, unless something is wrong.
+const NODE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Puts Azure's key and its certificate where Azure does, and the vmId into PCR 6.
-fn set_up(tpm: &mut Tpm, cas: &VtpmCas) {
+/// Puts Azure's key where Azure does, the place for its certificate beside it, and the vmId into PCR 6. Gives what is to be written there.
+fn set_up(tpm: &mut Tpm, cas: &VtpmCas) -> Vec<u8> {
     let ek = tpm.endorsement_key(attest_node::tpm::EkChoice::Auto).unwrap();
     let area = {
         let mut keys = tpm.attester_of(&ek, AkKind::Rsa2048, Hierarchy::Endorsement).unwrap();
@@ -47,44 +61,61 @@ fn set_up(tpm: &mut Tpm, cas: &VtpmCas) {
         e: vec![1, 0, 1],
     };
     let certificate = cas.certify_spki("f859864a6a31.TrustedVM.Azure.windows.net", &spki.spki_der());
-    write_nv(tpm.context(), &nv_contents(&certificate)[..2048]);
+    define_nv(tpm.context());
     for text in measured(VM_ID) {
         let mut digests = DigestValues::new();
         let digest = HashAlg::Sha256.digest(&[&text]);
         digests.set(HashingAlgorithm::Sha256, digest.as_ref().to_vec().try_into().unwrap());
         with_password(tpm.context(), |context| context.pcr_extend(PcrHandle::Pcr6, digests)).unwrap();
     }
+    nv_contents(&certificate)[..NV_BYTES].to_vec()
 }
 
 fn with_password<T>(context: &mut Context, commands: impl FnOnce(&mut Context) -> T) -> T {
     context.execute_with_session(Some(AuthSession::Password), commands)
 }
 
-fn write_nv(context: &mut Context, contents: &[u8]) {
+fn nv_index() -> NvIndexTpmHandle {
+    NvIndexTpmHandle::new(AK_CERTIFICATE_NV_INDEX).unwrap()
+}
+
+/// As Azure's firmware does before the machine starts: nobody but that has its password, and the owner may read it (microsoft/openvmm
+/// `vm/devices/tpm/tpm_lib`, `nv_define_space` and `platform_akcert_attributes`).
+fn define_nv(context: &mut Context) {
     let attributes = NvIndexAttributesBuilder::new()
         .with_owner_read(true)
-        .with_owner_write(true)
         .with_auth_read(true)
         .with_auth_write(true)
+        .with_platform_create(true)
         .with_no_da(true)
         .build()
         .unwrap();
     let public = NvPublicBuilder::new()
-        .with_nv_index(NvIndexTpmHandle::new(AK_CERTIFICATE_NV_INDEX).unwrap())
+        .with_nv_index(nv_index())
         .with_index_name_algorithm(HashingAlgorithm::Sha256)
         .with_index_attributes(attributes)
-        .with_data_area_size(contents.len())
+        .with_data_area_size(NV_BYTES)
         .build()
         .unwrap();
+    let password = Auth::try_from(PASSWORD.as_slice()).unwrap();
     with_password(context, |context| {
-        let index = context.nv_define_space(Provision::Owner, None, public).unwrap();
-        for (number, part) in contents.chunks(CHUNK_BYTES).enumerate() {
-            let offset = u16::try_from(number * CHUNK_BYTES).unwrap();
-            context
-                .nv_write(NvAuth::Owner, index, MaxNvBuffer::try_from(part).unwrap(), offset)
-                .unwrap();
-        }
-    });
+        context.nv_define_space(Provision::Platform, Some(password), public)
+    })
+    .unwrap();
+}
+
+/// As Azure's host does once it has the certificate.
+fn write_nv(context: &mut Context, contents: &[u8]) {
+    let index = context
+        .execute_without_session(|context| context.tr_from_tpm_public(nv_index().into()))
+        .unwrap();
+    context.tr_set_auth(index, Auth::try_from(PASSWORD.as_slice()).unwrap()).unwrap();
+    let index = NvIndexHandle::from(index);
+    for (number, part) in contents.chunks(CHUNK_BYTES).enumerate() {
+        let offset = u16::try_from(number * CHUNK_BYTES).unwrap();
+        let part = MaxNvBuffer::try_from(part).unwrap();
+        with_password(context, |context| context.nv_write(NvAuth::NvIndex(index), index, part, offset)).unwrap();
+    }
 }
 
 #[test]
@@ -94,7 +125,12 @@ fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
     let cas = VtpmCas::global();
     let mut tpm = Tpm::open(&server.tcti()).unwrap();
     assert!(tpm.azure_ak().unwrap().is_none(), "no key of Azure's yet");
-    set_up(&mut tpm, &cas);
+    let contents = set_up(&mut tpm, &cas);
+    let unwritten = TpmError::Unwritten {
+        index: AK_CERTIFICATE_NV_INDEX,
+    };
+    assert_eq!(tpm.azure_ak().unwrap_err(), unwritten);
+    write_nv(tpm.context(), &contents);
 
     let ak = tpm.azure_ak().unwrap().unwrap();
     let pcrs: Vec<u8> = (0..8).collect();
@@ -134,4 +170,72 @@ fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
     // The key stays, as Azure's does, and is there after the node's next start.
     drop(tpm);
     assert!(Tpm::open(&server.tcti()).unwrap().azure_ak().unwrap().is_some());
+}
+
+/// A gateway for this machine, by both of its kinds of evidence.
+fn gateway(folder: &Folder, estate: &Estate, cas: &VtpmCas) -> Gateway {
+    let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+    estate.accept(&["azure", "azure-vtpm"], &gateway);
+    gateway
+        .add_to_pool("[azure_vtpm]\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n")
+        .unwrap();
+    gateway.write("azure-vtpm-roots/root.pem", &pem(&cas.root())).unwrap();
+    for intermediate in cas.intermediates() {
+        gateway.write("azure-vtpm-roots/intermediate.pem", &pem(&intermediate)).unwrap();
+    }
+    gateway.start(None).unwrap();
+    let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
+    estate.metadata.set_user_data(&pointer);
+    gateway
+}
+
+/// Runs the program as in a machine of Azure's with this TPM: its exit code, and what stands on its console.
+fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32>, String) {
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir_all(file("dmi")).unwrap();
+    fs::write(file("dmi/chassis_asset_tag"), "7783-7084-3265-9085-8269-3286-77\n").unwrap();
+    fs::write(file("cmdline"), "ignition.platform.id=azure\n").unwrap();
+    let arguments = [
+        ("--dmi", file("dmi")),
+        ("--cmdline", file("cmdline")),
+        ("--metadata", estate.metadata.server().url()),
+        ("--output", file("user.ign")),
+        ("--state", file("state")),
+        ("--claimant-on", "none".to_owned()),
+        ("--event-log", file("no-event-log")),
+        ("--tcti", tpm.tcti()),
+    ];
+    let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let mut node = Process::spawn(&Programs::build().unwrap().node, arguments, &folder.path().join("node.log"), None).unwrap();
+    (node.wait(NODE_LIMIT).unwrap().code(), node.lines().join("\n"))
+}
+
+/// Azure provides the certificate of the vTPM's key and what the metadata service says while the machine boots.
+#[test]
+fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
+    let folder = Folder::new().unwrap();
+    let (estate, cas) = (Estate::of(Cloud::Azure), VtpmCas::global());
+    let gateway = gateway(&folder, &estate, &cas);
+    let server = TpmServer::start(folder.path(), Endorsement::None).unwrap();
+    let contents = set_up(&mut Tpm::open(&server.tcti()).unwrap(), &cas);
+    let metadata = estate.metadata.server();
+    metadata.fail_at("/metadata/instance/compute/vmId", Fault::Status(410));
+    let (code, lines) = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            write_nv(Tpm::open(&server.tcti()).unwrap().context(), &contents);
+        });
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(7));
+            metadata.recover();
+        });
+        attest_node(&folder, &estate, &server)
+    });
+    assert_eq!(code, Some(0), "{lines}");
+    let said = format!("attested as {} by azure + azure-vtpm to https://127.0.0.1:", estate.identity);
+    assert!(lines.contains(&said) && lines.lines().count() == 1, "{lines}");
+    let records = gateway.records().unwrap();
+    let record = records.last().unwrap();
+    assert_eq!((record.verdict(), record.identity()), ("trusted", Some(estate.identity.as_str())));
+    assert_eq!(record.text("/claims/azure_vtpm/vm_id"), Some(VM_ID));
 }

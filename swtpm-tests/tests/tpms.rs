@@ -16,5 +16,8 @@ mod azure_vtpm;
 mod bench;
 mod crash;
 mod differential;
+#[path = "clouds/estate.rs"]
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod estate;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;

@@ -16,7 +16,7 @@ use attest::Kind;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
-use crate::attestation::cloud::{self, CloudMeans, NitroTpm, OwnTpm};
+use crate::attestation::cloud::{self, CloudMeans, Found, NitroTpm, OwnTpm};
 use crate::attestation::means::{Means, TpmMeans};
 use crate::attestation::{self, Attested, Target};
 use crate::claimant::state::State;
@@ -461,14 +461,24 @@ fn attest_to_all(
     }
     if let Some(instance) = instance {
         match cloud_means(settings, instance, &takes, has_tpm.is_ok(), claimants, patience.work()) {
-            Ok(cloud) => means.cloud = cloud,
+            Ok(found) => {
+                means.cloud = found.means;
+                let new = found
+                    .notes
+                    .into_iter()
+                    .filter(|note| !done.notes.contains(note))
+                    .collect::<Vec<_>>();
+                done.notes.extend(new);
+            }
             Err(failure) => missing.push(failure),
         }
     }
-    if means.tpm.is_none() && means.cloud.is_none() && !missing.is_empty() {
-        return Err(missing.swap_remove(0));
-    }
+    let nothing = means.tpm.is_none() && means.cloud.is_none();
+    let failed = (nothing && !missing.is_empty()).then(|| missing.remove(0));
     done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
     let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
     let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
     // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
@@ -559,7 +569,7 @@ fn cloud_means<'a>(
     has_tpm: bool,
     claimants: &mut Claimants,
     deadline: Deadline,
-) -> Result<Option<CloudMeans<'a>>, Failure> {
+) -> Result<Found<'a>, Failure> {
     let state = State::new(&settings.state);
     let program = nitro_tpm::find(&settings.nitro_tpm_attest, std::env::var_os("PATH").as_deref());
     let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpm {

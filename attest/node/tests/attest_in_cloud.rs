@@ -512,11 +512,9 @@ fn a_token_that_stays_the_only_credential_is_claimed_too() {
     assert!(!ended.written.unwrap().contains(CLAIMANT_HEADER));
 }
 
-#[test]
-fn a_virtual_machine_of_azure_attests() {
-    let gateway = Gateway::start(&json!(["azure"]), &json!({"azure": {}}));
-    let pointer = BASE64.encode(gateway.pointer().as_bytes());
-    let metadata = Server::start("", move |asked: &Asked, _| {
+fn microsoft(pointer: &str) -> Server {
+    let pointer = BASE64.encode(pointer.as_bytes());
+    Server::start("", move |asked: &Asked, _| {
         let (path, query) = asked.path.split_once('?').unwrap_or_default();
         match (asked.header("metadata"), path) {
             (Some("true"), "/metadata/instance/compute/userData") => ok(&pointer),
@@ -527,7 +525,35 @@ fn a_virtual_machine_of_azure_attests() {
             }
             _ => status(400),
         }
-    });
+    })
+}
+
+/// Which of two is enough the pool says, and why one is not there the console.
+#[test]
+fn a_vtpm_that_is_out_of_order_is_said_and_the_document_is_shown() {
+    let gateway = Gateway::start(&json!(["azure", "azure-vtpm"]), &json!({"azure": {}}));
+    let metadata = microsoft(&gateway.pointer());
+    let folder = tempfile::tempdir().unwrap();
+    let ended = run(folder.path(), None, AZURE_DMI, &metadata.base, &["--tcti", "swtpm:port=1"]);
+    assert!(ended.success, "{}", ended.stderr);
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    let [note, end] = lines.as_slice() else {
+        panic!("{}", ended.stderr)
+    };
+    assert!(
+        note.starts_with("attest-node: note: not shown: azure-vtpm: no TPM answers at swtpm:port=1 "),
+        "{note}"
+    );
+    assert!(note.contains("[tpm-failed]; next: "), "{note}");
+    assert!(end.contains("attested as azure:a-1/b-1 by azure to"), "{end}");
+    let offer = gateway.offer().attester;
+    assert!(offer.azure.is_some() && offer.azure_vtpm.is_none());
+}
+
+#[test]
+fn a_virtual_machine_of_azure_attests() {
+    let gateway = Gateway::start(&json!(["azure"]), &json!({"azure": {}}));
+    let metadata = microsoft(&gateway.pointer());
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), None, AZURE_DMI, &metadata.base, &[]).attested("as azure:a-1/b-1 by azure to");
     let nonce = ImdsNonce::derive(&qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &gateway.server_key));

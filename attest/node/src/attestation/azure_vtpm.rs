@@ -1,6 +1,7 @@
 //! Azure's vTPM: what it presents, and the quote by the key that Azure has certified.
 
 use std::path::Path;
+use std::thread;
 
 use attest::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
 use attest::protocol::Blob;
@@ -8,9 +9,9 @@ use attest::protocol::Blob;
 use super::cloud::Binding;
 use super::{check_quote, digests, event_log};
 use crate::cloud::{Metadata, azure};
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 use crate::failure::Failure;
-use crate::tpm::{AzureAk, Tpm};
+use crate::tpm::{AzureAk, Tpm, TpmError};
 
 /// A vTPM with Azure's key. The TPM is opened for each use: beside it another key of the same TPM may attest.
 pub(super) struct AzureVtpm {
@@ -20,9 +21,15 @@ pub(super) struct AzureVtpm {
 }
 
 impl AzureVtpm {
-    /// The machine's, by what its metadata service says; `None` for a TPM without Azure's key.
-    pub(super) fn find(tcti: String, log: &Path, metadata: &Metadata, deadline: Deadline) -> Result<Option<Self>, Failure> {
-        let Some(AzureAk { public, certificate }) = Tpm::open(&tcti)?.azure_ak()? else {
+    /// The machine's, by what its metadata service says, with a note if there is an event log that cannot be sent; `None` for a TPM without Azure's
+    /// key. What Azure has not provided yet is waited for.
+    pub(super) fn find(
+        tcti: String,
+        log: &Path,
+        metadata: &Metadata,
+        deadline: Deadline,
+    ) -> Result<Option<(Self, Option<String>)>, Failure> {
+        let Some(AzureAk { public, certificate }) = wait_for_ak(&tcti, deadline)? else {
             return Ok(None);
         };
         let presented = AzureVtpmAttester {
@@ -31,12 +38,13 @@ impl AzureVtpm {
             ak_intermediates: Vec::new(),
             vm_id: azure::vm_id(metadata, deadline)?,
         };
-        let (event_log, _) = event_log(log);
-        Ok(Some(Self {
+        let (event_log, note) = event_log(log);
+        let vtpm = Self {
             tcti,
             presented,
             event_log: event_log.map(Blob::from),
-        }))
+        };
+        Ok(Some((vtpm, note)))
     }
 
     /// One that is never asked for anything.
@@ -69,5 +77,16 @@ impl AzureVtpm {
             signature: quote.signature.into(),
             event_log: self.event_log.clone(),
         })
+    }
+}
+
+/// The TPM is closed while nothing is read: others of this machine may need it.
+fn wait_for_ak(tcti: &str, deadline: Deadline) -> Result<Option<AzureAk>, TpmError> {
+    let mut backoff = Backoff::default();
+    loop {
+        match Tpm::open(tcti)?.azure_ak() {
+            Err(error @ TpmError::Unwritten { .. }) => thread::sleep(backoff.pause(deadline).ok_or(error)?),
+            found => return found,
+        }
     }
 }

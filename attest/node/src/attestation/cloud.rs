@@ -34,7 +34,7 @@ pub const KINDS: [Kind; 6] = [
     Kind::Azure,
     Kind::AzureVtpm,
 ];
-/// How long it may take to find out what the cloud gives. The network is up by then: a gateway has answered.
+/// How long it may take to find out what the cloud gives, where it does not come late. The network is up by then: a gateway has answered.
 const FIND_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the evidence is bound to.
@@ -56,6 +56,15 @@ impl Binding<'_> {
     pub fn qualifying_data(&self) -> [u8; 32] {
         qualifying_data(self.nonce, self.purpose, self.pool, self.server_key)
     }
+}
+
+/// What was found of what a cloud gives.
+#[derive(Debug, Default)]
+pub struct Found<'a> {
+    /// What there is; `None` for nothing.
+    pub means: Option<CloudMeans<'a>>,
+    /// What is to be said of what there is not.
+    pub notes: Vec<String>,
 }
 
 /// What this node's cloud gives for it, and who claims it.
@@ -121,7 +130,7 @@ impl fmt::Debug for CloudMeans<'_> {
 }
 
 impl<'a> CloudMeans<'a> {
-    /// What the cloud gives for this instance, of the kinds that are taken; `None` for nothing.
+    /// What the cloud gives for this instance, of the kinds that are taken.
     ///
     /// # Errors
     /// What keeps the instance from showing anything of its cloud's.
@@ -131,13 +140,15 @@ impl<'a> CloudMeans<'a> {
         own_tpm: OwnTpm,
         claimants: &mut Claimants,
         deadline: Deadline,
-    ) -> Result<Option<Self>, Failure> {
-        let Some(source) = CloudProvider::find(instance, takes, own_tpm, deadline.at_most(FIND_LIMIT))? else {
-            return Ok(None);
+    ) -> Result<Found<'a>, Failure> {
+        let mut notes = Vec::new();
+        let Some(source) = CloudProvider::find(instance, takes, own_tpm, deadline, &mut notes)? else {
+            return Ok(Found { means: None, notes });
         };
         // Whatever else the gateway may ask for: which kinds it does is known only when it has been told who claims them.
         let secret = claimants.secret(deadline)?;
-        Ok(Some(Self { source, secret }))
+        let means = Some(Self { source, secret });
+        Ok(Found { means, notes })
     }
 
     /// Adds what there is to an offer for the gateway at this base.
@@ -170,35 +181,28 @@ impl<'a> CloudMeans<'a> {
 }
 
 impl<'a> CloudProvider<'a> {
-    fn find(instance: &'a Instance, takes: &BTreeSet<Kind>, own_tpm: OwnTpm, deadline: Deadline) -> Result<Option<Self>, Failure> {
+    fn find(
+        instance: &'a Instance,
+        takes: &BTreeSet<Kind>,
+        own_tpm: OwnTpm,
+        deadline: Deadline,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Self>, Failure> {
         let metadata = &instance.metadata;
+        let soon = deadline.at_most(FIND_LIMIT);
         Ok(match instance.cloud {
-            Cloud::Gcp if takes.contains(&Kind::Gcp) => gcp::has_identity(metadata, deadline)?.then_some(Self::Gcp(metadata)),
+            Cloud::Gcp if takes.contains(&Kind::Gcp) => gcp::has_identity(metadata, soon)?.then_some(Self::Gcp(metadata)),
             Cloud::Aws
                 if takes
                     .iter()
                     .any(|kind| matches!(kind, Kind::AwsIdentityDocument | Kind::AwsNitroTpm | Kind::AwsSts)) =>
             {
-                let session = aws::Session::open(metadata, deadline)?;
-                let role = if takes.contains(&Kind::AwsSts) {
-                    session.role(deadline)?
-                } else {
-                    None
-                };
+                let session = aws::Session::open(metadata, soon)?;
+                let role = if takes.contains(&Kind::AwsSts) { session.role(soon)? } else { None };
                 let nitro_tpm = own_tpm.nitro_tpm;
                 Some(Self::Aws(Box::new(AwsMeans { session, role, nitro_tpm })))
             }
-            Cloud::Azure => {
-                let vtpm = match own_tpm.tcti.filter(|_| takes.contains(&Kind::AzureVtpm)) {
-                    // Of two that a pool may take, one may be out of order.
-                    Some(tcti) => match AzureVtpm::find(tcti, &own_tpm.event_log, metadata, deadline) {
-                        Err(failure) if !takes.contains(&Kind::Azure) => return Err(failure),
-                        found => found.ok().flatten(),
-                    },
-                    None => None,
-                };
-                (takes.contains(&Kind::Azure) || vtpm.is_some()).then_some(Self::Azure(AzureMeans { metadata, vtpm }))
-            }
+            Cloud::Azure => AzureMeans::find(metadata, takes, own_tpm, deadline, notes)?.map(Self::Azure),
             Cloud::Gcp | Cloud::Aws => None,
         })
     }
@@ -248,7 +252,34 @@ impl<'a> CloudProvider<'a> {
     }
 }
 
-impl AzureMeans<'_> {
+impl<'a> AzureMeans<'a> {
+    fn find(
+        metadata: &'a Metadata,
+        takes: &BTreeSet<Kind>,
+        own_tpm: OwnTpm,
+        deadline: Deadline,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Self>, Failure> {
+        let found = match own_tpm.tcti.filter(|_| takes.contains(&Kind::AzureVtpm)) {
+            // What is waited for leaves as much time for what comes after it.
+            Some(tcti) => AzureVtpm::find(tcti, &own_tpm.event_log, metadata, deadline.share(2)),
+            None => Ok(None),
+        };
+        let vtpm = match found {
+            Ok(found) => found.map(|(vtpm, note)| {
+                notes.extend(note);
+                vtpm
+            }),
+            // Of two that a pool may take, one may be out of order.
+            Err(failure) if takes.contains(&Kind::Azure) => {
+                notes.push(format!("not shown: {}: {failure}", Kind::AzureVtpm));
+                None
+            }
+            Err(failure) => return Err(failure),
+        };
+        Ok((takes.contains(&Kind::Azure) || vtpm.is_some()).then_some(Self { metadata, vtpm }))
+    }
+
     fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
         let mut identity = None;
         if let (Some(task), Some(vtpm)) = (&task.azure_vtpm, &self.vtpm) {

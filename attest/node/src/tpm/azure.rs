@@ -24,15 +24,19 @@ pub struct AzureAk {
 impl Tpm {
     /// Azure's AK, with its certificate; `None` for a TPM that has not both.
     ///
+    /// Azure makes the place for the certificate before the machine starts, and writes there when its host has answered, maybe while this is read;
+    /// where that has failed, it is tried again when the place is read (microsoft/openvmm `vm/devices/tpm/tpm_device`, `poll_ak_cert_request` and
+    /// `refresh_device_attestation_data_on_nv_read`).
+    ///
     /// # Errors
-    /// [`TpmError::Command`].
+    /// [`TpmError::Unwritten`] for a certificate that is not there yet, [`TpmError::Command`].
     pub fn azure_ak(&mut self) -> Result<Option<AzureAk>, TpmError> {
         let has = |handles: &[u32]| !handles.is_empty();
         let there = has(&self.handles(AK_HANDLE, AK_HANDLE)?) && has(&self.handles(AK_CERTIFICATE_NV_INDEX, AK_CERTIFICATE_NV_INDEX)?);
         if !there {
             return Ok(None);
         }
-        let certificate = self.nv_read(AK_CERTIFICATE_NV_INDEX)?;
+        let certificate = self.nv_read_settled(AK_CERTIFICATE_NV_INDEX)?;
         let public = self.with_azure_ak(|tpm, ak| tpm.public_of(ak))?;
         if scheme_hash(&public) != Some(HASH) {
             return Ok(None);

@@ -44,6 +44,12 @@ pub enum TpmError {
         /// What it was.
         what: &'static str,
     },
+    /// A place in NV memory for something that is not there yet.
+    #[error("nothing was written to the TPM's NV index {index:#010x} yet")]
+    Unwritten {
+        /// The index.
+        index: u32,
+    },
     /// No EK of the kind asked for.
     #[error("the TPM has no endorsement key of the kind asked for ({choice})")]
     NoEndorsementKey {
@@ -114,6 +120,10 @@ impl From<TpmError> for Failure {
                 "enable this PCR bank in the firmware setup, or change `bank` in the pool's pool.toml",
             ),
             TpmError::PcrsChanging { .. } => ("tpm-failed", "find out what extends PCRs during the boot"),
+            TpmError::Unwritten { .. } => (
+                "tpm-failed",
+                "boot again; in Azure, if it stays so, ask for the certificate of the vTPM's attestation key",
+            ),
             TpmError::Tcti { .. } => ("tpm-failed", "give a TCTI such as device:/dev/tpmrm0"),
             _ => (
                 "tpm-failed",

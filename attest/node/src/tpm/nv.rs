@@ -19,8 +19,19 @@ const INDEX_LIMIT_BYTES: usize = 8 * 1024;
 const CHAIN_LIMIT_BYTES: usize = 24 * 1024;
 /// Most intermediate certificates sent: the gateway accepts eight.
 const CHAIN_LIMIT_CERTIFICATES: usize = 8;
+/// How often an index is read until two readings agree.
+const READINGS_LIMIT: usize = 4;
 /// Bytes read by one command: TPM_PT_NV_BUFFER_MAX is 512 at the least on PC Client TPMs (PTP 1.05).
 const CHUNK_BYTES: usize = 512;
+
+/// What there is in an NV index.
+enum Content {
+    There(Vec<u8>),
+    /// It is defined, and nobody has written to it.
+    NotYet,
+    /// More than [`INDEX_LIMIT_BYTES`].
+    TooLarge,
+}
 
 impl Tpm {
     /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
@@ -46,21 +57,45 @@ impl Tpm {
         let object = self.open_handle(handle, DOING)?;
         let content = self.nv_read_open(NvIndexHandle::from(object));
         self.close(object);
-        content.doing(DOING)?.ok_or(TpmError::Unexpected {
-            what: "an NV index larger than any certificate",
+        match content.doing(DOING)? {
+            Content::There(content) => Ok(content),
+            Content::NotYet => Err(TpmError::Unwritten { index }),
+            Content::TooLarge => Err(TpmError::Unexpected {
+                what: "an NV index larger than any certificate",
+            }),
+        }
+    }
+
+    /// The same of an index that others write while it is read: what two readings agree on.
+    pub(super) fn nv_read_settled(&mut self, index: u32) -> Result<Vec<u8>, TpmError> {
+        let mut before = self.nv_read(index)?;
+        for _ in 1..READINGS_LIMIT {
+            let content = self.nv_read(index)?;
+            if content == before {
+                return Ok(content);
+            }
+            before = content;
+        }
+        Err(TpmError::Unexpected {
+            what: "another content at each reading of an NV index",
         })
     }
 
-    /// `None`: the index is larger than [`INDEX_LIMIT_BYTES`].
-    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Option<Vec<u8>>, tss_esapi::Error> {
+    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Content, tss_esapi::Error> {
         let (public, _) = self.context.execute_without_session(|context| context.nv_read_public(index))?;
         let size = public.data_size();
         if size > INDEX_LIMIT_BYTES {
-            return Ok(None);
+            return Ok(Content::TooLarge);
         }
-        self.nv_read_as(NvAuth::NvIndex(index), index, size)
-            .or_else(|_| self.nv_read_as(NvAuth::Owner, index, size))
-            .map(Some)
+        // Read although nothing is there yet: to read is what has some TPMs fetch it.
+        let read = self
+            .nv_read_as(NvAuth::NvIndex(index), index, size)
+            .or_else(|_| self.nv_read_as(NvAuth::Owner, index, size));
+        match read {
+            Ok(content) => Ok(Content::There(content)),
+            Err(_) if !public.attributes().written() => Ok(Content::NotYet),
+            Err(error) => Err(error),
+        }
     }
 
     fn nv_read_as(&mut self, authority: NvAuth, index: NvIndexHandle, size: usize) -> Result<Vec<u8>, tss_esapi::Error> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
-use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved};
+use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
 use crate::reject::Reject;
 use crate::token::Token;
 use crate::tpm::pcr::PcrSelection;
@@ -135,7 +135,7 @@ impl AppraisalPolicy {
             }
         }
         // Rules that are never looked at are a mistake.
-        let unused = |kind: &Kind| !kind.rules_may_go_unused() && self.has_rules(*kind) && !self.accepts_kind(*kind);
+        let unused = |kind: &Kind| !of_room!(*kind, Verifier::RULES_MAY_GO_UNUSED) && self.has_rules(*kind) && !self.accepts_kind(*kind);
         match Kind::ALL.into_iter().find(unused) {
             Some(kind) => Err(PolicyError::NotAccepted(kind)),
             None => Ok(()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use attest_wire::kinds::Messages;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::appraisal::AppraisalPolicy;
 use crate::combination::Combination;
 use crate::endorsements::{Endorsements, HeldAgainst};
-use crate::kinds::{Asking, Kind, Refusal, Rulebook, Verifier, each_kind, kinds_of, members};
+use crate::kinds::{Asking, EvidenceKind, Kind, Refusal, Rulebook, Verifier, each_kind, kinds_of, members};
 use crate::nonce::{Binding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
 use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task};
 use crate::reject::Reject;

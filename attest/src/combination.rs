@@ -5,29 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{Cloud, Kind, of_room};
-
-impl Kind {
-    /// Whether a cloud says it of an instance.
-    #[must_use]
-    pub const fn is_of_a_cloud(self) -> bool {
-        self.cloud().is_some()
-    }
-
-    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
-    #[must_use]
-    pub const fn is_of_a_tpm(self) -> bool {
-        of_room!(self, IS_OF_A_TPM)
-    }
-
-    pub(crate) const fn rules_may_go_unused(self) -> bool {
-        of_room!(self, RULES_MAY_GO_UNUSED)
-    }
-
-    const fn cloud(self) -> Option<Cloud> {
-        of_room!(self, CLOUD)
-    }
-}
+use crate::kinds::Kind;
 
 /// Kinds of evidence that a node has to show together. At least one of them says who the node is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

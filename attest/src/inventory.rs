@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::claims::{Claims, NodeIdentity};
-use crate::kinds::{IdentityForm, Kind, of_room};
+use crate::kinds::{IdentityForm, Kind, Verifier, of_room};
 use crate::reject::Reject;
 use crate::tpm::{EndorsedBy, ek};
 use crate::withheld::Withheld;
@@ -189,11 +189,13 @@ fn check_identity(text: &str) -> Result<(), String> {
 }
 
 fn forms() -> impl Iterator<Item = &'static IdentityForm> {
-    Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, IDENTITIES))
+    Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, Verifier::IDENTITIES))
 }
 
 fn forms_of_before() -> impl Iterator<Item = &'static IdentityForm> {
-    Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, IDENTITIES_OF_BEFORE))
+    Kind::ALL
+        .into_iter()
+        .flat_map(|kind| of_room!(kind, Verifier::IDENTITIES_OF_BEFORE))
 }
 
 fn is_tpm(text: &str) -> bool {

@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::advice::{Advice, advice};
 use crate::combination;
-use crate::kinds::{Kind, Refusal, match_refusal, of_room, refusals};
+use crate::kinds::{EvidenceKind, Kind, Refusal, Verifier, match_refusal, of_room, refusals};
 use crate::token::NoToken;
+use crate::tpm::TpmEvidenceError;
+use crate::tpm::ek::EkAreaError;
 use crate::withheld::Withheld;
 
 refusals! {
@@ -131,6 +133,13 @@ advice! {
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
 }
 
+/// What a node presents as its EK is no EK's public area.
+impl From<EkAreaError> for Reject {
+    fn from(error: EkAreaError) -> Self {
+        TpmEvidenceError::from(error).into()
+    }
+}
+
 impl Reject {
     /// Code, meaning and next step.
     #[must_use]
@@ -179,6 +188,6 @@ impl Reject {
 
 /// Every code that a [`Reject`] can have: those of all evidence, then those of each kind.
 pub fn advices() -> impl Iterator<Item = &'static Advice> {
-    let tables = Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, ADVICE));
+    let tables = Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, Verifier::ADVICE));
     ADVICE.iter().chain(tables.copied().flatten())
 }

@@ -2,35 +2,20 @@
 
 use std::collections::BTreeSet;
 
+pub use attest_wire::token::{Token, TokenEvidence};
 use rustls_pki_types::UnixTime;
-use serde::{Deserialize, Serialize};
 
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{Blob, Nothing, SecretText};
-
-/// A provisioning token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokenEvidence {
-    /// The token. A secret.
-    pub token: SecretText,
-}
-
-/// A provisioning token, beside evidence of another kind.
-#[derive(Debug)]
-pub enum Token {}
+use crate::values::Nothing;
 
 /// No token was taken, or none was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoToken;
 
 impl EvidenceKind for Token {
-    type Offer = Nothing;
-    type Task = Nothing;
     type Subject = Nothing;
-    type Evidence = TokenEvidence;
     /// Whether it is good is the gateway's to say.
     type Rules = ();
     /// Its name.
@@ -42,7 +27,6 @@ impl Verifier for Token {
     /// The name of the token, if the gateway has taken it.
     type HeldAgainst<'a> = Option<&'a str>;
 
-    const CLOUD: Option<Cloud> = None;
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[];
     const IDENTITIES: &'static [IdentityForm] = &[];
@@ -62,18 +46,6 @@ impl Verifier for Token {
 
     fn reason(name: &String) -> String {
         format!("provisioning token {name:?}")
-    }
-
-    fn shown_parts(_: &TokenEvidence) -> Parts<'_> {
-        Vec::new()
-    }
-
-    fn forget_secrets(evidence: &mut TokenEvidence) {
-        evidence.token = SecretText::default();
-    }
-
-    fn size(evidence: &TokenEvidence, _: Option<&Blob>) -> Option<usize> {
-        Some(evidence.token.reveal().len())
     }
 
     fn appraise(_: &String, (): &(), _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<NoToken>> {

@@ -53,7 +53,17 @@ fn assert_depends_on(package: &str, allowed: &[&str]) {
 
 #[test]
 fn attest_depends_on_nothing_that_does_io() {
-    let wire = ["aws-lc-rs", "data-encoding", "serde", "thiserror", "x509-parser", "zeroize"];
+    let wire = [
+        "aws-lc-rs",
+        "data-encoding",
+        "serde",
+        "serde_json",
+        "thiserror",
+        // Parses; opens nothing.
+        "url",
+        "x509-parser",
+        "zeroize",
+    ];
     assert_depends_on("attest/wire", &wire);
     assert_depends_on("attest/tls", &["rustls", "rustls-pki-types"]);
     let allowed = [
@@ -207,7 +217,10 @@ fn the_top_modules_of_attest_have_no_import_cycle() {
     );
     assert_no_cycle(imports);
     let imports = imports_of("attest/wire/src");
-    assert!(imports["nonce"].contains("values"), "{imports:?}");
+    assert!(
+        imports["protocol"].contains("kinds") && imports["nonce"].contains("values"),
+        "{imports:?}"
+    );
     assert_no_cycle(imports);
 }
 
@@ -589,9 +602,13 @@ fn a_kind_is_named_in_its_room_and_in_the_list() {
     let packages = ["attest/src", "attest/wire/src"];
     let rooms = packages.map(|package| ["gcp", "aws", "azure"].map(|room| root().join(package).join(room)));
     let allowed = [
-        ("attest/src/kinds/mod.rs", "the list"),
-        ("attest/src/lib.rs", "the rooms are modules"),
-        ("attest/src/protocol/mod.rs", "passes on the messages under the names that they had"),
+        ("attest/wire/src/kinds/mod.rs", "the list"),
+        ("attest/wire/src/lib.rs", "the rooms are modules"),
+        ("attest/src/lib.rs", "likewise"),
+        (
+            "attest/wire/src/protocol/mod.rs",
+            "passes on the messages under the names that they had",
+        ),
         (
             "attest/src/endorsements.rs",
             "which of the administrator's anchors each kind is held against",

@@ -1,5 +1,7 @@
 //! AWS's names: regions, accounts, instances. Their form only; which of them are accepted is a pool's rule.
 
+use crate::values::{self, is_lower_hex};
+
 /// Longest name of a region, in characters: twice the longest of today, `ap-southeast-7`, and some.
 const REGION_LIMIT_CHARS: usize = 32;
 
@@ -28,18 +30,10 @@ pub(super) fn is_any_instance(text: &str) -> bool {
     text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
 }
 
-/// Whether a text is nothing but hexadecimal digits in lower case.
-pub(super) fn is_lower_hex(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
 /// A text from outside, fit for a log: bounded, without control characters.
 pub(super) fn printable(text: &str) -> String {
     const TEXT_LIMIT_CHARS: usize = 200;
-    text.chars()
-        .take(TEXT_LIMIT_CHARS)
-        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-        .collect()
+    values::printable(text, TEXT_LIMIT_CHARS)
 }
 
 #[cfg(test)]

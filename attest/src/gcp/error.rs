@@ -1,5 +1,6 @@
 use crate::advice::{Advice, advice};
-use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, IDENTITY_TOKEN_LIMIT_BYTES, ISSUER, LIFETIME_LIMIT_SECONDS};
+use crate::gcp::IDENTITY_TOKEN_LIMIT_BYTES;
+use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS};
 use crate::withheld::Withheld;
 
 /// Longest text of others that is taken over into an error, in characters.
@@ -294,8 +295,5 @@ impl GcpError {
 
 /// A text of others, fit for a log: bounded, without control characters.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .take(TEXT_LIMIT_CHARS)
-        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-        .collect()
+    crate::values::printable(text, TEXT_LIMIT_CHARS)
 }

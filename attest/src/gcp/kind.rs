@@ -4,21 +4,14 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Audience, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
+use super::{Audience, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{Blob, Nothing};
-
-/// An identity token of Google Compute Engine.
-#[derive(Debug)]
-pub enum Gcp {}
+use crate::values::Nothing;
 
 impl EvidenceKind for Gcp {
-    type Offer = Nothing;
-    type Task = GcpTask;
     type Subject = GcpTask;
-    type Evidence = GcpEvidence;
     type Rules = Rules;
     type Proof = VerifiedIdentity;
     type Error = GcpError;
@@ -27,7 +20,6 @@ impl EvidenceKind for Gcp {
 impl Verifier for Gcp {
     type HeldAgainst<'a> = &'a GoogleKeys;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Google);
     // They may be about the certificate of vTPMs.
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
@@ -63,14 +55,6 @@ impl Verifier for Gcp {
             instance.zone(),
             account.email
         )
-    }
-
-    fn shown_parts(evidence: &GcpEvidence) -> Parts<'_> {
-        vec![("token".into(), evidence.token.0.as_bytes().into())]
-    }
-
-    fn size(evidence: &GcpEvidence, _: Option<&Blob>) -> Option<usize> {
-        Some(evidence.token.0.len())
     }
 
     fn appraise(identity: &VerifiedIdentity, rules: &Rules, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<GcpError>> {

@@ -5,13 +5,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::gcp::error::printable;
-use crate::gcp::{Audience, GcpError, GoogleKeys, VerifiedIdentity, openid};
+use crate::gcp::{Audience, GcpError, GoogleKeys, IDENTITY_TOKEN_LIMIT_BYTES, VerifiedIdentity, openid};
 
 /// Who signs identity tokens: the `iss` claim, exactly.
 pub const ISSUER: &str = "https://accounts.google.com";
-
-/// Largest identity token that is read, in bytes. Real ones have about 1200.
-pub const IDENTITY_TOKEN_LIMIT_BYTES: usize = 8 * 1024;
 
 /// How far Google's clock and the gateway's may differ, in seconds.
 pub const CLOCK_SKEW_SECONDS: u64 = 60;

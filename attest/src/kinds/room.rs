@@ -1,8 +1,8 @@
 //! What a kind of evidence says of itself, in its own room.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use attest_wire::kinds::Messages;
 use rustls_pki_types::UnixTime;
 use zeroize::Zeroizing;
 
@@ -11,30 +11,16 @@ use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::values::{Blob, HexDigest};
 
-/// A kind of evidence, by the types that it has in what is about all kinds. Each kind is a type of its own, which has no values.
-pub trait EvidenceKind {
-    /// What a node says that it can show: its member of [`crate::protocol::Attester`].
-    type Offer;
-    /// What the node is told to show: its member of [`crate::protocol::Task`].
-    type Task;
+/// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
+pub trait EvidenceKind: Messages {
     /// What the answer is held against: its member of the sealed [`crate::Subject`].
     type Subject;
-    /// What the node shows: its member of [`crate::protocol::Evidence`].
-    type Evidence;
     /// What a pool accepts of it: its member of [`crate::appraisal::Rules`].
     type Rules;
     /// What was proven by it: its member of [`crate::Claims`], and of records.
     type Proof;
     /// Why it is refused: its variant of [`crate::Reject`].
     type Error;
-}
-
-/// Who runs the machine, by the evidence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cloud {
-    Google,
-    Amazon,
-    Microsoft,
 }
 
 /// Identities of one form: `prefix:` and what fits.
@@ -68,11 +54,8 @@ pub struct Counters {
     pub clock_safe: bool,
 }
 
-/// Parts of what was sent, by name.
-pub(crate) type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
-
 /// What a node is asked for: one half for the seal, one for the node.
-pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as EvidenceKind>::Task), Refusal<<K as EvidenceKind>::Error>>;
+pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as Messages>::Task), Refusal<<K as EvidenceKind>::Error>>;
 
 /// What evidence proves, and which server key the node saw, where it says that by itself.
 pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha256>), Refusal<<K as EvidenceKind>::Error>>;
@@ -82,10 +65,6 @@ pub(crate) trait Verifier: EvidenceKind {
     /// What evidence is held against beside the challenge: what the administrator trusts, or what somebody who was asked says of this very evidence.
     type HeldAgainst<'a>: Copy;
 
-    /// The cloud that says it of an instance.
-    const CLOUD: Option<Cloud>;
-    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
-    const IS_OF_A_TPM: bool = false;
     /// Whether a pool may have rules for it and not accept it.
     const RULES_MAY_GO_UNUSED: bool = false;
 
@@ -165,24 +144,11 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
-    /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
-    fn size(evidence: &Self::Evidence, claimant: Option<&Blob>) -> Option<usize>;
-
     /// Compares what was proven, by these kinds together, with what the pool accepts.
     fn appraise(proof: &Self::Proof, rules: &Self::Rules, together: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<Self::Error>>;
 
-    /// What older nodes say beside what they can show of this kind: SHA-256 of who claims the instance. Today it stands beside all kinds.
-    fn claimant_offered(_: &Self::Offer) -> Option<&HexDigest> {
-        None
-    }
-
-    /// The same in a challenge of before.
+    /// What challenges of before say of who claims the instance. Today it stands beside all kinds.
     fn claimant_asked(_: &Self::Subject) -> Option<&HexDigest> {
-        None
-    }
-
-    /// What older nodes show beside evidence of this kind: the claimant.
-    fn claimant_shown(_: &Self::Evidence) -> Option<&Blob> {
         None
     }
 
@@ -190,17 +156,6 @@ pub(crate) trait Verifier: EvidenceKind {
     fn claimant_proven(_: &Self::Proof) -> Option<&HexDigest> {
         None
     }
-
-    /// The parts of what a node offers that a record may have digests of, by the names of their members.
-    fn offered_parts(_: &Self::Offer) -> Parts<'_> {
-        Vec::new()
-    }
-
-    /// The same of evidence. Of secrets there is not even that.
-    fn shown_parts(evidence: &Self::Evidence) -> Parts<'_>;
-
-    /// Takes out of the evidence what is worth something to whoever reads a record.
-    fn forget_secrets(_: &mut Self::Evidence) {}
 }
 
 /// What a kind makes of others that stand beside it. Which ones it looks at, its bounds say: [`Proofs`] and [`Rulebook`] of those kinds.

@@ -38,18 +38,22 @@ pub struct UnusableKey;
 /// # Errors
 /// [`UnusableKey`].
 pub fn make(ek: &EkPublic, ak: &Name, secret: &[u8; SECRET_BYTES]) -> Result<Credential, UnusableKey> {
-    let hash = ek.area.name_alg;
-    let (seed, encrypted_secret) = match &ek.key {
+    let hash = ek.area().name_alg;
+    let (seed, encrypted_secret) = match ek.key() {
         EkKey::Rsa { n, e } => rsa_seed(hash, n, e),
         EkKey::P256 { x, y } => ecc_seed(hash, &agreement::ECDH_P256, x, y),
         EkKey::P384 { x, y } => ecc_seed(hash, &agreement::ECDH_P384, x, y),
     }?;
-    let algorithm = match ek.area.symmetric {
+    let algorithm = match ek.area().symmetric {
         SymmetricCipher::Aes128Cfb => &AES_128,
         SymmetricCipher::Aes256Cfb => &AES_256,
         SymmetricCipher::Null => return Err(UnusableKey),
     };
-    let key_bytes = if ek.area.symmetric == SymmetricCipher::Aes128Cfb { 16 } else { 32 };
+    let key_bytes = if ek.area().symmetric == SymmetricCipher::Aes128Cfb {
+        16
+    } else {
+        32
+    };
     let key = kdfa(hash, &seed, b"STORAGE", ak.as_bytes(), key_bytes);
     let mut encrypted_identity = Vec::with_capacity(2 + SECRET_BYTES);
     put_sized(&mut encrypted_identity, secret);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
+use super::TpmAttester;
 use super::claims::EndorsedBy;
 use super::ek::{EkDigest, EkPublic};
 use super::ek_certificate::{self, EkRoots};
 use super::error::TpmEvidenceError;
-use super::messages::TpmAttester;
 use super::vtpm::{self, VtpmRoots};
 
 /// What the administrator trusts: roots of EK certificates, single EKs, and Google's CAs for the vTPMs of instances.

@@ -1,6 +1,7 @@
 //! Why a TPM's Evidence is refused: the fact, with both values where there are two.
 
 use crate::advice::{Advice, advice};
+use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
 use crate::tpm::vtpm::VtpmError;
@@ -169,6 +170,15 @@ pub enum TpmEvidenceError {
     /// Google's certificate for the vTPM of an instance does not hold.
     #[error(transparent)]
     Vtpm(#[from] VtpmError),
+}
+
+impl From<EkAreaError> for TpmEvidenceError {
+    fn from(error: EkAreaError) -> Self {
+        match error {
+            EkAreaError::Wire { structure, error } => Self::Wire { structure, error },
+            EkAreaError::Template { field, found, required } => Self::EkTemplate { field, found, required },
+        }
+    }
 }
 
 advice! {

@@ -9,27 +9,17 @@ use super::claims::{EndorsedBy, EventLogClaims, TpmClaims};
 use super::ek_certificate::INTERMEDIATES_LIMIT;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
-use super::messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};
 use super::reference_values::ReferenceValues;
 use super::vtpm::{VerifiedInstance, VtpmError};
-use super::{ek, task, verifier};
+use super::{Tpm, TpmAttester, TpmEvidence, TpmSubject, ek, task, verifier};
 use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
-use crate::kinds::{
-    Asked, Asking, Beside, Cloud, Counters, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Rulebook, Verified, Verifier,
-};
+use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Blob;
 
-/// A TPM's quote.
-#[derive(Debug)]
-pub enum Tpm {}
-
 impl EvidenceKind for Tpm {
-    type Offer = TpmAttester;
-    type Task = TpmTask;
     type Subject = TpmSubject;
-    type Evidence = TpmEvidence;
     type Rules = ReferenceValues;
     type Proof = TpmClaims;
     type Error = TpmEvidenceError;
@@ -38,8 +28,6 @@ impl EvidenceKind for Tpm {
 impl Verifier for Tpm {
     type HeldAgainst<'a> = &'a TpmEndorsements;
 
-    const CLOUD: Option<Cloud> = None;
-    const IS_OF_A_TPM: bool = true;
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::vtpm::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
@@ -134,34 +122,6 @@ impl Verifier for Tpm {
             clock_ms: claims.clock_ms,
             clock_safe: claims.clock_safe,
         })
-    }
-
-    fn offered_parts(offer: &TpmAttester) -> Parts<'_> {
-        let mut parts: Parts<'_> = vec![
-            ("ek_public".into(), offer.ek_public.as_ref().into()),
-            ("ak_public".into(), offer.ak_public.as_ref().into()),
-        ];
-        let certificate = offer.ek_certificate.iter();
-        parts.extend(certificate.map(|certificate| ("ek_certificate".into(), certificate.as_ref().into())));
-        // As many as a TPM may present.
-        for (index, certificate) in offer.ek_intermediates.iter().take(INTERMEDIATES_LIMIT).enumerate() {
-            parts.push((format!("ek_intermediates.{index}").into(), certificate.as_ref().into()));
-        }
-        parts
-    }
-
-    fn shown_parts(evidence: &TpmEvidence) -> Parts<'_> {
-        let mut parts: Parts<'_> = vec![
-            ("quoted".into(), evidence.quoted.as_ref().into()),
-            ("signature".into(), evidence.signature.as_ref().into()),
-        ];
-        parts.extend(evidence.event_log.iter().map(|log| ("event_log".into(), log.as_ref().into())));
-        parts
-    }
-
-    /// Its event log has a limit of its own.
-    fn size(_: &TpmEvidence, _: Option<&Blob>) -> Option<usize> {
-        None
     }
 
     fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {

@@ -8,22 +8,20 @@
 pub mod ak;
 mod claims;
 pub mod credential;
-pub mod ek;
 pub mod ek_certificate;
 pub(crate) mod endorsements;
 mod error;
 pub mod event_log;
 mod kind;
-mod messages;
 pub mod pcr;
 pub mod quote;
 pub mod reference_values;
+mod subject;
 pub(crate) mod task;
 pub(crate) mod verifier;
 pub mod vtpm;
 
-pub use attest_wire::tpm::wire;
+pub use attest_wire::tpm::{Tpm, TpmAttester, TpmEvidence, TpmTask, ek, wire};
 pub use claims::{EndorsedBy, EventLogClaims, EventLogProblem, TpmClaims};
 pub use error::{ADVICE, TPM_MALFORMED, TpmEvidenceError};
-pub use kind::Tpm;
-pub use messages::{TpmAttester, TpmEvidence, TpmSubject, TpmTask};
+pub use subject::TpmSubject;

@@ -5,8 +5,8 @@ use zeroize::Zeroizing;
 use super::ak::AkPublic;
 use super::credential::{self, SECRET_BYTES, UnusableKey};
 use super::endorsements::EndorsedEk;
-use super::messages::{TpmAttester, TpmSubject, TpmTask};
 use super::pcr::PcrSelection;
+use super::{TpmAttester, TpmSubject, TpmTask};
 use crate::nonce::sha256;
 use crate::values::{Blob, HexDigest};
 

@@ -10,10 +10,10 @@ use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
-use super::messages::{TpmEvidence, TpmSubject};
 use super::pcr::{PcrSelection, PcrValues};
 use super::quote::{self, Expected, Quote};
 use super::wire::HashAlg;
+use super::{TpmEvidence, TpmSubject};
 use crate::nonce::{Binding, SpkiSha256, qualifying_data};
 use crate::values::HexDigest;
 

@@ -7,10 +7,11 @@
 mod anchors;
 mod budget;
 mod ca;
-pub(crate) mod der;
 pub(crate) mod names;
 mod path;
 mod validation;
+
+pub(crate) use attest_wire::der;
 
 pub use anchors::{Anchor, Anchors, Unusable};
 pub use budget::{Budget, Budgeted};

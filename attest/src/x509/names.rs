@@ -9,10 +9,7 @@ const TEXT_LIMIT_CHARS: usize = 256;
 
 /// A text from a certificate, fit for a log: bounded, without control characters.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .take(TEXT_LIMIT_CHARS)
-        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-        .collect()
+    crate::values::printable(text, TEXT_LIMIT_CHARS)
 }
 
 pub(crate) fn name_text(name: &X509Name<'_>) -> String {

@@ -1,10 +1,20 @@
 //! What a node and its verifier say to one another about evidence, and what both ends compute from it.
 //!
-//! It verifies nothing: the library `attest` does, which the node does not link. No I/O, no clock, no async.
+//! It verifies nothing: the library `attest` does, which the node does not link. Each kind of evidence has a room here, with its messages, and one
+//! there. No I/O, no clock, no async.
 
+pub mod aws;
+pub mod azure;
+pub mod der;
+pub mod gcp;
+pub mod kinds;
 pub mod nonce;
+pub mod protocol;
+pub mod token;
 pub mod tpm;
 pub mod values;
 
+pub use kinds::Kind;
 pub use nonce::SpkiSha256;
+pub use tpm::ek::EkDigest;
 pub use tpm::wire::HashAlg;

@@ -156,3 +156,18 @@ impl<'de> Deserialize<'de> for SecretText {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
+
+/// Whether a text is nothing but hexadecimal digits in lower case.
+#[must_use]
+pub fn is_lower_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A text from outside, fit for a log: bounded, without control characters.
+#[must_use]
+pub fn printable(text: &str, limit_chars: usize) -> String {
+    text.chars()
+        .take(limit_chars)
+        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
+        .collect()
+}

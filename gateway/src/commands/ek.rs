@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest::{EkDigest, NodeIdentity};
+use attest::tpm::ek_certificate::unverified_digest;
+use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_gateway::store::{EntryKind, Store};
@@ -150,5 +151,6 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
-    EkDigest::from_certificate(&der).with_context(|| format!("{} is no EK certificate", file.display()))
+    let digest = unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate);
+    digest.with_context(|| format!("{} is no EK certificate", file.display()))
 }

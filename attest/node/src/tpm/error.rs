@@ -1,6 +1,6 @@
 //! What can go wrong with a TPM.
 
-use attest::TpmEvidenceError;
+use attest::tpm::ek::EkAreaError;
 
 use crate::failure::Failure;
 
@@ -58,7 +58,7 @@ pub enum TpmError {
     },
     /// The EK is of no form that the attestation protocol knows.
     #[error("the endorsement key cannot be used: {0}")]
-    EndorsementKey(TpmEvidenceError),
+    EndorsementKey(EkAreaError),
     /// A structure of the gateway's that is no TPM structure.
     #[error("{structure} is malformed: {found} bytes, {expected} expected")]
     Structure {

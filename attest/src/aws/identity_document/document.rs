@@ -4,11 +4,6 @@ use serde::{Deserialize, Serialize};
 use super::{IdentityDocumentError, Partition};
 use crate::values::HexDigest;
 
-/// Where the node gets its evidence: a GET at IMDSv2 (`http://169.254.169.254`) with a session token. The answer is the Base64 of
-/// the PKCS#7 message, in lines; the document is inside of it. Neither `…/document` with `…/signature` (RSA-1024) nor `…/pkcs7`
-/// (DSA) will do.
-pub const IMDS_PATH: &str = "/latest/dynamic/instance-identity/rsa2048";
-
 /// Longest text in a document, in bytes. The longest that AWS defines, an instance type, has about 20.
 const TEXT_LIMIT_BYTES: usize = 128;
 

@@ -6,23 +6,17 @@ use rustls_pki_types::UnixTime;
 
 use super::rules::appraise_beside_fresh;
 use super::{
-    ClaimedDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
+    ClaimedDocument, IdentityDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules,
+    RegionCertificates,
 };
 use crate::advice::Advice;
 use crate::aws::names::{is_account, is_any_instance};
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{Blob, HexDigest, Nothing};
-
-/// An instance identity document of AWS.
-#[derive(Debug)]
-pub enum IdentityDocument {}
+use crate::values::{HexDigest, Nothing};
 
 impl EvidenceKind for IdentityDocument {
-    type Offer = IdentityDocumentAttester;
-    type Task = Nothing;
     type Subject = IdentityDocumentAttester;
-    type Evidence = IdentityDocumentEvidence;
     type Rules = IdentityDocumentRules;
     type Proof = ClaimedDocument;
     type Error = IdentityDocumentError;
@@ -31,7 +25,6 @@ impl EvidenceKind for IdentityDocument {
 impl Verifier for IdentityDocument {
     type HeldAgainst<'a> = &'a RegionCertificates;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "aws",
@@ -78,33 +71,12 @@ impl Verifier for IdentityDocument {
         !together.contains(&Kind::AwsNitroTpm) && !together.contains(&Kind::AwsSts)
     }
 
-    fn shown_parts(evidence: &IdentityDocumentEvidence) -> Parts<'_> {
-        vec![("pkcs7".into(), evidence.pkcs7.0.as_bytes().into())]
-    }
-
-    fn size(evidence: &IdentityDocumentEvidence, claimant: Option<&Blob>) -> Option<usize> {
-        let claimant = evidence.claimant.as_ref().or(claimant);
-        Some(evidence.pkcs7.0.len() + claimant.map_or(0, |claimant| claimant.0.len()))
-    }
-
-    fn claimant_offered(offer: &IdentityDocumentAttester) -> Option<&HexDigest> {
-        offer.claimant_sha256.as_ref()
-    }
-
     fn claimant_asked(subject: &IdentityDocumentAttester) -> Option<&HexDigest> {
         subject.claimant_sha256.as_ref()
     }
 
-    fn claimant_shown(evidence: &IdentityDocumentEvidence) -> Option<&Blob> {
-        evidence.claimant.as_ref()
-    }
-
     fn claimant_proven(claimed: &ClaimedDocument) -> Option<&HexDigest> {
         claimed.claimant_sha256.as_ref()
-    }
-
-    fn forget_secrets(evidence: &mut IdentityDocumentEvidence) {
-        evidence.claimant = None;
     }
 
     fn appraise(

@@ -16,18 +16,16 @@ mod certificates;
 mod document;
 mod error;
 mod kind;
-mod messages;
 mod partition;
 mod rules;
 mod verifier;
 
+pub use attest_wire::aws::identity_document::{IMDS_PATH, IdentityDocument, IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use certificates::{
     CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, RegionCertificatesError,
 };
-pub use document::{ClaimedDocument, IMDS_PATH, Replayable, VerifiedIdentityDocument};
+pub use document::{ClaimedDocument, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
-pub use kind::IdentityDocument;
-pub use messages::{IdentityDocumentAttester, IdentityDocumentEvidence};
 pub use partition::Partition;
 pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};
 pub use verifier::verify;

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::cbor::Reader;
 use super::cose::VerifiedPayload;
 use super::error::NitroTpmError;
-use crate::aws::names::{is_account, is_instance, is_lower_hex, is_region, printable};
-use crate::nonce::{SpkiSha256, qualifying_data};
-use crate::values::{Blob, HexDigest};
+use crate::aws::names::{is_account, is_instance, is_region, printable};
+use crate::nonce::SpkiSha256;
+use crate::values::{Blob, HexDigest, is_lower_hex};
 
 /// Longest public_key, user_data and nonce, in bytes: the document's specification (`user_data`).
 pub const NONCE_LIMIT_BYTES: usize = 1024;
@@ -55,14 +55,6 @@ impl Shape {
             }),
         }
     }
-}
-
-/// What the node has to give as `user_data`, beside the challenge's nonce as `nonce`:
-/// `nitro-tpm-attest --nonce <nonce> --user-data <this>`. It is what a TPM's quote would have as extraData
-/// ([`qualifying_data`]), so that a document for one purpose, pool and gateway is worth nothing for another.
-#[must_use]
-pub fn expected_user_data(nonce: &[u8], purpose: &str, pool: &str, server_key: &SpkiSha256) -> [u8; 32] {
-    qualifying_data(nonce, purpose, pool, server_key)
 }
 
 /// A document that AWS has signed. That it is fresh, and meant for this gateway, was not checked yet.

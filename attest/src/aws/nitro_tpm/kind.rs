@@ -4,24 +4,17 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{NitroRoots, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, Shape, VerifiedNitroTpm};
+use super::{NitroRoots, NitroTpm, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, Shape, VerifiedNitroTpm};
 use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
 use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{Blob, Nothing};
-
-/// A NitroTPM attestation document of AWS.
-#[derive(Debug)]
-pub enum NitroTpm {}
+use crate::values::Nothing;
 
 impl EvidenceKind for NitroTpm {
-    type Offer = Nothing;
-    type Task = Nothing;
     type Subject = NitroTpmSubject;
-    type Evidence = NitroTpmEvidence;
     type Rules = NitroTpmRules;
     type Proof = VerifiedNitroTpm;
     type Error = NitroTpmError;
@@ -30,8 +23,6 @@ impl EvidenceKind for NitroTpm {
 impl Verifier for NitroTpm {
     type HeldAgainst<'a> = &'a NitroRoots;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
-    const IS_OF_A_TPM: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "aws-nitrotpm",
@@ -95,14 +86,6 @@ impl Verifier for NitroTpm {
         Err(
             "the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account",
         )
-    }
-
-    fn shown_parts(evidence: &NitroTpmEvidence) -> Parts<'_> {
-        vec![("document".into(), evidence.document.as_ref().into())]
-    }
-
-    fn size(evidence: &NitroTpmEvidence, _: Option<&Blob>) -> Option<usize> {
-        Some(evidence.document.0.len())
     }
 
     fn appraise(

@@ -21,18 +21,18 @@ mod cose;
 mod document;
 mod error;
 mod kind;
-mod messages;
 mod rules;
+mod subject;
 mod verifier;
 
 /// What a document has to answer.
 pub use crate::nonce::Binding as Expected;
 
+pub use attest_wire::aws::nitro_tpm::{DOCUMENT_LIMIT_BYTES, NitroTpm, NitroTpmEvidence, expected_user_data};
 pub use cbor::CborError;
 pub use chain::{NitroRoots, NitroRootsError, RootProblem};
-pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, Shape, VerifiedNitroTpm, expected_user_data};
+pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, Shape, VerifiedNitroTpm};
 pub use error::{ADVICE, NitroTpmError};
-pub use kind::NitroTpm;
-pub use messages::{NitroTpmEvidence, NitroTpmSubject};
 pub use rules::{NitroTpmRules, RulesError, appraise};
-pub use verifier::{DOCUMENT_LIMIT_BYTES, authenticate, verify};
+pub use subject::NitroTpmSubject;
+pub use verifier::{authenticate, verify};

@@ -4,13 +4,10 @@ use rustls_pki_types::UnixTime;
 
 use super::chain::NitroRoots;
 use super::cose::Unverified;
-use super::document::{AuthenticDocument, VerifiedNitroTpm, expected_user_data};
+use super::document::{AuthenticDocument, VerifiedNitroTpm};
 use super::error::NitroTpmError;
+use super::{DOCUMENT_LIMIT_BYTES, expected_user_data};
 use crate::nonce::{Binding, SpkiSha256};
-
-/// Largest document, in bytes. With every field as long as it may be, nine certificates and 32 PCRs, it has under 15 KiB; real
-/// ones have 5.
-pub const DOCUMENT_LIMIT_BYTES: usize = 16 * 1024;
 
 /// Verifies that AWS has signed a document, and that it answers the challenge.
 ///

@@ -2,13 +2,7 @@
 
 use serde::Serialize;
 
-use crate::nonce::{SpkiSha256, qualifying_data};
-
-/// The value of the header [`super::SERVER_ID_HEADER`]: what a TPM's quote would have as extraData, hexadecimal.
-#[must_use]
-pub fn expected_server_id(nonce: &[u8], purpose: &str, pool: &str, server_key: &SpkiSha256) -> String {
-    data_encoding::HEXLOWER.encode(&qualifying_data(nonce, purpose, pool, server_key))
-}
+use crate::nonce::SpkiSha256;
 
 /// Whose credentials have signed, by AWS's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,21 +4,14 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{StsError, StsEvidence, StsResponse, StsRules, VerifiedSts};
+use super::{Sts, StsError, StsEvidence, StsResponse, StsRules, VerifiedSts};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{Blob, Nothing};
-
-/// A signed request to AWS STS.
-#[derive(Debug)]
-pub enum Sts {}
+use crate::values::Nothing;
 
 impl EvidenceKind for Sts {
-    type Offer = Nothing;
-    type Task = Nothing;
     type Subject = Nothing;
-    type Evidence = StsEvidence;
     type Rules = StsRules;
     type Proof = VerifiedSts;
     type Error = StsError;
@@ -36,7 +29,6 @@ pub struct StsCall<'a> {
 impl Verifier for Sts {
     type HeldAgainst<'a> = StsCall<'a>;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     // Those of identity documents.
     const IDENTITIES: &'static [IdentityForm] = &[];
@@ -58,19 +50,6 @@ impl Verifier for Sts {
 
     fn reason(caller: &VerifiedSts) -> String {
         format!("AWS STS in {}: role {}", caller.region(), caller.role())
-    }
-
-    fn shown_parts(evidence: &StsEvidence) -> Parts<'_> {
-        let redacted = serde_json::to_vec(&evidence.request.redacted()).unwrap_or_default();
-        vec![("request".into(), redacted.into())]
-    }
-
-    fn forget_secrets(evidence: &mut StsEvidence) {
-        evidence.request = evidence.request.redacted();
-    }
-
-    fn size(evidence: &StsEvidence, _: Option<&Blob>) -> Option<usize> {
-        Some(evidence.request.size())
     }
 
     fn appraise(caller: &VerifiedSts, rules: &StsRules, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<StsError>> {

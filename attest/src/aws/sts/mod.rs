@@ -20,7 +20,6 @@ mod answer;
 mod document;
 mod error;
 mod kind;
-mod messages;
 mod request;
 mod rules;
 mod time;
@@ -29,12 +28,11 @@ mod time;
 pub use crate::nonce::Binding as Expected;
 
 pub use answer::{ANSWER_LIMIT_BYTES, StsResponse, verify_answer};
-pub use document::{VerifiedSts, expected_server_id};
-pub use error::{ADVICE, StsError};
-pub use kind::{Sts, StsCall};
-pub use messages::StsEvidence;
-pub use request::{
-    BODY, CheckedRequest, DATE_SKEW_LIMIT_SECONDS, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest,
-    check,
+pub use attest_wire::aws::sts::{
+    BODY, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, Sts, StsEvidence, expected_server_id,
 };
+pub use document::VerifiedSts;
+pub use error::{ADVICE, StsError};
+pub use kind::StsCall;
+pub use request::{CheckedRequest, DATE_SKEW_LIMIT_SECONDS, check};
 pub use rules::{StsRules, StsRulesError, appraise};

@@ -2,33 +2,20 @@
 
 use std::fmt;
 
+use attest_wire::aws::sts::{HEADERS, is_security_token, is_signature};
 use rustls_pki_types::UnixTime;
-use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-use super::document::expected_server_id;
 use super::error::StsError;
 use super::rules::StsRules;
-use super::time;
-use crate::aws::names::{is_lower_hex, printable};
-use crate::nonce::{Binding, SpkiSha256, sha256};
+use super::{BODY, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, expected_server_id, time};
+use crate::aws::names::printable;
+use crate::nonce::{Binding, SpkiSha256};
 use crate::withheld::Withheld;
-
-/// The header that ties the request to this gateway and its challenge. AWS does not know it, but its signature covers it.
-pub const SERVER_ID_HEADER: &str = "x-attestation-gateway-server-id";
-
-/// The body of the request.
-pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
-
-/// What the request signs: every header that it has, `authorization` aside, in the order of Signature Version 4.
-pub const SIGNED_HEADERS: &str = "accept;content-type;host;x-amz-date;x-amz-security-token;x-attestation-gateway-server-id";
 
 /// How far the time of signing may be from the gateway's clock, in seconds. AWS itself takes 15 minutes; a node signs when it has
 /// the challenge, so 5 are plenty.
 pub const DATE_SKEW_LIMIT_SECONDS: u64 = 300;
-
-/// Longest session token, in bytes. AWS promises no limit; today's have under 2 KiB.
-pub const SECURITY_TOKEN_LIMIT_BYTES: usize = 8 * 1024;
 
 const METHOD: &str = "POST";
 const ACCEPT: &str = "application/json";
@@ -36,108 +23,6 @@ const CONTENT_TYPE: &str = "application/x-www-form-urlencoded; charset=utf-8";
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// Characters of an access key id: AWS's specification says 16 to 128.
 const ACCESS_KEY_CHARS: std::ops::RangeInclusive<usize> = 16..=128;
-/// HMAC-SHA256, hexadecimal.
-const SIGNATURE_CHARS: usize = 64;
-
-/// The headers, each once.
-const HEADERS: [&str; 7] = [
-    "accept",
-    "authorization",
-    "content-type",
-    "host",
-    "x-amz-date",
-    "x-amz-security-token",
-    SERVER_ID_HEADER,
-];
-
-/// A request as the node hands it over. It is worth a call in the node's name for some minutes, so `Debug` shows no values.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SignedRequest {
-    /// `POST`.
-    pub method: String,
-    /// `https://sts.<region>.amazonaws.com/`.
-    pub url: String,
-    /// The headers, names in lower case.
-    pub headers: Vec<Header>,
-    /// [`BODY`].
-    pub body: String,
-}
-
-/// A header.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Header {
-    /// Its name, in lower case.
-    pub name: String,
-    /// Its value.
-    #[serde(with = "secret_text")]
-    pub value: Zeroizing<String>,
-}
-
-/// A secret text in messages: zeroize has no serde of its own here.
-mod secret_text {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use zeroize::Zeroizing;
-
-    pub(super) fn serialize<S: Serializer>(text: &Zeroizing<String>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(text)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
-        String::deserialize(deserializer).map(Zeroizing::new)
-    }
-}
-
-impl SignedRequest {
-    /// How much of it a node has chosen, in bytes.
-    pub(super) fn size(&self) -> usize {
-        let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
-        headers.sum::<usize>() + self.method.len() + self.url.len() + self.body.len()
-    }
-
-    /// The request for a record: in the place of the signature and the session token stand their SHA-256, so that it cannot be sent
-    /// any more, and what no accepted request has is left out: a secret may be in it. [`check`] takes it or refuses it as before, for
-    /// AWS alone can tell signatures.
-    #[must_use]
-    pub fn redacted(&self) -> Self {
-        let digest = |text: &str| data_encoding::HEXLOWER.encode(&sha256(&[text.as_bytes()]));
-        let digest_if = |formed: bool, text: &str| if formed { digest(text) } else { String::new() };
-        let mut redacted = self.clone();
-        for Header { name, value } in &mut redacted.headers {
-            if name == "x-amz-security-token" {
-                *value = Zeroizing::new(digest_if(is_security_token(value), value));
-            } else if name == "authorization" {
-                *value = Zeroizing::new(match value.rsplit_once('=') {
-                    Some((before, signature)) => format!("{before}={}", digest_if(is_signature(signature), signature)),
-                    None => digest(value),
-                });
-            } else if !HEADERS.contains(&name.as_str()) {
-                value.zeroize();
-            }
-        }
-        if let Some((before, _)) = self.url.split_once('?') {
-            redacted.url = format!("{before}?");
-        }
-        if self.body != BODY {
-            redacted.body.zeroize();
-        }
-        redacted
-    }
-}
-
-impl fmt::Debug for SignedRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SignedRequest({} headers)", self.headers.len())
-    }
-}
-
-impl fmt::Debug for Header {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Header({})", printable(&self.name))
-    }
-}
-
 /// A request that may be sent: only [`check`] makes one, and there is nothing in it that was not compared or spelled out there.
 pub struct CheckedRequest {
     url: String,
@@ -343,13 +228,4 @@ fn check_authorization(authorization: &str, date: &str, region: &str) -> Result<
         return Err(form("the signature"));
     }
     Ok(())
-}
-
-fn is_security_token(text: &str) -> bool {
-    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
-    (1..=SECURITY_TOKEN_LIMIT_BYTES).contains(&text.len()) && text.bytes().all(is_base64)
-}
-
-fn is_signature(text: &str) -> bool {
-    text.len() == SIGNATURE_CHARS && is_lower_hex(text)
 }

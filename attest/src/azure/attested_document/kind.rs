@@ -5,22 +5,16 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 
 use super::{
-    AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, AzureTrust, ImdsNonce, NonceForm, VerifiedAttestedDocument,
+    AttestedDocument, AttestedDocumentError, AttestedDocumentRules, AzureEvidence, AzureSubject, AzureTrust, ImdsNonce, NonceForm,
+    VerifiedAttestedDocument,
 };
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, Cloud, EvidenceKind, IdentityForm, Kind, Parts, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
 use crate::nonce::{Binding, qualifying_data};
-use crate::values::{Blob, Nothing};
-
-/// An attested document of Azure.
-#[derive(Debug)]
-pub enum AttestedDocument {}
+use crate::values::Nothing;
 
 impl EvidenceKind for AttestedDocument {
-    type Offer = Nothing;
-    type Task = Nothing;
     type Subject = AzureSubject;
-    type Evidence = AzureEvidence;
     type Rules = AttestedDocumentRules;
     type Proof = VerifiedAttestedDocument;
     type Error = AttestedDocumentError;
@@ -29,7 +23,6 @@ impl EvidenceKind for AttestedDocument {
 impl Verifier for AttestedDocument {
     type HeldAgainst<'a> = &'a AzureTrust;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "azure",
@@ -74,14 +67,6 @@ impl Verifier for AttestedDocument {
     fn reason(document: &VerifiedAttestedDocument) -> String {
         let place = document.location().unwrap_or("an unnamed region");
         format!("attested document of Azure, signed in {place}")
-    }
-
-    fn shown_parts(evidence: &AzureEvidence) -> Parts<'_> {
-        vec![("signature".into(), evidence.signature.0.as_bytes().into())]
-    }
-
-    fn size(evidence: &AzureEvidence, _: Option<&Blob>) -> Option<usize> {
-        Some(evidence.signature.0.len())
     }
 
     fn appraise(

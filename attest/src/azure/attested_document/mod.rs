@@ -18,19 +18,20 @@ mod cloud;
 mod document;
 mod error;
 mod kind;
-mod messages;
-mod nonce;
 mod rules;
+mod subject;
 mod trust;
 mod verifier;
 
 pub use aia::{AllowedUrl, IssuerUrls, URLS_LIMIT};
+pub use attest_wire::azure::attested_document::{
+    AttestedDocument, AzureEvidence, ENCODING, IMDS_HEADER, IMDS_NONCE_LIMIT_CHARACTERS, ImdsAnswer, ImdsNonce, MalformedNonce, NonceForm,
+    imds_path,
+};
 pub use cloud::AzureCloud;
-pub use document::{ENCODING, IMDS_HEADER, ImdsAnswer, Plan, VerifiedAttestedDocument, imds_path};
+pub use document::{Plan, VerifiedAttestedDocument};
 pub use error::{ADVICE, AttestedDocumentError, ChainError};
-pub use kind::AttestedDocument;
-pub use messages::{AzureEvidence, AzureSubject};
-pub use nonce::{IMDS_NONCE_LIMIT_CHARACTERS, ImdsNonce, MalformedNonce, NonceForm};
 pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule, appraise};
+pub use subject::AzureSubject;
 pub use trust::{AzureTrust, AzureTrustError, CaProblem, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 pub use verifier::{issuer_urls, verify};

@@ -5,26 +5,20 @@ use std::collections::BTreeSet;
 use rustls_pki_types::UnixTime;
 
 use super::{
-    AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, AzureVtpmTask, VerifiedAzureVtpm, VmId,
+    AkRoots, AzureVtpm, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, AzureVtpmTask,
+    VerifiedAzureVtpm, VmId,
 };
 use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
-use crate::kinds::{Asked, Asking, Beside, Cloud, Counters, EvidenceKind, IdentityForm, Kind, Parts, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
 use crate::values::Blob;
 
-/// A quote by the AK of a vTPM of Azure's.
-#[derive(Debug)]
-pub enum AzureVtpm {}
-
 impl EvidenceKind for AzureVtpm {
-    type Offer = AzureVtpmAttester;
-    type Task = AzureVtpmTask;
     type Subject = AzureVtpmSubject;
-    type Evidence = AzureVtpmEvidence;
     type Rules = AzureVtpmRules;
     type Proof = VerifiedAzureVtpm;
     type Error = AzureVtpmError;
@@ -33,8 +27,6 @@ impl EvidenceKind for AzureVtpm {
 impl Verifier for AzureVtpm {
     type HeldAgainst<'a> = &'a AkRoots;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
-    const IS_OF_A_TPM: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "azure-vtpm",
@@ -109,31 +101,6 @@ impl Verifier for AzureVtpm {
         Err(
             "a vTPM says no subscription, so anybody's machine could have these PCRs: name vm_ids in [azure_vtpm], have azure beside it, or set accept_any_subscription = true there if that is meant",
         )
-    }
-
-    fn offered_parts(offer: &AzureVtpmAttester) -> Parts<'_> {
-        let mut parts: Parts<'_> = vec![
-            ("ak_public".into(), offer.ak_public.as_ref().into()),
-            ("ak_certificate".into(), offer.ak_certificate.as_ref().into()),
-        ];
-        for (index, certificate) in offer.ak_intermediates.iter().take(INTERMEDIATES_LIMIT).enumerate() {
-            parts.push((format!("ak_intermediates.{index}").into(), certificate.as_ref().into()));
-        }
-        parts
-    }
-
-    fn shown_parts(evidence: &AzureVtpmEvidence) -> Parts<'_> {
-        let mut parts: Parts<'_> = vec![
-            ("quoted".into(), evidence.quoted.as_ref().into()),
-            ("signature".into(), evidence.signature.as_ref().into()),
-        ];
-        parts.extend(evidence.event_log.iter().map(|log| ("event_log".into(), log.as_ref().into())));
-        parts
-    }
-
-    /// Its event log has a limit of its own.
-    fn size(_: &AzureVtpmEvidence, _: Option<&Blob>) -> Option<usize> {
-        None
     }
 
     fn appraise(

@@ -25,22 +25,17 @@
 mod certificate;
 mod error;
 mod kind;
-mod messages;
 mod rules;
+mod subject;
 mod verifier;
 mod vm_id;
 
+pub use attest_wire::azure::vtpm::{
+    AK_CERTIFICATE_NV_INDEX, AK_HANDLE, AzureVtpm, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask, NotAVmId, VmId,
+};
 pub use certificate::{AkCertificate, AkRoots, verify_certificate};
 pub use error::{ADVICE, AzureVtpmError};
-pub use kind::AzureVtpm;
-pub use messages::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, AzureVtpmTask};
 pub use rules::{AzureVtpmRules, RulesError, appraise};
+pub use subject::AzureVtpmSubject;
 pub use verifier::{Expected, VerifiedAzureVtpm, verify};
-pub use vm_id::{NotAVmId, VM_ID_PCR, VmId};
-
-/// Where the AK is, a persistent object.
-pub const AK_HANDLE: u32 = 0x8100_0003;
-
-/// Where Azure's certificate for the AK is. The index has 4096 bytes, of which those behind the certificate are zero; older ones are as long as
-/// the certificate.
-pub const AK_CERTIFICATE_NV_INDEX: u32 = 0x01c1_01d0;
+pub use vm_id::{VM_ID_PCR, is_measured};

@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
 use super::certificate::{AkCertificate, AkRoots, verify_certificate};
-use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId};
+use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId, is_measured};
 use crate::azure::attested_document::VerifiedAttestedDocument;
 use crate::kinds::Counters;
 use crate::nonce::{Binding, SpkiSha256};
@@ -157,7 +157,7 @@ pub fn verify(
     certificate.check_key(&ak)?;
 
     let (bank, log) = (selection.bank(), evidence.event_log.as_ref().map(AsRef::as_ref));
-    if !attester.vm_id.is_measured(bank, &evidence.pcrs, log) {
+    if !is_measured(&attester.vm_id, bank, &evidence.pcrs, log) {
         let quoted = evidence.pcrs.get(&VM_ID_PCR);
         return Err(AzureVtpmError::VmId {
             vm_id: attester.vm_id.clone(),

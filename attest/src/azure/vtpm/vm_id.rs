@@ -1,8 +1,8 @@
+//! How the firmware proves which machine it is.
+
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
+use super::VmId;
 use crate::tpm::event_log::{EventLog, OS_SEPARATOR};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
@@ -16,89 +16,41 @@ const ARCHITECTURES: [&[u8]; 2] = [br#"{"MachineArchitecture": "X64"}"#, br#"{"M
 /// What an EV_SEPARATOR measures (TCG PC Client Platform Firmware Profile, 10.4.1), after which the firmware extends nothing.
 const SEPARATOR: [u8; 4] = [0; 4];
 
-/// A virtual machine of Azure: the UUID by which its metadata service, its attested document and its SMBIOS name it. It stays the same as long
-/// as the machine exists.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct VmId(String);
+/// Whether the firmware has extended a vmId, before anything else, into what is quoted: as firmware that is known does it, or else as
+/// an event log shows that leads to the quoted value.
+#[must_use]
+pub fn is_measured(vm_id: &VmId, bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>, event_log: Option<&[u8]>) -> bool {
+    let Some(value) = quoted.get(&VM_ID_PCR).map(HexDigest::as_bytes) else {
+        return false;
+    };
+    values(vm_id, bank).iter().any(|known| known == value)
+        || event_log.is_some_and(|log| is_first_in(vm_id, log, bank, quoted) == Some(true))
+}
 
-/// A text that is no UUID.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected a vmId: a UUID, such as b1310a36-d400-46f6-82cb-6217df846586")]
-pub struct NotAVmId;
-
-impl TryFrom<String> for VmId {
-    type Error = NotAVmId;
-
-    fn try_from(text: String) -> Result<Self, NotAVmId> {
-        let lengths = text.split('-').map(str::len);
-        let hexadecimal = text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
-        if hexadecimal && lengths.eq([8, 4, 4, 4, 12]) {
-            return Ok(Self(text.to_ascii_lowercase()));
+/// What PCR 6 holds on a machine with a vmId, by the firmware that is known; each also after systemd's separator.
+fn values(vm_id: &VmId, bank: HashAlg) -> Vec<Vec<u8>> {
+    let uuid = text(vm_id);
+    let mut values = Vec::new();
+    for architecture in [None].into_iter().chain(ARCHITECTURES.map(Some)) {
+        for end in [None, Some(OS_SEPARATOR)] {
+            let measured = [Some(uuid.as_bytes()), architecture, Some(&SEPARATOR), end];
+            values.push(extended(bank, measured.into_iter().flatten()));
         }
-        Err(NotAVmId)
     }
+    values
 }
 
-impl From<VmId> for String {
-    fn from(id: VmId) -> Self {
-        id.0
-    }
+/// Whether the first event of PCR 6 is the vmId, in a log that the quote proves. What follows is the firmware's business: who comes later
+/// cannot be first.
+fn is_first_in(vm_id: &VmId, event_log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>) -> Option<bool> {
+    let log = EventLog::parse(event_log).ok()?;
+    let first = log.check_against(bank, quoted).ok()?.events_of(VM_ID_PCR)?.next()?;
+    Some(first.digest() == bank.digest(&[text(vm_id).as_bytes()]).as_ref())
 }
 
-impl fmt::Display for VmId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl VmId {
-    pub(super) fn is_spelled_as_in_identities(text: &str) -> bool {
-        Self::try_from(text.to_string()).is_ok_and(|id| id.as_str() == text)
-    }
-
-    /// In lower case.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether the firmware has extended this vmId, before anything else, into what is quoted: as firmware that is known does it, or else as
-    /// an event log shows that leads to the quoted value.
-    #[must_use]
-    pub fn is_measured(&self, bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>, event_log: Option<&[u8]>) -> bool {
-        let Some(value) = quoted.get(&VM_ID_PCR).map(HexDigest::as_bytes) else {
-            return false;
-        };
-        self.values(bank).iter().any(|known| known == value)
-            || event_log.is_some_and(|log| self.is_first_in(log, bank, quoted) == Some(true))
-    }
-
-    /// What PCR 6 holds on a machine with this vmId, by the firmware that is known; each also after systemd's separator.
-    fn values(&self, bank: HashAlg) -> Vec<Vec<u8>> {
-        let uuid = self.text();
-        let mut values = Vec::new();
-        for architecture in [None].into_iter().chain(ARCHITECTURES.map(Some)) {
-            for end in [None, Some(OS_SEPARATOR)] {
-                let measured = [Some(uuid.as_bytes()), architecture, Some(&SEPARATOR), end];
-                values.push(extended(bank, measured.into_iter().flatten()));
-            }
-        }
-        values
-    }
-
-    /// Whether the first event of PCR 6 is the vmId, in a log that the quote proves. What follows is the firmware's business: who comes later
-    /// cannot be first.
-    fn is_first_in(&self, event_log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>) -> Option<bool> {
-        let log = EventLog::parse(event_log).ok()?;
-        let first = log.check_against(bank, quoted).ok()?.events_of(VM_ID_PCR)?.next()?;
-        Some(first.digest() == bank.digest(&[self.text().as_bytes()]).as_ref())
-    }
-
-    /// What the firmware measures: `UUID: ` and the UUID in upper case.
-    fn text(&self) -> String {
-        format!("UUID: {}", self.0.to_ascii_uppercase())
-    }
+/// What the firmware measures: `UUID: ` and the UUID in upper case.
+fn text(vm_id: &VmId) -> String {
+    format!("UUID: {}", vm_id.as_str().to_ascii_uppercase())
 }
 
 /// A PCR that began with zeros, after these were hashed and extended into it.
@@ -113,32 +65,13 @@ fn extended<'a>(bank: HashAlg, measured: impl Iterator<Item = &'a [u8]>) -> Vec<
 mod tests {
     use super::*;
 
-    fn vm_id(text: &str) -> Result<VmId, NotAVmId> {
-        VmId::try_from(text.to_owned())
+    fn vm_id(text: &str) -> VmId {
+        VmId::try_from(text.to_owned()).unwrap()
     }
 
     fn measured(text: &str, pcr: &str) -> bool {
         let quoted = BTreeMap::from([(VM_ID_PCR, HexDigest::from_hex(pcr).unwrap())]);
-        vm_id(text).unwrap().is_measured(HashAlg::Sha256, &quoted, None)
-    }
-
-    #[test]
-    fn a_vm_id_is_a_uuid_in_any_case() {
-        let id = vm_id("BDD43904-dbf8-4337-8b91-3ADBA92C5EBD").unwrap();
-        assert_eq!(id.as_str(), "bdd43904-dbf8-4337-8b91-3adba92c5ebd");
-        for wrong in [
-            "",
-            "bdd43904dbf843378b913adba92c5ebd",
-            "bdd43904-dbf8-4337-8b91-3adba92c5eb",
-            "bdd43904-dbf8-4337-8b91-3adba92c5ebdd",
-            "bdd43904-dbf8-4337-8b91-3adba92c5ebd-",
-            "bdd43904-dbf8-4337-8b913-adba92c5ebd",
-            "bdd43904-dbf8-4337-8b91-3adba92c5ebg",
-            "{bdd43904-dbf8-4337-8b91-3adba92c5ebd}",
-            "353c6d9a70bc",
-        ] {
-            assert_eq!(vm_id(wrong), Err(NotAVmId), "{wrong}");
-        }
+        is_measured(&vm_id(text), HashAlg::Sha256, &quoted, None)
     }
 
     /// PCR 6 of two machines of Azure's, which quoted it with the AK of their vTPMs: of December 2025, and of June 2026 with the architecture.
@@ -159,7 +92,7 @@ mod tests {
 
     #[test]
     fn nothing_quoted_proves_no_vm_id() {
-        let id = vm_id("bdd43904-dbf8-4337-8b91-3adba92c5ebd").unwrap();
-        assert!(!id.is_measured(HashAlg::Sha256, &BTreeMap::new(), None));
+        let id = vm_id("bdd43904-dbf8-4337-8b91-3adba92c5ebd");
+        assert!(!is_measured(&id, HashAlg::Sha256, &BTreeMap::new(), None));
     }
 }

@@ -15,7 +15,6 @@
 //! node choose what the gateway connects to.
 
 mod error;
-mod key;
 mod roots;
 #[cfg(test)]
 mod tests;
@@ -27,20 +26,18 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::FromDer;
 
+use crate::tpm::ek::EkDigest;
 use crate::x509::names::{issuer_of, name_text, printable};
 use crate::x509::{self, Budget, Led, Terms};
 
+pub use attest_wire::tpm::{EkKey, INTERMEDIATES_LIMIT};
 pub use error::EkCertificateError;
-pub use key::EkKey;
 pub(crate) use roots::all_of;
 pub use roots::{CaProblem, EkRoots, EkRootsError};
 
 /// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
 /// in one is under 1700 bytes.
 pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
-
-/// Most intermediates that a TPM may send. Manufacturers' chains have one or two.
-pub const INTERMEDIATES_LIMIT: usize = 8;
 
 /// Most signatures that are verified for one EK certificate: its own and those of six CAs, which is as deep as webpki goes, and one of a root
 /// that was renewed under its name with another key.
@@ -277,6 +274,14 @@ pub fn unverified_key(certificate: &[u8]) -> Result<EkKey, EkCertificateError> {
         problem: error.to_string(),
     })?;
     EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })
+}
+
+/// The digest of the key that a certificate is about. Verifies nothing, as [`unverified_key`].
+///
+/// # Errors
+/// As [`unverified_key`].
+pub fn unverified_digest(certificate: &[u8]) -> Result<EkDigest, EkCertificateError> {
+    unverified_key(certificate).map(|key| EkDigest::of(&key))
 }
 
 /// The certificate without the padding of its NV index: the DER element, and nothing but one byte repeated behind it.

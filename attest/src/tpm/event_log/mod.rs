@@ -30,14 +30,11 @@ mod replay;
 
 use std::fmt;
 
+pub use attest_wire::tpm::LOG_LIMIT_BYTES;
 pub use error::EventLogError;
 pub use replay::{Replayed, TrustedEvent, TrustedEvents};
 
 use super::wire::HashAlg;
-
-/// Largest log that is read. The largest seen on real machines are under 128 KiB; firmware reserves 64 KiB to 512 KiB for it.
-/// The number of events needs no limit of its own: none is shorter than 19 bytes.
-pub const LOG_LIMIT_BYTES: usize = 1024 * 1024;
 
 /// Most algorithms that a log may declare: HASH_COUNT, TPM 2.0 Library Part 2 allows for no more banks in practice.
 pub const ALGORITHMS_LIMIT: usize = 16;

@@ -6,9 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest};
-use crate::kinds::{Kind, Verifier, each_kind, kinds_of, members};
+use crate::kinds::{Kind, Messages};
 use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
+use crate::{each_kind, kinds_of, members};
 
 /// Body of [`super::EVIDENCE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ members! {
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Evidence {
-        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Evidence,
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub Messages::Evidence,
         /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
         /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,10 @@
-//! The vTPM's part of the wire messages, and of the challenge.
+//! The vTPM's part of the wire messages.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::VmId;
-use crate::tpm::pcr::PcrSelection;
 use crate::values::{Blob, HexDigest};
 
 /// A vTPM's AK as the node presents it, and which machine it says to be.
@@ -46,23 +45,4 @@ pub struct AzureVtpmEvidence {
     /// The firmware's TCG event log, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<Blob>,
-}
-
-/// What a vTPM's answer is held against.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AzureVtpmSubject {
-    /// AK, its certificate and the vmId as presented.
-    pub attester: AzureVtpmAttester,
-    /// The PCRs asked for.
-    pub selection: PcrSelection,
-}
-
-impl From<&PcrSelection> for AzureVtpmTask {
-    fn from(selection: &PcrSelection) -> Self {
-        Self {
-            pcr_bank: selection.bank().to_string(),
-            pcrs: selection.pcrs().iter().copied().collect(),
-        }
-    }
 }

@@ -1,7 +1,7 @@
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::x509::der;
+use crate::der;
 
 /// An EK's public key, of the kinds that TCG EK templates have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +61,11 @@ impl EkKey {
         element(SEQUENCE, &[algorithm, &element(BIT_STRING, &[&no_unused_bits, &key])])
     }
 
-    /// Reads a certificate's key; `Err` says what it is instead.
-    pub(super) fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Result<Self, String> {
+    /// Reads a certificate's key.
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Result<Self, String> {
         let identifier = der_prefix(spki.raw).unwrap_or_default();
         match spki.parsed() {
             Ok(PublicKey::RSA(key)) if identifier == RSA_ENCRYPTION => {

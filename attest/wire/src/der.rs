@@ -2,7 +2,8 @@
 
 /// Length of the header and of the content of the DER element that `bytes` begins with. Bounded to what two length bytes can
 /// say: nothing in a certificate is longer.
-pub(crate) fn lengths(bytes: &[u8]) -> Option<(usize, usize)> {
+#[must_use]
+pub fn lengths(bytes: &[u8]) -> Option<(usize, usize)> {
     match *bytes.get(1..)? {
         [short @ 0..=0x7f, ..] => Some((2, usize::from(short))),
         [0x81, length, ..] => Some((3, usize::from(length))),
@@ -12,7 +13,8 @@ pub(crate) fn lengths(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// The content of the DER element that `bytes` begins with.
-pub(crate) fn content(bytes: &[u8]) -> Option<&[u8]> {
+#[must_use]
+pub fn content(bytes: &[u8]) -> Option<&[u8]> {
     let (header, length) = lengths(bytes)?;
     bytes.get(header..header + length)
 }

@@ -1,12 +1,10 @@
-//! A TPM's part of the wire messages, and of the challenge.
+//! A TPM's part of the wire messages.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ek::{EkDigest, EkPublic};
-use super::error::TpmEvidenceError;
-use super::pcr::PcrSelection;
+use super::ek::{EkAreaError, EkDigest, EkPublic};
 use crate::values::{Blob, HexDigest};
 
 /// A TPM's keys as the node presents them.
@@ -29,8 +27,8 @@ impl TpmAttester {
     /// The digest that names the EK presented: what to look for in an allowlist. Says nothing about trust.
     ///
     /// # Errors
-    /// [`TpmEvidenceError::Wire`] and [`TpmEvidenceError::EkTemplate`].
-    pub fn ek_digest(&self) -> Result<EkDigest, TpmEvidenceError> {
+    /// [`EkAreaError`].
+    pub fn ek_digest(&self) -> Result<EkDigest, EkAreaError> {
         EkPublic::parse(self.ek_public.as_ref()).map(|ek| ek.digest())
     }
 }
@@ -64,16 +62,4 @@ pub struct TpmEvidence {
     /// The firmware's TCG event log, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log: Option<Blob>,
-}
-
-/// What a TPM's answer is held against.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TpmSubject {
-    /// EK and AK as presented.
-    pub attester: TpmAttester,
-    /// SHA-256 of the secret in the credential.
-    pub secret_sha256: HexDigest,
-    /// The PCRs asked for.
-    pub selection: PcrSelection,
 }

@@ -5,11 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ek_certificate::{EkKey, unverified_key};
-use super::error::TpmEvidenceError;
-use super::wire::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher};
+use super::ek_key::EkKey;
+use super::wire::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher, WireError};
 use crate::nonce::sha256;
-use crate::values::HexDigest;
+use crate::values::{HexDigest, is_lower_hex};
 
 /// SHA-256 over the DER SubjectPublicKeyInfo of an EK: the name of a TPM in allowlists, logs and identities.
 ///
@@ -28,13 +27,15 @@ pub struct NotAnEkDigest;
 const DIGEST_DIGITS: usize = 64;
 
 /// Whether a text is a digest as it is spelled in identities.
-pub(crate) fn is_digest(text: &str) -> bool {
-    text.len() == DIGEST_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+#[must_use]
+pub fn is_digest(text: &str) -> bool {
+    text.len() == DIGEST_DIGITS && is_lower_hex(text)
 }
 
 impl EkDigest {
     /// The stable identity of a node with this TPM.
-    pub(crate) fn identity(&self) -> String {
+    #[must_use]
+    pub fn identity(&self) -> String {
         format!("tpm:{self}")
     }
 
@@ -47,25 +48,15 @@ impl EkDigest {
     /// The digest of the EK in a public area: TPMT_PUBLIC, or TPM2B_PUBLIC as tpm2-tools writes it.
     ///
     /// # Errors
-    /// [`TpmEvidenceError`] for bytes that are neither, and for keys that no TCG EK template makes.
-    pub fn from_public_area(bytes: &[u8]) -> Result<Self, TpmEvidenceError> {
+    /// [`EkAreaError`] for bytes that are neither, and for keys that no TCG EK template makes.
+    pub fn from_public_area(bytes: &[u8]) -> Result<Self, EkAreaError> {
         let area = Public::parse_sized(bytes)
             .or_else(|_| Public::parse(bytes))
-            .map_err(|error| TpmEvidenceError::Wire {
+            .map_err(|error| EkAreaError::Wire {
                 structure: "the EK's public area",
                 error,
             })?;
         EkPublic::check(area).map(|ek| ek.digest)
-    }
-
-    /// The digest of the key in an EK certificate (DER). The certificate is not verified: this is for naming an EK, not for trust.
-    ///
-    /// # Errors
-    /// [`TpmEvidenceError::EkCertificate`] for bytes that are no certificate, or one of a key that no EK has.
-    pub fn from_certificate(der: &[u8]) -> Result<Self, TpmEvidenceError> {
-        unverified_key(der)
-            .map(|key| Self::of(&key))
-            .map_err(TpmEvidenceError::EkCertificate)
     }
 
     /// The digest's bytes.
@@ -119,44 +110,67 @@ const REQUIRED: u32 = Attributes::FIXED_TPM
 /// What the templates of the high range, and some TPMs, set besides.
 const OPTIONAL: u32 = Attributes::USER_WITH_AUTH | Attributes::NO_DA;
 
+/// Why bytes are no EK's public area.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EkAreaError {
+    /// They cannot be read.
+    #[error("{structure} cannot be read: {error}")]
+    Wire {
+        /// The structure, by its name in TPM 2.0 Part 2 and its role.
+        structure: &'static str,
+        /// What is wrong with it.
+        error: WireError,
+    },
+    /// The area is not of a TCG EK template.
+    #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
+    Template {
+        /// The field.
+        field: &'static str,
+        /// What the area has.
+        found: String,
+        /// What the template has.
+        required: &'static str,
+    },
+}
+
 /// An EK whose public area is of a TCG template: a restricted decryption key that never leaves its TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EkPublic {
-    pub(super) area: Public,
-    pub(super) key: EkKey,
-    pub(super) digest: EkDigest,
+    area: Public,
+    key: EkKey,
+    digest: EkDigest,
 }
 
 impl EkPublic {
     /// Reads and checks a TPMT_PUBLIC.
     ///
     /// # Errors
-    /// [`TpmEvidenceError::Wire`] and [`TpmEvidenceError::EkTemplate`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, TpmEvidenceError> {
-        Self::check(Public::parse(bytes).map_err(|error| TpmEvidenceError::Wire {
+    /// [`EkAreaError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, EkAreaError> {
+        Self::check(Public::parse(bytes).map_err(|error| EkAreaError::Wire {
             structure: "the EK's TPMT_PUBLIC",
             error,
         })?)
     }
 
-    fn check(area: Public) -> Result<Self, TpmEvidenceError> {
+    fn check(area: Public) -> Result<Self, EkAreaError> {
         let attributes = area.attributes;
         if !attributes.has(REQUIRED) || attributes.0 & !(REQUIRED | OPTIONAL) != 0 {
-            return Err(TpmEvidenceError::EkTemplate {
+            return Err(EkAreaError::Template {
                 field: "objectAttributes",
                 found: format!("{:#010x}", attributes.0),
                 required: "fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted and decrypt, besides these at most userWithAuth and noDA",
             });
         }
         if area.symmetric == SymmetricCipher::Null {
-            return Err(TpmEvidenceError::EkTemplate {
+            return Err(EkAreaError::Template {
                 field: "symmetric cipher",
                 found: "none".to_owned(),
                 required: "AES in CFB mode",
             });
         }
         if area.scheme != Scheme::Null {
-            return Err(TpmEvidenceError::EkTemplate {
+            return Err(EkAreaError::Template {
                 field: "scheme",
                 found: format!("{:?}", area.scheme),
                 required: "none",
@@ -173,6 +187,12 @@ impl EkPublic {
         self.digest
     }
 
+    /// The area that was checked.
+    #[must_use]
+    pub const fn area(&self) -> &Public {
+        &self.area
+    }
+
     /// The key.
     #[must_use]
     pub const fn key(&self) -> &EkKey {
@@ -180,8 +200,8 @@ impl EkPublic {
     }
 }
 
-fn ek_key(parameters: &KeyParameters) -> Result<EkKey, TpmEvidenceError> {
-    let refused = |field, found, required| Err(TpmEvidenceError::EkTemplate { field, found, required });
+fn ek_key(parameters: &KeyParameters) -> Result<EkKey, EkAreaError> {
+    let refused = |field, found, required| Err(EkAreaError::Template { field, found, required });
     match parameters {
         KeyParameters::Rsa {
             key_bits,
@@ -220,7 +240,7 @@ fn ek_key(parameters: &KeyParameters) -> Result<EkKey, TpmEvidenceError> {
 }
 
 /// A coordinate in its full length. The wire parser has refused longer ones.
-pub(super) fn padded<const N: usize>(coordinate: &[u8]) -> [u8; N] {
+fn padded<const N: usize>(coordinate: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.iter_mut().rev().zip(coordinate.iter().rev()).for_each(|(to, from)| *to = *from);
     out

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Blob, HexDigest};
-use crate::kinds::{Kind, Verifier, each_kind, kinds_of, members};
+use crate::kinds::{Kind, Messages};
 use crate::tpm::{TpmAttester, TpmTask};
+use crate::{each_kind, kinds_of, members};
 
 /// Body of [`super::CHALLENGE_PATH`]: who asks, and for which pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ members! {
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Attester {
-        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Offer,
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub Messages::Offer,
         /// SHA-256 of [`super::Evidence::claimant`]: who claims the instance that evidence of a cloud is about.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub claimant_sha256: Option<HexDigest>,
@@ -97,7 +98,7 @@ members! {
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Task {
-        ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Task,
+        ..#[serde(skip_serializing_if = "Option::is_none")] pub Messages::Task,
     }
 }
 

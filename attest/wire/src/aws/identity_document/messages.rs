@@ -1,4 +1,4 @@
-//! The identity document's part of the wire messages, and of the challenge.
+//! The identity document's part of the wire messages.
 
 use serde::{Deserialize, Serialize};
 

@@ -59,7 +59,7 @@ pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 
 /// Largest body of a challenge request: an EK with its certificate and eight intermediates is under 24 KiB in base64.
 pub const CHALLENGE_BODY_LIMIT_BYTES: usize = 64 * 1024;
-/// Largest body of an evidence request: [`crate::tpm::event_log::LOG_LIMIT_BYTES`] in base64, the challenge, the quote.
+/// Largest body of an evidence request: [`crate::tpm::LOG_LIMIT_BYTES`] in base64, the challenge, the quote.
 pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.

@@ -1,0 +1,11 @@
+use serde::{Deserialize, Serialize};
+
+use super::document::Shape;
+
+/// Which of AWS's documents is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NitroTpmSubject {
+    /// The document's shape: there is one.
+    pub shape: Shape,
+}

@@ -1,0 +1,11 @@
+use attest_wire::azure::attested_document::NonceForm;
+use serde::{Deserialize, Serialize};
+
+/// Which nonce an attested document has to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AzureSubject {
+    /// How it follows from the challenge. Challenges of before say nothing of it.
+    #[serde(default)]
+    pub nonce: NonceForm,
+}

@@ -1,0 +1,17 @@
+use serde::{Deserialize, Serialize};
+
+use super::TpmAttester;
+use super::pcr::PcrSelection;
+use crate::values::HexDigest;
+
+/// What a TPM's answer is held against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TpmSubject {
+    /// EK and AK as presented.
+    pub attester: TpmAttester,
+    /// SHA-256 of the secret in the credential.
+    pub secret_sha256: HexDigest,
+    /// The PCRs asked for.
+    pub selection: PcrSelection,
+}

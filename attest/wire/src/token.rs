@@ -1,0 +1,38 @@
+//! A provisioning token beside evidence.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::{Cloud, Messages, Parts};
+use crate::values::{Blob, Nothing, SecretText};
+
+/// A provisioning token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEvidence {
+    /// The token. A secret.
+    pub token: SecretText,
+}
+
+/// A provisioning token, beside evidence of another kind.
+#[derive(Debug)]
+pub enum Token {}
+
+impl Messages for Token {
+    type Offer = Nothing;
+    type Task = Nothing;
+    type Evidence = TokenEvidence;
+
+    const CLOUD: Option<Cloud> = None;
+
+    fn shown_parts(_: &TokenEvidence) -> Parts<'_> {
+        Vec::new()
+    }
+
+    fn size(evidence: &TokenEvidence, _: Option<&Blob>) -> Option<usize> {
+        Some(evidence.token.reveal().len())
+    }
+
+    fn forget_secrets(evidence: &mut TokenEvidence) {
+        evidence.token = SecretText::default();
+    }
+}

@@ -10,6 +10,8 @@
 //! Claims           --appraise---------> AttestationResult          (that it is what the pool accepts)
 //! ```
 //!
+//! The messages are those of [`attest_wire`], which a node links without this crate.
+//!
 //! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
 //! [`Claims`] and [`AttestationResult`] have no public constructor: to hold one is to have verified.
 

@@ -271,6 +271,30 @@ fn the_gateway_links_no_c_tss() {
     );
 }
 
+#[test]
+fn the_node_links_no_verifier() {
+    let (node, gateway) = (compiled(&["--package", "attest-node"]), compiled(&["--package", "attest-gateway"]));
+    assert!(node.contains("attest-wire") && node.contains("attest-tls"), "{node:?}");
+    let verifiers = [
+        "attest",
+        "aws-nitro-enclaves-cose",
+        "chrono",
+        "ciborium",
+        "ciborium-ll",
+        "der",
+        "ed25519-dalek",
+        "oauth2",
+        "openidconnect",
+        "p256",
+        "p384",
+        "rsa",
+    ];
+    for absent in verifiers {
+        assert!(!node.contains(absent), "attest-node is built with {absent}");
+        assert!(gateway.contains(absent), "this test would not see {absent}");
+    }
+}
+
 /// The packages that are about cryptography, by what they say of themselves.
 fn cryptographic() -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

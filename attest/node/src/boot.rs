@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use attest::Kind;
-use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest_wire::Kind;
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, Found, NitroTpm, OwnTpm};

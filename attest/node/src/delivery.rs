@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use attest::protocol::TICKET_UNDELIVERABLE;
+use attest_wire::protocol::TICKET_UNDELIVERABLE;
 
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 
 /// Longest text of others repeated on the console, in characters: about two lines.
 const QUOTED_LIMIT_CHARS: usize = 400;

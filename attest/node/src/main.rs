@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use attest::protocol::HOLD_LIMIT_SECONDS;
 use attest_node::boot::{self, Settings};
 use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
@@ -15,6 +14,7 @@ use attest_node::forget;
 use attest_node::keep;
 use attest_node::platform::Platform;
 use attest_node::tpm::{AkKind, EkChoice, device};
+use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use clap::{Parser, Subcommand};
 
 /// Proves to the attestation gateway what this node is, before Ignition fetches its config.

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
+use attest_wire::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 
 use crate::deadline::Deadline;
 use crate::failure::Failure;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::thread;
 
-use attest::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
-use attest::protocol::Blob;
+use attest_wire::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
+use attest_wire::protocol::Blob;
 
 use super::cloud::Binding;
 use super::{check_quote, digests, event_log};

@@ -5,15 +5,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use attest::aws::{nitro_tpm as nitro_tpm_document, sts};
-use attest::azure::attested_document::ImdsNonce;
-use attest::gcp::Audience;
-use attest::nonce::qualifying_data;
-use attest::protocol::{
+use attest_wire::aws::{nitro_tpm as nitro_tpm_document, sts};
+use attest_wire::azure::attested_document::ImdsNonce;
+use attest_wire::gcp::Audience;
+use attest_wire::nonce::qualifying_data;
+use attest_wire::protocol::{
     Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing,
     StsEvidence, Task, Text,
 };
-use attest::{Kind, SpkiSha256};
+use attest_wire::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
 
 use crate::claimant::{Claimants, Purpose, Secret};
@@ -329,8 +329,8 @@ impl AwsMeans<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use attest::azure::vtpm::{AzureVtpmAttester, VmId};
-    use attest::protocol::Blob;
+    use attest_wire::azure::vtpm::{AzureVtpmAttester, VmId};
+    use attest_wire::protocol::Blob;
 
     use super::*;
     use crate::cloud::Base;

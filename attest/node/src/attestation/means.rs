@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest::Kind;
-use attest::protocol::{Attester, Blob, Nothing, TpmAttester};
+use attest_wire::Kind;
+use attest_wire::protocol::{Attester, Blob, Nothing, TpmAttester};
 use zeroize::Zeroizing;
 
 use crate::tpm::{Attester as TpmKeys, EndorsementKey};

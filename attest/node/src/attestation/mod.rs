@@ -12,13 +12,13 @@ use std::path::Path;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use attest::Kind;
-use attest::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
-use attest::protocol::{
+use attest_wire::Kind;
+use attest_wire::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
+use attest_wire::protocol::{
     ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, SecretText, TokenEvidence, TpmEvidence, TpmTask,
 };
-use attest::tpm::event_log::LOG_LIMIT_BYTES;
-use attest::tpm::wire::HashAlg;
+use attest_wire::tpm::LOG_LIMIT_BYTES;
+use attest_wire::tpm::wire::HashAlg;
 use aws_lc_rs::digest;
 use zeroize::Zeroizing;
 
@@ -305,8 +305,8 @@ pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use attest::azure::vtpm::{AzureVtpmEvidence, AzureVtpmTask};
-    use attest::protocol::{Blob, GcpTask, Nothing, Task};
+    use attest_wire::azure::vtpm::{AzureVtpmEvidence, AzureVtpmTask};
+    use attest_wire::protocol::{Blob, GcpTask, Nothing, Task};
 
     use super::*;
 

@@ -10,7 +10,7 @@ pub mod storage;
 
 use std::fmt;
 
-use attest::protocol::CLAIMANT_BYTES;
+use attest_wire::protocol::CLAIMANT_BYTES;
 use aws_lc_rs::{hmac, rand};
 use zeroize::Zeroizing;
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use attest::protocol::CLAIMANT_BYTES;
+use attest_wire::protocol::CLAIMANT_BYTES;
 use zeroize::Zeroizing;
 
 use super::Secret;

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
-use attest::aws::identity_document::IMDS_PATH;
-use attest::aws::sts::{BODY, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest};
+use attest_wire::aws::identity_document::IMDS_PATH;
+use attest_wire::aws::sts::{BODY, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest};
 use data_encoding::{BASE64, HEXLOWER};
 use serde::Deserialize;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -191,7 +191,7 @@ fn begin(metadata: &Metadata, deadline: Deadline) -> Result<Zeroizing<String>, C
     metadata.ask(PUT_TOKEN, deadline)?.word("session token", TOKEN_LIMIT_BYTES)
 }
 
-/// The one request to STS that gateways accept: see [`attest::aws::sts`].
+/// The one request to STS that gateways accept: see [`attest_wire::aws::sts`].
 fn get_caller_identity(region: &str, credentials: &Credentials, server_id: &str, now: SystemTime) -> Result<SignedRequest, CloudError> {
     let domain = match region {
         china if china.starts_with("cn-") => "amazonaws.com.cn",

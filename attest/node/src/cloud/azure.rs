@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use attest::azure::attested_document::{ENCODING, IMDS_HEADER, ImdsAnswer, ImdsNonce, imds_path};
-use attest::azure::vtpm::VmId;
+use attest_wire::azure::attested_document::{ENCODING, IMDS_HEADER, ImdsAnswer, ImdsNonce, imds_path};
+use attest_wire::azure::vtpm::VmId;
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 

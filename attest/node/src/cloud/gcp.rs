@@ -1,6 +1,6 @@
 //! Google Compute Engine: user data and identity tokens.
 
-use attest::gcp::{Audience, IDENTITY_TOKEN_LIMIT_BYTES, METADATA_HEADER, request_path};
+use attest_wire::gcp::{Audience, IDENTITY_TOKEN_LIMIT_BYTES, METADATA_HEADER, request_path};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::Value;
 use zeroize::Zeroizing;

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use attest::aws::nitro_tpm::DOCUMENT_LIMIT_BYTES;
+use attest_wire::aws::nitro_tpm::DOCUMENT_LIMIT_BYTES;
 
 use crate::deadline::Deadline;
 use crate::failure::printable;

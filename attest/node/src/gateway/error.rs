@@ -1,6 +1,6 @@
 //! Why a gateway could not be used.
 
-use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, Problem, VERSION};
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, Problem, VERSION};
 
 use super::tls::TlsProblem;
 use crate::failure::{Failure, code_of, is_id, printable};

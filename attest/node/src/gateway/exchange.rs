@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use attest::SpkiSha256;
-use attest::protocol::{CONFIG_PREFIX, DISCOVERY_PATH, Problem};
+use attest_wire::SpkiSha256;
+use attest_wire::protocol::{CONFIG_PREFIX, DISCOVERY_PATH, Problem};
 use reqwest::header::{ACCEPT, RETRY_AFTER};
 use reqwest::{RequestBuilder, StatusCode};
 use zeroize::Zeroizing;

@@ -12,11 +12,11 @@ pub mod tls;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use attest::protocol::{
+use attest_wire::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
     EvidenceResponse, NOT_ATTESTED_HEADER, POOL_PARAMETER, SERVICE, VERSION,
 };
-use attest::{Kind, SpkiSha256};
+use attest_wire::{Kind, SpkiSha256};
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde::de::DeserializeOwned;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use attest::protocol::{Blob, ChallengeRequest, TpmAttester};
+use attest_wire::protocol::{Blob, ChallengeRequest, TpmAttester};
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ServerConfig, ServerConnection, Stream};

@@ -12,7 +12,7 @@ pub mod write;
 
 use std::time::Duration;
 
-use attest::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
+use attest_wire::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use attest::tpm::wire::HashAlg;
+use attest_wire::tpm::wire::HashAlg;
 use tss_esapi::attributes::ObjectAttributesBuilder;
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::{AuthHandle, KeyHandle, SessionHandle};

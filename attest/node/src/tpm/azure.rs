@@ -1,7 +1,7 @@
 //! The key that Azure has put into a machine's vTPM: read, and used for a quote.
 
-use attest::azure::vtpm::{AK_CERTIFICATE_NV_INDEX, AK_HANDLE};
-use attest::tpm::wire::HashAlg;
+use attest_wire::azure::vtpm::{AK_CERTIFICATE_NV_INDEX, AK_HANDLE};
+use attest_wire::tpm::wire::HashAlg;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::structures::{Public, RsaScheme};
 

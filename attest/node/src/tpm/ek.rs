@@ -6,8 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use attest::EkDigest;
-use attest::protocol::HexDigest;
+use attest_wire::EkDigest;
+use attest_wire::protocol::HexDigest;
 use tss_esapi::handles::{KeyHandle, ObjectHandle, PersistentTpmHandle, TpmHandle};
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::ecc::EccCurve;

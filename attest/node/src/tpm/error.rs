@@ -1,6 +1,6 @@
 //! What can go wrong with a TPM.
 
-use attest::tpm::ek::EkAreaError;
+use attest_wire::tpm::ek::EkAreaError;
 
 use crate::failure::Failure;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use attest::tpm::wire::HashAlg;
+use attest_wire::tpm::wire::HashAlg;
 use tss_esapi::constants::CapabilityType;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;

@@ -31,6 +31,7 @@ pub mod pkcs7;
 pub mod reject;
 pub mod token;
 pub mod tpm;
+pub mod verified;
 pub mod withheld;
 pub mod x509;
 
@@ -50,4 +51,5 @@ pub use tpm::ek_certificate::{EkRoots, EkRootsError};
 pub use tpm::pcr::PcrSelection;
 pub use tpm::reference_values::ReferenceValues;
 pub use tpm::{EndorsedBy, TpmClaims, TpmEvidenceError};
+pub use verified::Verified;
 pub use withheld::Withheld;

@@ -84,18 +84,21 @@ fn rules() -> IdentityDocumentRules {
 fn every_field_is_read() {
     let verified = verified(&document()).unwrap();
     let document = verified.replayable();
-    assert_eq!(document.account_id(), "123456789012");
-    assert_eq!((document.region(), document.partition()), ("eu-central-1", Some(Partition::Aws)));
-    assert_eq!(document.availability_zone(), "eu-central-1a");
-    assert_eq!(document.instance_id(), "i-0ce4441c840a0a941");
-    assert_eq!(document.image_id(), "ami-0b76fe9a9986f66a7");
-    assert_eq!(document.instance_type(), "m7i.large");
-    assert_eq!(document.architecture(), "x86_64");
-    assert_eq!(document.pending_time(), STARTED);
-    assert_eq!(document.private_ip(), Some("10.0.1.242"));
-    assert_eq!(document.version(), Some("2017-09-30"));
-    assert_eq!(document.billing_products(), ["bp-6ba54002"]);
-    assert!(document.marketplace_product_codes().is_empty());
+    assert_eq!(document.account_id.as_str(), "123456789012");
+    assert_eq!(
+        (document.region.as_str(), document.partition),
+        ("eu-central-1", Some(Partition::Aws))
+    );
+    assert_eq!(document.availability_zone.as_str(), "eu-central-1a");
+    assert_eq!(document.instance_id.as_str(), "i-0ce4441c840a0a941");
+    assert_eq!(document.image_id.as_str(), "ami-0b76fe9a9986f66a7");
+    assert_eq!(document.instance_type.as_str(), "m7i.large");
+    assert_eq!(document.architecture.as_str(), "x86_64");
+    assert_eq!(document.pending_time, STARTED);
+    assert_eq!(document.private_ip.as_deref(), Some("10.0.1.242"));
+    assert_eq!(document.version.as_deref(), Some("2017-09-30"));
+    assert_eq!(document.billing_products, ["bp-6ba54002"]);
+    assert!(document.marketplace_product_codes.is_empty());
     assert_eq!(document.node_identity(), "aws:123456789012/i-0ce4441c840a0a941");
     let record = serde_json::to_value(&verified).unwrap();
     assert_eq!((&record["partition"], &record["pending_time"]), (&json!("aws"), &json!(STARTED)));
@@ -121,7 +124,7 @@ fn fields_may_come_and_go() {
     }
     assert!(verified(&document).is_ok());
     let codes = verified(&with("marketplaceProductCodes", json!(["4i20ezfza3p7xx2kt2g8weu2u"]))).unwrap();
-    assert_eq!(codes.replayable().marketplace_product_codes(), ["4i20ezfza3p7xx2kt2g8weu2u"]);
+    assert_eq!(codes.replayable().marketplace_product_codes, ["4i20ezfza3p7xx2kt2g8weu2u"]);
 }
 
 #[test]

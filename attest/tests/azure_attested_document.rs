@@ -93,15 +93,25 @@ fn rules() -> AttestedDocumentRules {
 #[test]
 fn every_field_is_read() {
     let document = verified(&document()).unwrap();
-    assert_eq!(document.vm_id(), "b1310a36-d400-46f6-82cb-6217df846586");
-    assert_eq!(document.subscription_id(), SUBSCRIPTION);
-    assert_eq!((document.sku(), document.license_type()), (Some("20_04-lts-gen2"), Some("")));
-    assert_eq!(document.nonce(), NONCE.as_str());
-    assert_eq!(document.plan().unwrap().publisher, "");
-    assert_eq!((document.created_on(), document.expires_on()), (CREATED, EXPIRES));
-    assert_eq!((document.cloud(), document.location()), (AzureCloud::Public, Some("eastus")));
-    assert!(document.root_subject().contains("CN=Root"), "{}", document.root_subject());
-    assert_eq!((document.root_sha256().len(), document.certificate_sha256().len()), (64, 64));
+    assert_eq!(document.vm_id.as_str(), "b1310a36-d400-46f6-82cb-6217df846586");
+    assert_eq!(document.subscription_id.as_str(), SUBSCRIPTION);
+    assert_eq!(
+        (document.sku.as_deref(), document.license_type.as_deref()),
+        (Some("20_04-lts-gen2"), Some(""))
+    );
+    assert_eq!(document.nonce.as_str(), NONCE.as_str());
+    assert_eq!(document.plan.as_ref().unwrap().publisher, "");
+    assert_eq!((document.created_on, document.expires_on), (CREATED, EXPIRES));
+    assert_eq!((document.cloud, document.location.as_deref()), (AzureCloud::Public, Some("eastus")));
+    assert!(
+        document.root_subject.as_str().contains("CN=Root"),
+        "{}",
+        document.root_subject.as_str()
+    );
+    assert_eq!(
+        (document.root_sha256.as_str().len(), document.certificate_sha256.as_str().len()),
+        (64, 64)
+    );
     let identity = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
     assert_eq!(document.node_identity(), identity);
     let record = serde_json::to_value(&document).unwrap();
@@ -127,7 +137,7 @@ fn fields_may_come_and_go() {
         document.as_object_mut().unwrap().remove(field);
     }
     let verified = verified(&document).unwrap();
-    assert_eq!((verified.sku(), verified.plan()), (None, None));
+    assert_eq!((verified.sku.as_deref(), verified.plan.as_ref()), (None, None));
     let skus = AttestedDocumentRules {
         skus: Some(vec![String::new()]),
         ..rules()

@@ -58,7 +58,7 @@ const MACHINE: &str = "/google/compute_engine";
 #[test]
 fn a_token_of_an_instance_is_accepted() {
     let identity = verify(GOOGLE.sign(&claims())).unwrap();
-    let instance = identity.instance();
+    let instance = &identity.instance;
     assert_eq!(identity.identity(), format!("gcp:{PROJECT_ID}/{INSTANCE_ID}"));
     assert_eq!((instance.project_id(), instance.project_number()), (PROJECT_ID, PROJECT_NUMBER));
     assert_eq!((instance.zone(), instance.region()), ("europe-west3-a", "europe-west3"));
@@ -67,17 +67,14 @@ fn a_token_of_an_instance_is_accepted() {
         ("152986662232938449", "worker-7")
     );
     assert_eq!(
-        (identity.created(), identity.issued(), identity.expires()),
+        (identity.created, identity.issued, identity.expires),
         (NOW - 600, NOW - 5, NOW + 3595)
     );
-    assert_eq!(identity.licenses(), ["1000204", "5926592092274602096"]);
-    assert_eq!(identity.confidentiality(), Some(1));
-    assert_eq!(identity.service_account().id, "104029292853099978293");
-    assert_eq!(
-        identity.service_account().email,
-        "739419398126-compute@developer.gserviceaccount.com"
-    );
-    assert_eq!(identity.key_id(), KID);
+    assert_eq!(identity.licenses, ["1000204", "5926592092274602096"]);
+    assert_eq!(identity.confidentiality, Some(1));
+    assert_eq!(identity.service_account.id, "104029292853099978293");
+    assert_eq!(identity.service_account.email, "739419398126-compute@developer.gserviceaccount.com");
+    assert_eq!(identity.key_id.as_str(), KID);
     let record = serde_json::to_value(&identity).unwrap();
     assert_eq!(record["instance"]["instance_id"], "152986662232938449");
 }
@@ -85,11 +82,11 @@ fn a_token_of_an_instance_is_accepted() {
 #[test]
 fn what_google_may_leave_out_or_add_is_no_reason_to_refuse() {
     let image_without_licence = altered(&format!("{MACHINE}/license_id"), Value::Null).unwrap();
-    assert!(image_without_licence.licenses().is_empty());
+    assert!(image_without_licence.licenses.is_empty());
     assert_eq!(
         altered(&format!("{MACHINE}/instance_confidentiality"), Value::Null)
             .unwrap()
-            .confidentiality(),
+            .confidentiality,
         None
     );
     assert!(altered("/aud", json!([audience().as_str()])).is_ok());
@@ -105,7 +102,7 @@ fn what_google_may_leave_out_or_add_is_no_reason_to_refuse() {
 fn attack_17_a_recycled_name_is_another_identity() {
     let first = verify(GOOGLE.sign(&claims())).unwrap();
     let second = altered(&format!("{MACHINE}/instance_id"), json!("152986662232938450")).unwrap();
-    assert_eq!(first.instance().instance_name(), second.instance().instance_name());
+    assert_eq!(first.instance.instance_name(), second.instance.instance_name());
     assert_ne!(first.identity(), second.identity());
     let moved = altered(&format!("{MACHINE}/instance_name"), json!("renamed")).unwrap();
     assert_eq!(first.identity(), moved.identity());

@@ -46,15 +46,18 @@ const SHAPE: &str = "nitro-tpm-shape";
 #[test]
 fn a_document_is_accepted() {
     let verified = Case::new().verify().unwrap();
-    let document = verified.document();
+    let document = &verified.document;
     assert_eq!(
-        (document.module_id(), document.instance(), document.region()),
+        (document.module_id.as_str(), document.instance.as_str(), document.region.as_str()),
         (MODULE, INSTANCE, REGION)
     );
-    assert_eq!((document.timestamp_ms(), document.pcrs().len()), (NOW * 1000 - 2500, 24));
-    assert_eq!(document.pcrs()[&4].as_bytes(), [4; 48]);
-    assert_eq!((document.nonce(), document.public_key()), (Some(NONCE.as_slice()), None));
-    assert_eq!(verified.server_key(), &SERVER_KEY);
+    assert_eq!((document.timestamp_ms, document.pcrs.len()), (NOW * 1000 - 2500, 24));
+    assert_eq!(document.pcrs[&4].as_bytes(), [4; 48]);
+    assert_eq!(
+        (document.nonce.as_ref().map(AsRef::as_ref), document.public_key.as_ref()),
+        (Some(NONCE.as_slice()), None)
+    );
+    assert_eq!(verified.server_key, SERVER_KEY);
     assert_eq!(verified.identity(), format!("aws-nitrotpm:{INSTANCE}"));
 
     let record = serde_json::to_value(&verified).unwrap();
@@ -224,7 +227,7 @@ fn attack_10_a_document_made_for_another_server() {
     let verified = case(|case| case.server_keys = vec![SpkiSha256([1; 32]), SERVER_KEY])
         .verify()
         .unwrap();
-    assert_eq!(verified.server_key(), &SERVER_KEY);
+    assert_eq!(verified.server_key, SERVER_KEY);
     assert_ne!(
         expected_user_data(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY),
         expected_user_data(&NONCE, PURPOSE_CONFIG, "worker", &SpkiSha256([1; 32]))

@@ -63,7 +63,7 @@ async fn an_identity_document_is_verified() {
     let answer = get(&server, IMDS_PATH).await;
     let verified = identity_document::verify(answer.body.as_bytes(), &certificates(&authority), at(NOW)).unwrap();
     assert_eq!(verified.replayable().node_identity(), "aws:123456789012/i-0123456789abcdef0");
-    assert_eq!(verified.replayable().pending_time(), NOW - 60);
+    assert_eq!(verified.replayable().pending_time, NOW - 60);
     let document: Value = serde_json::from_str(&get(&server, "/latest/dynamic/instance-identity/document").await.body).unwrap();
     assert_eq!(document, instance().identity_document());
 }

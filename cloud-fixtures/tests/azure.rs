@@ -51,8 +51,11 @@ async fn an_attested_document_is_verified() {
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
     let document = attested_document::verify(signature.as_bytes(), &trust, &nonce(), at(NOW)).unwrap();
     let identity = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
-    assert_eq!((document.node_identity().as_str(), document.location()), (identity, Some("eastus")));
-    assert_eq!((document.created_on(), document.expires_on()), (NOW, NOW + 6 * 3600));
+    assert_eq!(
+        (document.node_identity().as_str(), document.location.as_deref()),
+        (identity, Some("eastus"))
+    );
+    assert_eq!((document.created_on, document.expires_on), (NOW, NOW + 6 * 3600));
 
     // The issuer that the certificate names is one that may be fetched.
     let urls = IssuerUrls::of_certificate(authority.leaf());

@@ -46,8 +46,8 @@ async fn an_identity_token_is_verified() {
     );
     let identity = verify(&answer.body, &keys).unwrap();
     assert_eq!(identity.identity(), "gcp:example-project/152986662232938449");
-    assert_eq!((identity.created(), identity.issued()), (NOW - 60, NOW));
-    assert_eq!(identity.licenses(), ["1000204", "5926592092274602096"]);
+    assert_eq!((identity.created, identity.issued), (NOW - 60, NOW));
+    assert_eq!(identity.licenses, ["1000204", "5926592092274602096"]);
 
     server.change_instance(|instance| instance.instance_id = 7);
     let other = ask(&server, "GET", &gcp::request_path(&audience()), FLAVOR).await;

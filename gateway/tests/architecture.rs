@@ -375,39 +375,10 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
 }
 
 /// The types that must be earned: their file, their definition, and how their first field begins, which must not be `pub`.
-const EARNED: [(&str, &str, &str); 17] = [
-    (
-        "attest/src/gcp/document.rs",
-        "pub struct VerifiedIdentity {\n",
-        "    pub(super) instance:",
-    ),
+const EARNED: [(&str, &str, &str); 12] = [
+    ("attest/src/verified.rs", "pub struct Verified<T>", "(T);"),
     ("attest/src/tpm/vtpm/mod.rs", "pub struct VerifiedInstance {\n", "    instance:"),
-    (
-        "attest/src/aws/identity_document/document.rs",
-        "pub struct VerifiedIdentityDocument {\n",
-        "    account_id:",
-    ),
-    (
-        "attest/src/aws/nitro_tpm/document.rs",
-        "pub struct AuthenticDocument {\n",
-        "    pub(super) shape:",
-    ),
-    (
-        "attest/src/aws/nitro_tpm/document.rs",
-        "pub struct VerifiedNitroTpm {\n",
-        "    #[serde(flatten)]\n    pub(super) document:",
-    ),
     ("attest/src/aws/sts/request.rs", "pub struct CheckedRequest {\n", "    url:"),
-    (
-        "attest/src/aws/sts/document.rs",
-        "pub struct VerifiedSts {\n",
-        "    pub(super) account:",
-    ),
-    (
-        "attest/src/azure/attested_document/document.rs",
-        "pub struct VerifiedAttestedDocument {\n",
-        "    vm_id:",
-    ),
     (
         "attest/src/azure/vtpm/verifier.rs",
         "pub struct VerifiedAzureVtpm {\n",
@@ -467,6 +438,35 @@ fn what_must_be_earned_is_made_in_one_place() {
         for path in rust_files(folder) {
             assert!(!code(&path).contains(&elsewhere), "{} makes {name}", path.display());
         }
+    }
+}
+
+/// What says that something was verified; and the one that joins two that were.
+const VERIFIERS: [&str; 6] = [
+    "attest/src/aws/identity_document/verifier.rs",
+    "attest/src/aws/nitro_tpm/document.rs",
+    "attest/src/aws/nitro_tpm/verifier.rs",
+    "attest/src/aws/sts/answer.rs",
+    "attest/src/azure/attested_document/verifier.rs",
+    "attest/src/gcp/openid.rs",
+];
+
+#[test]
+fn only_verifiers_say_that_something_was_verified() {
+    let says_so = |path: &PathBuf| {
+        let code = code(path);
+        ["Verified::new", "Self::new(joined)", ".into_inner()"]
+            .iter()
+            .any(|made| code.contains(made))
+    };
+    let found: BTreeSet<PathBuf> = rust_files("attest/src").into_iter().filter(says_so).collect();
+    assert_eq!(found, VERIFIERS.map(|path| root().join(path)).into());
+    let proof = code(&root().join("attest/src/verified.rs"));
+    for way in ["    pub(crate) const fn new(", "    pub(crate) fn into_inner("] {
+        assert!(proof.contains(way), "{way}");
+    }
+    for way in ["DerefMut", "Deserialize", "    pub fn"] {
+        assert!(!proof.contains(way), "{way}");
     }
 }
 

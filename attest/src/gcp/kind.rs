@@ -48,7 +48,7 @@ impl Verifier for Gcp {
     }
 
     fn reason(identity: &VerifiedIdentity) -> String {
-        let (instance, account) = (identity.instance(), identity.service_account());
+        let (instance, account) = (&identity.instance, &identity.service_account);
         format!(
             "identity token of Google: instance {} in {}, service account {}",
             instance.instance_name(),

@@ -25,7 +25,7 @@ mod verifier;
 
 pub use attest_wire::gcp::{Audience, Gcp, GcpEvidence, GcpTask, IDENTITY_TOKEN_LIMIT_BYTES, METADATA_HEADER, METADATA_HOST, request_path};
 pub use discovery::{DISCOVERY_LIMIT_BYTES, DISCOVERY_URL, DiscoveryError, keys_url};
-pub use document::{ServiceAccount, VerifiedIdentity};
+pub use document::{Identity, ServiceAccount, VerifiedIdentity};
 pub(crate) use error::printable;
 pub use error::{ADVICE, GcpError};
 pub use instance::Instance;

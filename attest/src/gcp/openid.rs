@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::gcp::error::printable;
 use crate::gcp::keys::Signed;
 use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, LIFETIME_LIMIT_SECONDS};
-use crate::gcp::{Audience, GcpError, ISSUER, Instance, ServiceAccount, VerifiedIdentity};
+use crate::gcp::{Audience, GcpError, ISSUER, Identity, Instance, ServiceAccount, VerifiedIdentity};
 use crate::nonce::sha256;
 
 type GoogleIdToken = IdToken<GoogleClaims, CoreGenderClaim, NoEncryption, CoreJwsSigningAlgorithm>;
@@ -276,7 +276,7 @@ fn verified(claims: &GoogleIdTokenClaims, kid: String, now: UnixTime) -> Result<
     if let Some(license) = machine.license_id.iter().find(|license| !is_number(license)) {
         return Err(GcpError::claim_form("license_id", license));
     }
-    Ok(VerifiedIdentity {
+    Ok(crate::Verified::new(Identity {
         instance,
         created,
         confidentiality: machine.instance_confidentiality,
@@ -285,7 +285,7 @@ fn verified(claims: &GoogleIdTokenClaims, kid: String, now: UnixTime) -> Result<
         issued,
         expires,
         key_id: kid,
-    })
+    }))
 }
 
 fn check_times(issued: u64, expires: u64, now: u64) -> Result<(), GcpError> {

@@ -96,8 +96,8 @@ impl NamePattern {
 /// # Errors
 /// [`GcpError`]: the variant of the first rule that refuses.
 pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Result<(), GcpError> {
-    appraise_instance(identity.instance(), rules)?;
-    let email = &identity.service_account().email;
+    appraise_instance(&identity.instance, rules)?;
+    let email = &identity.service_account.email;
     if let Some(accepted) = &rules.service_accounts
         && !accepted.contains(email)
     {
@@ -107,15 +107,15 @@ pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Re
         });
     }
     if let Some(accepted) = &rules.licenses
-        && !identity.licenses().iter().any(|license| accepted.contains(license))
+        && !identity.licenses.iter().any(|license| accepted.contains(license))
     {
         return Err(GcpError::LicenseRefused {
-            found: list(identity.licenses()),
+            found: list(&identity.licenses),
             accepted: Withheld::one_of(accepted),
         });
     }
     if let Some(limit) = rules.max_instance_age_seconds {
-        let age = now.as_secs().saturating_sub(identity.created());
+        let age = now.as_secs().saturating_sub(identity.created);
         if age > limit {
             return Err(GcpError::InstanceTooOld {
                 age,

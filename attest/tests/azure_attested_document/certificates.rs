@@ -150,7 +150,7 @@ fn clouds_are_those_configured() {
             let verified = verified_by(&message, &SIGNER, &trust);
             assert_eq!(verified.is_ok(), configured == cloud);
             if let Ok(verified) = verified {
-                assert_eq!((verified.cloud(), verified.location()), (cloud, Some("region1")));
+                assert_eq!((verified.cloud, verified.location.as_deref()), (cloud, Some("region1")));
             }
         }
     }
@@ -163,7 +163,11 @@ fn location_is_told_by_exactly_one_name() {
     let location = |names: &[&str]| {
         let certificate = issued(&metadata_params(names), &SIGNER, &ca_params("Intermediate", 2), &INTERMEDIATE);
         let message = Message::azure(document().to_string().as_bytes(), &certificate);
-        verified_by(&message, &SIGNER, &TRUST).unwrap().location().map(str::to_owned)
+        verified_by(&message, &SIGNER, &TRUST)
+            .unwrap()
+            .location
+            .as_deref()
+            .map(str::to_owned)
     };
     assert_eq!(location(&["metadata.azure.com"]), None);
     assert_eq!(location(&["*.metadata.azure.com"]), None);

@@ -140,7 +140,7 @@ fn attack_16_keys_are_googles_only() {
     let two = keys(&[GOOGLE.jwk("one"), ACCOUNT.jwk("two")]).unwrap();
     let verify = |signer: &Signer, kid: &str| {
         let token = signer.sign_with(&header(json!(kid)), &claims());
-        gcp::verify(token.as_bytes(), &two, &[audience()], at(NOW)).map(|identity| identity.key_id().to_owned())
+        gcp::verify(token.as_bytes(), &two, &[audience()], at(NOW)).map(|identity| identity.key_id.clone())
     };
     assert_eq!(verify(&GOOGLE, "one").as_deref(), Ok("one"));
     assert_eq!(verify(&ACCOUNT, "two").as_deref(), Ok("two"));

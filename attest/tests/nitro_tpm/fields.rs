@@ -80,14 +80,13 @@ fn fields_that_are_refused() {
 fn fields_that_are_not_known_are_passed_over() {
     let said = |case: &Case| {
         let verified = case.verify().unwrap();
-        let document = verified.document();
-        let bytes = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
-        let known = (document.module_id().to_owned(), document.timestamp_ms(), document.pcrs().clone());
+        let document = &verified.document;
+        let known = (document.module_id.clone(), document.timestamp_ms, document.pcrs.clone());
         (
             known,
-            bytes(document.user_data()),
-            bytes(document.nonce()),
-            bytes(document.public_key()),
+            document.user_data.clone(),
+            document.nonce.clone(),
+            document.public_key.clone(),
         )
     };
     let plain = said(&Case::new());

@@ -7,13 +7,13 @@ fn the_answer_is_accepted() {
     for content_type in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
         let verified = answered(200, Some(content_type), ANSWER).unwrap();
         assert_eq!(
-            (verified.account(), verified.role(), verified.instance()),
+            (verified.account.as_str(), verified.role.as_str(), verified.instance.as_str()),
             ("123456789012", "worker-role", "i-0123456789abcdef0")
         );
         assert_eq!(verified.identity(), "aws:123456789012/i-0123456789abcdef0");
-        assert_eq!((verified.region(), verified.server_key()), ("eu-central-1", &SERVER_KEY));
-        assert_eq!(verified.user_id(), "AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0");
-        assert!(verified.arn().starts_with("arn:aws:sts::"));
+        assert_eq!((verified.region.as_str(), verified.server_key), ("eu-central-1", SERVER_KEY));
+        assert_eq!(verified.user_id.as_str(), "AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0");
+        assert!(verified.arn.as_str().starts_with("arn:aws:sts::"));
     }
 }
 

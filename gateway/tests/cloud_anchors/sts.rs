@@ -74,7 +74,7 @@ async fn whose_credentials_they_are_is_asked_once_and_as_it_was_signed() {
     let aws = Aws::start();
     let clouds = aws.setup.open();
     let answer = aws.ask(&clouds).await.unwrap();
-    assert_eq!(aws.verify(&answer).unwrap().instance(), aws.instance.instance_id);
+    assert_eq!(aws.verify(&answer).unwrap().instance.as_str(), aws.instance.instance_id);
     let requests = aws.sts.requests();
     assert_eq!(requests.len(), 1);
     let mut names: Vec<&str> = requests[0].headers.iter().map(|(name, _)| name.as_str()).collect();

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{IdentityDocumentError, Partition};
 use crate::values::HexDigest;
+use crate::verified::Verified;
 
 /// Longest text in a document, in bytes. The longest that AWS defines, an instance type, has about 20.
 const TEXT_LIMIT_BYTES: usize = 128;
@@ -33,24 +34,41 @@ impl<T> Replayable<T> {
     }
 }
 
-/// An instance identity document whose signature was verified. Only [`super::verify`] makes one.
+/// What an instance identity document says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifiedIdentityDocument {
-    account_id: String,
-    region: String,
-    partition: Option<Partition>,
-    availability_zone: String,
-    instance_id: String,
-    image_id: String,
-    instance_type: String,
-    architecture: String,
-    pending_time: u64,
-    private_ip: Option<String>,
-    version: Option<String>,
-    billing_products: Vec<String>,
-    marketplace_product_codes: Vec<String>,
-    certificate_sha256: String,
+pub struct InstanceIdentity {
+    /// The account: 12 digits.
+    pub account_id: String,
+    /// The region, such as `us-east-1`: that of the certificate.
+    pub region: String,
+    /// The region's partition; `None` for one that is not known here.
+    pub partition: Option<Partition>,
+    /// The availability zone, such as `us-east-1c`.
+    pub availability_zone: String,
+    /// The instance, such as `i-0ce4441c840a0a941`.
+    pub instance_id: String,
+    /// The image that the instance was made from, such as `ami-0b76fe9a9986f66a7`. It says nothing about what is on the disk now.
+    pub image_id: String,
+    /// The instance type, such as `t4g.small`.
+    pub instance_type: String,
+    /// The processor's architecture: `x86_64` or `arm64`.
+    pub architecture: String,
+    /// When the instance was last started, in seconds since 1970.
+    pub pending_time: u64,
+    /// The instance's address in its network.
+    pub private_ip: Option<String>,
+    /// Version of the document's form.
+    pub version: Option<String>,
+    /// Codes of billed products, such as `bp-6ba54002`.
+    pub billing_products: Vec<String>,
+    /// Product codes of the Marketplace.
+    pub marketplace_product_codes: Vec<String>,
+    /// SHA-256 over the region's certificate that verified, hexadecimal.
+    pub certificate_sha256: String,
 }
+
+/// An instance identity document whose signature was verified. Only [`super::verify`] makes one.
+pub type VerifiedIdentityDocument = Verified<InstanceIdentity>;
 
 /// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,7 +108,7 @@ struct Raw {
     marketplace_product_codes: Option<Vec<String>>,
 }
 
-impl VerifiedIdentityDocument {
+impl InstanceIdentity {
     /// Reads the bytes that were signed with the certificate of this digest.
     pub(super) fn read(signed: &[u8], certificate_sha256: [u8; 32]) -> Result<Self, IdentityDocumentError> {
         let raw: Raw = serde_json::from_slice(signed).map_err(|error| IdentityDocumentError::Json {
@@ -144,90 +162,6 @@ impl VerifiedIdentityDocument {
     #[must_use]
     pub fn node_identity(&self) -> String {
         format!("aws:{}/{}", self.account_id, self.instance_id)
-    }
-
-    /// The account: 12 digits.
-    #[must_use]
-    pub fn account_id(&self) -> &str {
-        &self.account_id
-    }
-
-    /// The region, such as `us-east-1`: that of the certificate.
-    #[must_use]
-    pub fn region(&self) -> &str {
-        &self.region
-    }
-
-    /// The region's partition; `None` for one that is not known here.
-    #[must_use]
-    pub const fn partition(&self) -> Option<Partition> {
-        self.partition
-    }
-
-    /// The availability zone, such as `us-east-1c`.
-    #[must_use]
-    pub fn availability_zone(&self) -> &str {
-        &self.availability_zone
-    }
-
-    /// The instance, such as `i-0ce4441c840a0a941`.
-    #[must_use]
-    pub fn instance_id(&self) -> &str {
-        &self.instance_id
-    }
-
-    /// The image that the instance was made from, such as `ami-0b76fe9a9986f66a7`. It says nothing about what is on the disk now.
-    #[must_use]
-    pub fn image_id(&self) -> &str {
-        &self.image_id
-    }
-
-    /// The instance type, such as `t4g.small`.
-    #[must_use]
-    pub fn instance_type(&self) -> &str {
-        &self.instance_type
-    }
-
-    /// The processor's architecture: `x86_64` or `arm64`.
-    #[must_use]
-    pub fn architecture(&self) -> &str {
-        &self.architecture
-    }
-
-    /// When the instance was last started, in seconds since 1970.
-    #[must_use]
-    pub const fn pending_time(&self) -> u64 {
-        self.pending_time
-    }
-
-    /// The instance's address in its network.
-    #[must_use]
-    pub fn private_ip(&self) -> Option<&str> {
-        self.private_ip.as_deref()
-    }
-
-    /// Version of the document's form.
-    #[must_use]
-    pub fn version(&self) -> Option<&str> {
-        self.version.as_deref()
-    }
-
-    /// Codes of billed products, such as `bp-6ba54002`.
-    #[must_use]
-    pub fn billing_products(&self) -> &[String] {
-        &self.billing_products
-    }
-
-    /// Product codes of the Marketplace.
-    #[must_use]
-    pub fn marketplace_product_codes(&self) -> &[String] {
-        &self.marketplace_product_codes
-    }
-
-    /// SHA-256 over the region's certificate that verified, hexadecimal.
-    #[must_use]
-    pub fn certificate_sha256(&self) -> &str {
-        &self.certificate_sha256
     }
 }
 

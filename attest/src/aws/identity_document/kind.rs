@@ -54,7 +54,11 @@ impl Verifier for IdentityDocument {
 
     fn reason(claimed: &ClaimedDocument) -> String {
         let document = claimed.document().replayable();
-        format!("identity document of AWS: image {} in {}", document.image_id(), document.region())
+        format!(
+            "identity document of AWS: image {} in {}",
+            document.image_id.as_str(),
+            document.region.as_str()
+        )
     }
 
     fn check_rules(rules: &IdentityDocumentRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {

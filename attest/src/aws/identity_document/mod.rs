@@ -24,7 +24,7 @@ pub use attest_wire::aws::identity_document::{IMDS_PATH, IdentityDocument, Ident
 pub use certificates::{
     CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, RegionCertificatesError,
 };
-pub use document::{ClaimedDocument, Replayable, VerifiedIdentityDocument};
+pub use document::{ClaimedDocument, InstanceIdentity, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
 pub use partition::Partition;
 pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};

@@ -98,21 +98,25 @@ pub(super) fn appraise_beside_fresh(
     now: UnixTime,
 ) -> Result<(), IdentityDocumentError> {
     let document = document.replayable();
-    one_of(Rule::Account, document.account_id(), &rules.accounts)?;
+    one_of(Rule::Account, document.account_id.as_str(), &rules.accounts)?;
     let partition = document
-        .partition()
+        .partition
         .map_or_else(|| "an unknown one".to_owned(), |partition| partition.to_string());
     let partitions: Vec<String> = rules.partitions.iter().map(ToString::to_string).collect();
     one_of(Rule::Partition, &partition, &partitions)?;
     for (rule, found, accepted) in [
-        (Rule::Region, document.region(), &rules.regions),
-        (Rule::AvailabilityZone, document.availability_zone(), &rules.availability_zones),
-        (Rule::Image, document.image_id(), &rules.image_ids),
-        (Rule::InstanceType, document.instance_type(), &rules.instance_types),
+        (Rule::Region, document.region.as_str(), &rules.regions),
+        (
+            Rule::AvailabilityZone,
+            document.availability_zone.as_str(),
+            &rules.availability_zones,
+        ),
+        (Rule::Image, document.image_id.as_str(), &rules.image_ids),
+        (Rule::InstanceType, document.instance_type.as_str(), &rules.instance_types),
     ] {
         accepted.as_ref().map_or(Ok(()), |accepted| one_of(rule, found, accepted))?;
     }
-    let (pending_time, now) = (document.pending_time(), now.as_secs());
+    let (pending_time, now) = (document.pending_time, now.as_secs());
     if pending_time > now.saturating_add(CLOCK_SKEW_LIMIT_SECONDS) {
         return Err(IdentityDocumentError::Future { pending_time, now });
     }

@@ -1,7 +1,9 @@
 use rustls_pki_types::UnixTime;
 
-use super::{IdentityDocumentError, RegionCertificates, Replayable, VerifiedIdentityDocument};
+use super::{IdentityDocumentError, InstanceIdentity, RegionCertificates, Replayable, VerifiedIdentityDocument};
+
 use crate::pkcs7::{self, Content, Pkcs7Error, SignedData};
+use crate::verified::Verified;
 
 /// Verifies what IMDS has answered at [`super::IMDS_PATH`], for use at `now`: the signature first, then the document in it.
 ///
@@ -36,17 +38,17 @@ pub fn verify(
                 now,
             });
         }
-        let document = VerifiedIdentityDocument::read(signed, certificate.sha256())?;
+        let document = InstanceIdentity::read(signed, certificate.sha256())?;
         // One certificate may have been configured for several regions.
         let regions = candidates.iter().filter(|(_, other)| other.sha256() == certificate.sha256());
         let regions: Vec<&str> = regions.map(|(region, _)| *region).collect();
-        if !regions.contains(&document.region()) {
+        if !regions.contains(&document.region.as_str()) {
             return Err(IdentityDocumentError::RegionMismatch {
-                document: document.region().to_owned(),
+                document: document.region,
                 certificate: regions.join(", "),
             });
         }
-        return Ok(Replayable::new(document));
+        return Ok(Replayable::new(Verified::new(document)));
     }
     Err(match failed {
         Some(error) => error.into(),

@@ -10,6 +10,7 @@ use super::error::NitroTpmError;
 use crate::aws::names::{is_account, is_instance, is_region, printable};
 use crate::nonce::SpkiSha256;
 use crate::values::{Blob, HexDigest, is_lower_hex};
+use crate::verified::Verified;
 
 /// Longest public_key, user_data and nonce, in bytes: the document's specification (`user_data`).
 pub const NONCE_LIMIT_BYTES: usize = 1024;
@@ -57,31 +58,50 @@ impl Shape {
     }
 }
 
+/// What a document says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NitroTpmDocument {
+    /// What it is of.
+    pub shape: Shape,
+    /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
+    pub module_id: String,
+    /// The EC2 instance, from the module_id, which the certificate confirms.
+    pub instance: String,
+    /// The instance's region, from the certificate.
+    pub region: String,
+    /// When the document was made: milliseconds since 1970, by the hypervisor's clock.
+    pub timestamp_ms: u64,
+    /// The PCRs, SHA-384.
+    pub pcrs: BTreeMap<u8, HexDigest>,
+    /// What the node gave as public_key. Nobody has looked at it.
+    pub public_key: Option<Blob>,
+    /// What the node gave as user_data.
+    pub user_data: Option<Blob>,
+    /// What the node gave as nonce.
+    pub nonce: Option<Blob>,
+    /// SHA-256 of the root that the chain leads to.
+    pub root_sha256: HexDigest,
+}
+
 /// A document that AWS has signed. That it is fresh, and meant for this gateway, was not checked yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct AuthenticDocument {
-    pub(super) shape: Shape,
-    pub(super) module_id: String,
-    pub(super) instance: String,
-    pub(super) region: String,
-    pub(super) timestamp_ms: u64,
-    pub(super) pcrs: BTreeMap<u8, HexDigest>,
-    pub(super) public_key: Option<Blob>,
-    pub(super) user_data: Option<Blob>,
-    pub(super) nonce: Option<Blob>,
-    pub(super) root_sha256: HexDigest,
-}
+pub type AuthenticDocument = Verified<NitroTpmDocument>;
 
-/// A document that AWS has signed as the answer to a challenge of this gateway.
+/// What such a document has proven, with what evidence beside it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifiedNitroTpm {
+pub struct NitroTpmInstance {
+    /// What AWS has signed.
     #[serde(flatten)]
-    pub(super) document: AuthenticDocument,
-    pub(super) server_key: SpkiSha256,
-    pub(super) account: Option<String>,
+    pub document: AuthenticDocument,
+    /// The server key that the node saw.
+    pub server_key: SpkiSha256,
+    /// The account, if evidence beside the document has shown it.
+    pub account: Option<String>,
 }
 
-impl AuthenticDocument {
+/// A document that AWS has signed as the answer to a challenge of this gateway. Only [`super::verify`] makes one.
+pub type VerifiedNitroTpm = Verified<NitroTpmInstance>;
+
+impl NitroTpmDocument {
     /// Parses the verified bytes; nothing else is ever parsed.
     pub(super) fn parse(payload: &VerifiedPayload, common_name: &str, root_sha256: HexDigest) -> Result<Self, NitroTpmError> {
         let fields = Fields::parse(payload.bytes())?;
@@ -112,100 +132,31 @@ impl AuthenticDocument {
             root_sha256,
         })
     }
-
-    /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
-    #[must_use]
-    pub fn module_id(&self) -> &str {
-        &self.module_id
-    }
-
-    /// The EC2 instance, from the module_id, which the certificate confirms.
-    #[must_use]
-    pub fn instance(&self) -> &str {
-        &self.instance
-    }
-
-    /// The instance's region, from the certificate.
-    #[must_use]
-    pub fn region(&self) -> &str {
-        &self.region
-    }
-
-    /// When the document was made: milliseconds since 1970, by the hypervisor's clock.
-    #[must_use]
-    pub const fn timestamp_ms(&self) -> u64 {
-        self.timestamp_ms
-    }
-
-    /// The PCRs, SHA-384.
-    #[must_use]
-    pub const fn pcrs(&self) -> &BTreeMap<u8, HexDigest> {
-        &self.pcrs
-    }
-
-    /// What the node gave as public_key. Nobody has looked at it.
-    #[must_use]
-    pub fn public_key(&self) -> Option<&[u8]> {
-        self.public_key.as_ref().map(AsRef::as_ref)
-    }
-
-    /// What the node gave as user_data.
-    #[must_use]
-    pub fn user_data(&self) -> Option<&[u8]> {
-        self.user_data.as_ref().map(AsRef::as_ref)
-    }
-
-    /// What the node gave as nonce.
-    #[must_use]
-    pub fn nonce(&self) -> Option<&[u8]> {
-        self.nonce.as_ref().map(AsRef::as_ref)
-    }
-
-    /// SHA-256 of the root that the chain leads to.
-    #[must_use]
-    pub const fn root_sha256(&self) -> &HexDigest {
-        &self.root_sha256
-    }
 }
 
-impl VerifiedNitroTpm {
-    /// What AWS has signed.
-    #[must_use]
-    pub const fn document(&self) -> &AuthenticDocument {
-        &self.document
-    }
-
-    /// The server key that the node saw.
-    #[must_use]
-    pub const fn server_key(&self) -> &SpkiSha256 {
-        &self.server_key
-    }
-
-    /// The account, if evidence beside the document has shown it.
-    #[must_use]
-    pub fn account(&self) -> Option<&str> {
-        self.account.as_deref()
-    }
-
+impl Verified<NitroTpmInstance> {
     /// Joins what other *verified* evidence has shown: that `instance` is one of `account`. An identity document does that, and
     /// STS.
     ///
     /// # Errors
     /// [`NitroTpmError::OtherInstance`] if it is about another instance, [`NitroTpmError::AccountForm`].
-    pub fn with_account(mut self, account: &str, instance: &str) -> Result<Self, NitroTpmError> {
+    pub fn with_account(self, account: &str, instance: &str) -> Result<Self, NitroTpmError> {
         if !is_account(account) {
             return Err(NitroTpmError::AccountForm { found: printable(account) });
         }
         if instance != self.document.instance {
             return Err(NitroTpmError::OtherInstance {
-                document: self.document.instance,
+                document: self.document.instance.clone(),
                 beside: printable(instance),
             });
         }
-        self.account = Some(account.to_owned());
-        Ok(self)
+        let mut joined = self.into_inner();
+        joined.account = Some(account.to_owned());
+        Ok(Self::new(joined))
     }
+}
 
+impl NitroTpmInstance {
     /// The node's stable identity: `aws:<account>/<instance>` if the account is known, else `aws-nitrotpm:<instance>`. Two
     /// prefixes, so that a node whose account nobody has shown can never be taken for one whose account was.
     #[must_use]

@@ -52,7 +52,7 @@ impl Verifier for NitroTpm {
     ) -> Verified<Self> {
         subject.shape.check()?;
         let verified = super::verify(evidence.document.as_ref(), roots, binding, now)?;
-        let server_key = *verified.server_key();
+        let server_key = verified.server_key;
         Ok((verified, Some(server_key)))
     }
 
@@ -61,11 +61,11 @@ impl Verifier for NitroTpm {
     }
 
     fn reason(verified: &VerifiedNitroTpm) -> String {
-        let document = verified.document();
+        let document = &verified.document;
         format!(
             "NitroTPM document of AWS: {} PCRs accepted, in {}",
-            document.pcrs().len(),
-            document.region()
+            document.pcrs.len(),
+            document.region.as_str()
         )
     }
 
@@ -102,8 +102,8 @@ impl Verifier for NitroTpm {
 impl<P: Proofs<IdentityDocument> + Proofs<Sts>, R> Beside<P, R> for NitroTpm {
     fn join(verified: VerifiedNitroTpm, proofs: &P) -> Result<VerifiedNitroTpm, Refusal<NitroTpmError>> {
         let document = Proofs::<IdentityDocument>::proof(proofs).map(|claimed| claimed.document().replayable());
-        let by_document = document.map(|document| (document.account_id(), document.instance_id()));
-        let by_sts = || Proofs::<Sts>::proof(proofs).map(|caller| (caller.account(), caller.instance()));
+        let by_document = document.map(|document| (document.account_id.as_str(), document.instance_id.as_str()));
+        let by_sts = || Proofs::<Sts>::proof(proofs).map(|caller| (caller.account.as_str(), caller.instance.as_str()));
         match by_document.or_else(by_sts) {
             Some((account, instance)) => Ok(verified.with_account(account, instance)?),
             None => Ok(verified),

@@ -31,7 +31,7 @@ pub use crate::nonce::Binding as Expected;
 pub use attest_wire::aws::nitro_tpm::{DOCUMENT_LIMIT_BYTES, NitroTpm, NitroTpmEvidence, expected_user_data};
 pub use cbor::CborError;
 pub use chain::{NitroRoots, NitroRootsError, RootProblem};
-pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, Shape, VerifiedNitroTpm};
+pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, NitroTpmDocument, NitroTpmInstance, Shape, VerifiedNitroTpm};
 pub use error::{ADVICE, NitroTpmError};
 pub use rules::{NitroTpmRules, RulesError, appraise};
 pub use subject::NitroTpmSubject;

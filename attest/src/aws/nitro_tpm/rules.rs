@@ -135,28 +135,28 @@ impl NitroTpmRules {
 /// [`NitroTpmError`] with both values, for the first rule that does not hold.
 pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
     rules.shape.check()?;
-    let document = verified.document();
+    let document = &verified.document;
     if let Some(accepted) = &rules.accounts {
-        let found = verified.account().ok_or_else(|| NitroTpmError::AccountUnknown {
-            instance: document.instance().to_owned(),
+        let found = verified.account.as_deref().ok_or_else(|| NitroTpmError::AccountUnknown {
+            instance: document.instance.clone(),
             accepted: Withheld::one_of(accepted),
         })?;
         one_of(found, accepted, |found, accepted| NitroTpmError::Account { found, accepted })?;
     }
     if let Some(accepted) = &rules.regions {
-        one_of(document.region(), accepted, |found, accepted| NitroTpmError::Region {
+        one_of(document.region.as_str(), accepted, |found, accepted| NitroTpmError::Region {
             found,
             accepted,
         })?;
     }
     if let Some(accepted) = &rules.instances {
-        one_of(document.instance(), accepted, |found, accepted| NitroTpmError::Instance {
+        one_of(document.instance.as_str(), accepted, |found, accepted| NitroTpmError::Instance {
             found,
             accepted,
         })?;
     }
     if let Some(limit_seconds) = rules.age_limit_seconds {
-        let (made_ms, now_ms) = (document.timestamp_ms(), now.as_secs().saturating_mul(1000));
+        let (made_ms, now_ms) = (document.timestamp_ms, now.as_secs().saturating_mul(1000));
         if made_ms.abs_diff(now_ms) > limit_seconds.saturating_mul(1000) {
             return Err(NitroTpmError::Age {
                 made_ms,
@@ -166,7 +166,7 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
         }
     }
     for (&index, accepted) in rules.pcrs.pcrs() {
-        let found = document.pcrs().get(&index).ok_or(NitroTpmError::PcrMissing { index })?;
+        let found = document.pcrs.get(&index).ok_or(NitroTpmError::PcrMissing { index })?;
         let Accepted::AnyOf(accepted) = accepted else { continue };
         if !accepted.contains(found) {
             return Err(NitroTpmError::PcrMismatch {

@@ -4,10 +4,12 @@ use rustls_pki_types::UnixTime;
 
 use super::chain::NitroRoots;
 use super::cose::Unverified;
-use super::document::{AuthenticDocument, VerifiedNitroTpm};
+use super::document::{AuthenticDocument, NitroTpmDocument, NitroTpmInstance, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use super::{DOCUMENT_LIMIT_BYTES, expected_user_data};
 use crate::nonce::{Binding, SpkiSha256};
+use crate::values::Blob;
+use crate::verified::Verified;
 
 /// Verifies that AWS has signed a document, and that it answers the challenge.
 ///
@@ -31,36 +33,36 @@ pub fn authenticate(bytes: &[u8], roots: &NitroRoots, now: UnixTime) -> Result<A
     let (envelope, unverified) = Unverified::read(bytes)?;
     let leaf = roots.validate(&unverified, now)?;
     let payload = envelope.verify(&leaf.key)?;
-    AuthenticDocument::parse(&payload, &leaf.common_name, leaf.root_sha256)
+    NitroTpmDocument::parse(&payload, &leaf.common_name, leaf.root_sha256).map(Verified::new)
 }
 
-impl AuthenticDocument {
+impl Verified<NitroTpmDocument> {
     /// Checks that it holds the nonce and what binds it to purpose, pool and server.
     fn answering(self, expected: &Binding<'_>) -> Result<VerifiedNitroTpm, NitroTpmError> {
-        let hex = |bytes: Option<&[u8]>| bytes.map_or_else(|| "none".to_owned(), |bytes| data_encoding::HEXLOWER.encode(bytes));
+        let hex = |said: Option<&Blob>| said.map_or_else(|| "none".to_owned(), |said| data_encoding::HEXLOWER.encode(said.as_ref()));
         // An empty nonce would be answered by a document without one.
-        if expected.nonce.is_empty() || self.nonce() != Some(expected.nonce) {
+        if expected.nonce.is_empty() || self.nonce.as_ref().map(AsRef::as_ref) != Some(expected.nonce) {
             return Err(NitroTpmError::Nonce {
-                found: hex(self.nonce()),
-                expected: hex(Some(expected.nonce)),
+                found: hex(self.nonce.as_ref()),
+                expected: data_encoding::HEXLOWER.encode(expected.nonce),
             });
         }
         let binds = |key: &&SpkiSha256| {
             let user_data = expected_user_data(expected.nonce, expected.purpose, expected.pool, key);
-            self.user_data() == Some(user_data.as_slice())
+            self.user_data.as_ref().is_some_and(|said| said.as_ref() == user_data)
         };
         let Some(server_key) = expected.server_keys.iter().find(binds).copied() else {
             let first = expected.server_keys.first();
             let wanted = first.map(|key| expected_user_data(expected.nonce, expected.purpose, expected.pool, key));
             return Err(NitroTpmError::UserData {
-                found: hex(self.user_data()),
-                expected: hex(wanted.as_ref().map(<[u8; 32]>::as_slice)),
+                found: hex(self.user_data.as_ref()),
+                expected: wanted.map_or_else(|| "none".to_owned(), |wanted| data_encoding::HEXLOWER.encode(&wanted)),
             });
         };
-        Ok(VerifiedNitroTpm {
+        Ok(Verified::new(NitroTpmInstance {
             document: self,
             server_key,
             account: None,
-        })
+        }))
     }
 }

@@ -2,11 +2,12 @@
 
 use serde::Deserialize;
 
-use super::document::VerifiedSts;
+use super::document::{Caller, VerifiedSts};
 use super::error::StsError;
 use super::request::CheckedRequest;
 use super::rules::partition_of;
 use crate::aws::names::{is_account, is_instance, printable};
+use crate::verified::Verified;
 
 /// Largest answer that is read, in bytes. Real ones have about 400.
 pub const ANSWER_LIMIT_BYTES: usize = 4 * 1024;
@@ -102,7 +103,7 @@ pub fn verify_answer(request: CheckedRequest, answer: &StsResponse<'_>) -> Resul
             wanted: format!("<id>:{instance}"),
         });
     }
-    Ok(VerifiedSts {
+    Ok(Verified::new(Caller {
         role: role.to_owned(),
         instance: instance.to_owned(),
         region: request.region().to_owned(),
@@ -110,7 +111,7 @@ pub fn verify_answer(request: CheckedRequest, answer: &StsResponse<'_>) -> Resul
         account,
         arn,
         user_id,
-    })
+    }))
 }
 
 /// Whether a text has the form of a role's name.

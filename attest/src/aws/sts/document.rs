@@ -3,62 +3,31 @@
 use serde::Serialize;
 
 use crate::nonce::SpkiSha256;
+use crate::verified::Verified;
 
-/// Whose credentials have signed, by AWS's answer.
+/// Whose credentials have signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifiedSts {
-    pub(super) account: String,
-    pub(super) role: String,
-    pub(super) instance: String,
-    pub(super) region: String,
-    pub(super) arn: String,
-    pub(super) user_id: String,
-    pub(super) server_key: SpkiSha256,
+pub struct Caller {
+    /// The account: twelve digits.
+    pub account: String,
+    /// The role of the instance's profile, without its path.
+    pub role: String,
+    /// The instance: the name of the role's session.
+    pub instance: String,
+    /// The region whose STS has answered. The instance need not be there.
+    pub region: String,
+    /// The caller's ARN.
+    pub arn: String,
+    /// The role's unique id and the session's name. A role that is deleted and made again has another id.
+    pub user_id: String,
+    /// The server key that the node saw.
+    pub server_key: SpkiSha256,
 }
 
-impl VerifiedSts {
-    /// The account: twelve digits.
-    #[must_use]
-    pub fn account(&self) -> &str {
-        &self.account
-    }
+/// Whose credentials have signed, by AWS's answer. Only [`super::verify_answer`] makes one.
+pub type VerifiedSts = Verified<Caller>;
 
-    /// The role of the instance's profile, without its path.
-    #[must_use]
-    pub fn role(&self) -> &str {
-        &self.role
-    }
-
-    /// The instance: the name of the role's session.
-    #[must_use]
-    pub fn instance(&self) -> &str {
-        &self.instance
-    }
-
-    /// The region whose STS has answered. The instance need not be there.
-    #[must_use]
-    pub fn region(&self) -> &str {
-        &self.region
-    }
-
-    /// The caller's ARN.
-    #[must_use]
-    pub fn arn(&self) -> &str {
-        &self.arn
-    }
-
-    /// The role's unique id and the session's name. A role that is deleted and made again has another id.
-    #[must_use]
-    pub fn user_id(&self) -> &str {
-        &self.user_id
-    }
-
-    /// The server key that the node saw.
-    #[must_use]
-    pub const fn server_key(&self) -> &SpkiSha256 {
-        &self.server_key
-    }
-
+impl Caller {
     /// The node's stable identity: `aws:<account>/<instance>`.
     #[must_use]
     pub fn identity(&self) -> String {

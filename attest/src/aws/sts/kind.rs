@@ -40,7 +40,7 @@ impl Verifier for Sts {
     fn verify(_: &Nothing, evidence: &StsEvidence, call: StsCall<'_>, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
         let request = super::check(&evidence.request, call.rules, binding, now)?;
         let verified = super::verify_answer(request, &call.answer)?;
-        let server_key = *verified.server_key();
+        let server_key = verified.server_key;
         Ok((verified, Some(server_key)))
     }
 
@@ -49,7 +49,7 @@ impl Verifier for Sts {
     }
 
     fn reason(caller: &VerifiedSts) -> String {
-        format!("AWS STS in {}: role {}", caller.region(), caller.role())
+        format!("AWS STS in {}: role {}", caller.region.as_str(), caller.role.as_str())
     }
 
     fn appraise(caller: &VerifiedSts, rules: &StsRules, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<StsError>> {

@@ -31,7 +31,7 @@ pub use answer::{ANSWER_LIMIT_BYTES, StsResponse, verify_answer};
 pub use attest_wire::aws::sts::{
     BODY, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, Sts, StsEvidence, expected_server_id,
 };
-pub use document::VerifiedSts;
+pub use document::{Caller, VerifiedSts};
 pub use error::{ADVICE, StsError};
 pub use kind::StsCall;
 pub use request::{CheckedRequest, DATE_SKEW_LIMIT_SECONDS, check};

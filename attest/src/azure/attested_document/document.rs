@@ -2,28 +2,46 @@ use der::DateTime;
 use serde::{Deserialize, Serialize};
 
 use super::{AttestedDocumentError, AzureCloud};
+use crate::verified::Verified;
 use crate::x509::Anchor;
 
 /// Longest text in a document, in bytes. Names in the Marketplace have at most 50 characters or so.
 const TEXT_LIMIT_BYTES: usize = 256;
 
-/// An attested document whose signature, chain and nonce were verified. Only [`super::verify`] makes one.
+/// What an attested document says, and who has signed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifiedAttestedDocument {
-    vm_id: String,
-    subscription_id: String,
-    sku: Option<String>,
-    nonce: String,
-    plan: Option<Plan>,
-    license_type: Option<String>,
-    created_on: u64,
-    expires_on: u64,
-    cloud: AzureCloud,
-    location: Option<String>,
-    certificate_sha256: String,
-    root_subject: String,
-    root_sha256: String,
+pub struct AttestedData {
+    /// The machine: a UUID in lower case.
+    pub vm_id: String,
+    /// The subscription: a UUID in lower case.
+    pub subscription_id: String,
+    /// The SKU of a Marketplace image; empty for others.
+    pub sku: Option<String>,
+    /// The nonce that IMDS was asked with.
+    pub nonce: String,
+    /// The plan of a Marketplace image.
+    pub plan: Option<Plan>,
+    /// The kind of Azure Hybrid Benefit licence.
+    pub license_type: Option<String>,
+    /// When the document was made, in seconds since 1970.
+    pub created_on: u64,
+    /// Until when it holds, in seconds since 1970.
+    pub expires_on: u64,
+    /// The cloud whose metadata service has signed.
+    pub cloud: AzureCloud,
+    /// The region of the metadata service that has signed, such as `eastus`, by the one regional name in its certificate
+    /// (`eastus.metadata.azure.com`). It is not in the document; `None` if the certificate has no such name or several.
+    pub location: Option<String>,
+    /// SHA-256 over the signer's certificate, hexadecimal.
+    pub certificate_sha256: String,
+    /// Subject of the configured root that the chain leads to.
+    pub root_subject: String,
+    /// SHA-256 over that root's certificate, hexadecimal.
+    pub root_sha256: String,
 }
+
+/// An attested document whose signature, chain and nonce were verified. Only [`super::verify`] makes one.
+pub type VerifiedAttestedDocument = Verified<AttestedData>;
 
 /// The Marketplace plan of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +88,7 @@ struct TimeStamp {
     expires_on: String,
 }
 
-impl VerifiedAttestedDocument {
+impl AttestedData {
     /// Reads the bytes that were signed by this signer.
     pub(super) fn read(signed: &[u8], signer: Signer<'_>) -> Result<Self, AttestedDocumentError> {
         let raw: Raw = serde_json::from_slice(signed).map_err(|error| AttestedDocumentError::Json {
@@ -113,85 +131,6 @@ impl VerifiedAttestedDocument {
     #[must_use]
     pub fn node_identity(&self) -> String {
         format!("azure:{}/{}", self.subscription_id, self.vm_id)
-    }
-
-    /// The machine: a UUID in lower case.
-    #[must_use]
-    pub fn vm_id(&self) -> &str {
-        &self.vm_id
-    }
-
-    /// The subscription: a UUID in lower case.
-    #[must_use]
-    pub fn subscription_id(&self) -> &str {
-        &self.subscription_id
-    }
-
-    /// The SKU of a Marketplace image; empty for others.
-    #[must_use]
-    pub fn sku(&self) -> Option<&str> {
-        self.sku.as_deref()
-    }
-
-    /// The nonce that IMDS was asked with.
-    #[must_use]
-    pub fn nonce(&self) -> &str {
-        &self.nonce
-    }
-
-    /// The plan of a Marketplace image.
-    #[must_use]
-    pub const fn plan(&self) -> Option<&Plan> {
-        self.plan.as_ref()
-    }
-
-    /// The kind of Azure Hybrid Benefit licence.
-    #[must_use]
-    pub fn license_type(&self) -> Option<&str> {
-        self.license_type.as_deref()
-    }
-
-    /// When the document was made, in seconds since 1970.
-    #[must_use]
-    pub const fn created_on(&self) -> u64 {
-        self.created_on
-    }
-
-    /// Until when it holds, in seconds since 1970.
-    #[must_use]
-    pub const fn expires_on(&self) -> u64 {
-        self.expires_on
-    }
-
-    /// The cloud whose metadata service has signed.
-    #[must_use]
-    pub const fn cloud(&self) -> AzureCloud {
-        self.cloud
-    }
-
-    /// The region of the metadata service that has signed, such as `eastus`, by the one regional name in its certificate
-    /// (`eastus.metadata.azure.com`). It is not in the document; `None` if the certificate has no such name or several.
-    #[must_use]
-    pub fn location(&self) -> Option<&str> {
-        self.location.as_deref()
-    }
-
-    /// SHA-256 over the signer's certificate, hexadecimal.
-    #[must_use]
-    pub fn certificate_sha256(&self) -> &str {
-        &self.certificate_sha256
-    }
-
-    /// Subject of the configured root that the chain leads to.
-    #[must_use]
-    pub fn root_subject(&self) -> &str {
-        &self.root_subject
-    }
-
-    /// SHA-256 over that root's certificate, hexadecimal.
-    #[must_use]
-    pub fn root_sha256(&self) -> &str {
-        &self.root_sha256
     }
 }
 

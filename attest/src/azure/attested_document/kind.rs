@@ -65,7 +65,7 @@ impl Verifier for AttestedDocument {
     }
 
     fn reason(document: &VerifiedAttestedDocument) -> String {
-        let place = document.location().unwrap_or("an unnamed region");
+        let place = document.location.as_deref().unwrap_or("an unnamed region");
         format!("attested document of Azure, signed in {place}")
     }
 

@@ -29,7 +29,7 @@ pub use attest_wire::azure::attested_document::{
     imds_path,
 };
 pub use cloud::AzureCloud;
-pub use document::{Plan, VerifiedAttestedDocument};
+pub use document::{AttestedData, Plan, VerifiedAttestedDocument};
 pub use error::{ADVICE, AttestedDocumentError, ChainError};
 pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule, appraise};
 pub use subject::AzureSubject;

@@ -58,15 +58,15 @@ impl fmt::Display for Rule {
 /// # Errors
 /// [`AttestedDocumentError::NotAccepted`] and those about time.
 pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRules, now: UnixTime) -> Result<(), AttestedDocumentError> {
-    one_of(Rule::Subscription, Some(document.subscription_id()), &rules.subscriptions)?;
+    one_of(Rule::Subscription, Some(document.subscription_id.as_str()), &rules.subscriptions)?;
     for (rule, found, accepted) in [
-        (Rule::Vm, Some(document.vm_id()), &rules.vm_ids),
-        (Rule::Sku, document.sku(), &rules.skus),
-        (Rule::Location, document.location(), &rules.locations),
+        (Rule::Vm, Some(document.vm_id.as_str()), &rules.vm_ids),
+        (Rule::Sku, document.sku.as_deref(), &rules.skus),
+        (Rule::Location, document.location.as_deref(), &rules.locations),
     ] {
         accepted.as_ref().map_or(Ok(()), |accepted| one_of(rule, found, accepted))?;
     }
-    let (created_on, expires_on, now) = (document.created_on(), document.expires_on(), now.as_secs());
+    let (created_on, expires_on, now) = (document.created_on, document.expires_on, now.as_secs());
     if created_on > now.saturating_add(CLOCK_SKEW_LIMIT_SECONDS) {
         return Err(AttestedDocumentError::Future { created_on, now });
     }

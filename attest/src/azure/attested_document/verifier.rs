@@ -4,8 +4,9 @@ use webpki::{EndEntityCert, KeyUsage};
 use super::document::Signer;
 use super::error::ChainError;
 use super::trust::SIGNATURES;
-use super::{AttestedDocumentError, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls, VerifiedAttestedDocument};
+use super::{AttestedData, AttestedDocumentError, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls, VerifiedAttestedDocument};
 use crate::pkcs7::{self, Content, SignedData, SigningCertificate};
+use crate::verified::Verified;
 use crate::x509::{self, Budget, Terms};
 
 /// id-kp-serverAuth, as the content of a DER object identifier.
@@ -32,14 +33,14 @@ pub fn verify(
         problem,
     })?;
     let signed = message.verify(&certificate, Content::Attached)?;
-    let document = VerifiedAttestedDocument::read(signed, signer)?;
-    if document.nonce() != nonce.as_str() {
+    let document = AttestedData::read(signed, signer)?;
+    if document.nonce != nonce.as_str() {
         return Err(AttestedDocumentError::Nonce {
-            document: document.nonce().to_owned(),
+            document: document.nonce,
             expected: nonce.to_string(),
         });
     }
-    Ok(document)
+    Ok(Verified::new(document))
 }
 
 /// Where the issuer of the document's signer can be had: for when [`verify`] has refused with

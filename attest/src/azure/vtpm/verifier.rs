@@ -118,8 +118,8 @@ impl VerifiedAzureVtpm {
     /// different identities, which nothing accepts.
     #[must_use]
     pub fn beside(mut self, document: &VerifiedAttestedDocument) -> Self {
-        if document.vm_id() == self.vm_id.as_str() {
-            self.subscription_id = Some(document.subscription_id().to_owned());
+        if document.vm_id.as_str() == self.vm_id.as_str() {
+            self.subscription_id = Some(document.subscription_id.clone());
         }
         self
     }

@@ -158,7 +158,7 @@ impl VerifiedInstance {
     /// [`GcpError::InstanceMismatch`].
     pub fn check_identity(&self, identity: &VerifiedIdentity) -> Result<(), GcpError> {
         let names = |instance: &Instance| format!("{} (project {})", instance.identity(), instance.project_number());
-        let (certificate, identity_token) = (names(&self.instance), names(identity.instance()));
+        let (certificate, identity_token) = (names(&self.instance), names(&identity.instance));
         if certificate == identity_token {
             return Ok(());
         }

@@ -161,7 +161,7 @@ impl<'r> EvidenceCase<'r> {
         record.claims = Some(claims.clone());
         if let Some(document) = claims.aws_identity_document() {
             // The other regions' certificates had no part in it.
-            let region = document.document().replayable().region().to_owned();
+            let region = document.document().replayable().region.clone();
             basis.cloud.region_certificates.retain(|name, _| *name == region);
         }
         Ok((vouched, claims))

@@ -7,14 +7,9 @@ use attest::Kind;
 use super::{Clouds, Role};
 
 /// The kinds of evidence that need something of the gateway's folders or of somebody outside.
-const KINDS: [Kind; 6] = [
-    Kind::Gcp,
-    Kind::AwsIdentityDocument,
-    Kind::AwsNitroTpm,
-    Kind::AwsSts,
-    Kind::Azure,
-    Kind::AzureVtpm,
-];
+fn kinds() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.is_of_a_cloud())
+}
 
 impl Clouds {
     /// What keeps the gateway from verifying evidence of this kind, and what would help. `None` if nothing does, or the kind needs
@@ -53,13 +48,13 @@ impl Clouds {
 
     /// What of the kinds that need something is there, and what each has.
     pub(crate) fn set_up(&self) -> impl Iterator<Item = (Kind, String)> {
-        let there = KINDS.into_iter().filter(|kind| self.missing(*kind).is_none());
+        let there = kinds().filter(|kind| self.missing(*kind).is_none());
         there.map(|kind| (kind, self.has(kind)))
     }
 
     /// What of them is not, and what each lacks.
     pub(crate) fn not_set_up(&self) -> impl Iterator<Item = (Kind, String)> {
-        KINDS.into_iter().filter_map(|kind| Some((kind, self.missing(kind)?)))
+        kinds().filter_map(|kind| Some((kind, self.missing(kind)?)))
     }
 
     /// By how many certificates Google's word about the TPMs of instances is taken. `None` if by none.

@@ -20,24 +20,16 @@ use crate::credentials::kubelet::NamePatterns;
 use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
 
-/// The headings of the file; but for `[tpm.pcrs]`, which has no keys of its own.
-const SECTIONS: &[&str] = &[
-    "grants",
-    "attestation",
-    "tpm",
-    "gcp",
-    "aws_identity_document",
-    "aws_nitro_tpm",
-    "aws_sts",
-    "azure",
-    "azure_vtpm",
-    "kubelet",
-    "inventory",
-    "source",
-    "pre_approved",
-    "upstream",
-    "upstream.include",
-];
+/// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
+/// its own.
+const BEFORE: [&str; 2] = ["grants", "attestation"];
+const AFTER: [&str; 6] = ["kubelet", "inventory", "source", "pre_approved", "upstream", "upstream.include"];
+
+fn sections() -> Vec<&'static str> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Token);
+    let (before, after) = (BEFORE.into_iter(), AFTER.into_iter());
+    before.chain(kinds.map(Kind::section)).chain(after).collect()
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,7 +173,7 @@ const fn sha256() -> HashAlg {
 pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
     let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
         path: path.to_owned(),
-        hint: misplaced::hint::<File>(&source, SECTIONS),
+        hint: misplaced::hint::<File>(&source, &sections()),
         source: Box::new(source),
     })?;
     let endorsement = file.tpm.as_ref().and_then(|tpm| tpm.endorsement);
@@ -324,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_key_under_the_wrong_heading_is_told_its_own() {
-        misplaced::assert_complete::<File>(SECTIONS);
+        misplaced::assert_complete::<File>(&sections());
         let error = |text: &str| {
             let (path, folder) = (Path::new("pool.toml"), Path::new("worker"));
             parse(text, path, folder).unwrap_err().to_string()

@@ -77,7 +77,6 @@ pub enum PolicyError {
     Together {
         /// The kinds.
         together: Combination,
-        /// What is wrong.
         problem: &'static str,
     },
 }

@@ -62,7 +62,6 @@ impl From<Kind> for Combination {
 }
 
 impl Combination {
-    /// The kinds.
     #[must_use]
     pub const fn kinds(&self) -> &BTreeSet<Kind> {
         &self.0

@@ -41,7 +41,6 @@ pub enum InventoryError {
     Repeated {
         /// The second line's number, from 1.
         line: usize,
-        /// The machine.
         machine: String,
     },
     /// Too many machines.

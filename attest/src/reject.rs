@@ -14,14 +14,12 @@ use crate::tpm::ek::EkAreaError;
 use crate::withheld::Withheld;
 
 refusals! {
-    /// A refusal.
     #[derive(Debug, Clone, PartialEq, thiserror::Error)]
     pub enum Reject {
         ..#[error(transparent)] EvidenceKind::Error,
         /// A field of the request that is out of its bounds.
         #[error("{field}: {problem}")]
         Request {
-            /// The field.
             field: &'static str,
             /// What is wrong with it.
             problem: &'static str,
@@ -29,9 +27,7 @@ refusals! {
         /// Too late.
         #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
         ChallengeExpired {
-            /// Its last second.
             expires: u64,
-            /// The time of verification.
             now: u64,
         },
         /// The node can show nothing that the pool accepts.
@@ -61,7 +57,6 @@ refusals! {
         /// There is nothing to verify or to compare evidence of this kind with.
         #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
         NothingToHoldAgainst {
-            /// The kind.
             kind: Kind,
         },
         /// Evidence of different machines.
@@ -90,7 +85,6 @@ refusals! {
         /// The TPM beside an instance is not the one that the pool's inventory names there.
         #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
         InventoryTpm {
-            /// The instance.
             machine: String,
             /// Its TPM: `tpm:<EkDigest>`, or `none`.
             found: String,

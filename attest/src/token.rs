@@ -18,7 +18,6 @@ impl EvidenceKind for Token {
     type Subject = Nothing;
     /// Whether it is good is the gateway's to say.
     type Rules = ();
-    /// Its name.
     type Proof = String;
     type Error = NoToken;
 }

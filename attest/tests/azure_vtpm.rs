@@ -53,7 +53,6 @@ struct Case {
     vm_id: VmId,
     /// What is quoted.
     quoted: Vec<u8>,
-    /// What was asked for.
     asked: Vec<u8>,
     extra_data: [u8; 32],
     signature: Option<Vec<u8>>,

@@ -4,9 +4,7 @@
 pub const OCTETS: u8 = 0x04;
 /// OBJECT IDENTIFIER.
 pub const OID: u8 = 0x06;
-/// SEQUENCE.
 pub const SEQUENCE: u8 = 0x30;
-/// SET.
 pub const SET: u8 = 0x31;
 /// `[0]`, constructed.
 pub const CONTEXT_0: u8 = 0xa0;

@@ -35,7 +35,6 @@ pub fn named(common_name: &str) -> DistinguishedName {
     name
 }
 
-/// A certificate in PEM.
 #[must_use]
 pub fn pem(certificate: &[u8]) -> String {
     let text = data_encoding::BASE64.encode(certificate);

@@ -49,7 +49,6 @@ pub fn algorithm(oid: &[u8], parameters: &[u8]) -> Vec<u8> {
     der(SEQUENCE, &[&der(OID, &[oid]), parameters])
 }
 
-/// An Attribute.
 #[must_use]
 pub fn attribute(oid: &[u8], values: &[&[u8]]) -> Vec<u8> {
     der(SEQUENCE, &[&der(OID, &[oid]), &der(SET, values)])
@@ -91,11 +90,8 @@ impl Key {
     }
 }
 
-/// A root's key.
 pub static ROOT: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
-/// An intermediate's key.
 pub static INTERMEDIATE: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
-/// A signer's key.
 pub static SIGNER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 /// Somebody else's key.
 pub static OTHER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));

@@ -34,7 +34,6 @@ pub struct Request {
     pub target: String,
     /// Names in lower case, in the order of the request.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -71,14 +70,10 @@ impl Request {
     }
 }
 
-/// What a server answers.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The status.
     pub status: u16,
-    /// Headers.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: Vec<u8>,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p attest-gateway --bench render`.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a benchmark may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
 mod worker;
 

@@ -12,7 +12,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    missing_docs,
     reason = "a benchmark may panic"
 )]
 

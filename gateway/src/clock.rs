@@ -7,7 +7,6 @@ use attest::UnixTime;
 /// Where the time comes from.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
-    /// The system's clock.
     #[default]
     System,
     /// A time that stands still, for tests.
@@ -15,7 +14,6 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Now.
     #[must_use]
     pub fn now(self) -> UnixTime {
         let since_1970 = match self {

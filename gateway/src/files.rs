@@ -14,9 +14,7 @@ pub const PRIVATE: u32 = 0o600;
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}")]
 pub struct FileError {
-    /// The file.
     pub path: PathBuf,
-    /// What happened.
     #[source]
     pub source: io::Error,
 }

@@ -29,9 +29,7 @@ pub struct Client {
 /// What the gateway answered.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// HTTP status.
     pub status: u16,
-    /// Body.
     pub body: Vec<u8>,
     /// The key that the server showed in the TLS handshake.
     pub server_key: Option<SpkiSha256>,
@@ -42,7 +40,6 @@ pub struct Reply {
 pub struct Asked {
     /// What was asked for: part of what the quote is bound to.
     pub pool: String,
-    /// The challenge.
     pub response: ChallengeResponse,
     /// The key of the server that gave it.
     pub server_key: SpkiSha256,

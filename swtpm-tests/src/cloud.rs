@@ -1,6 +1,5 @@
 //! The clouds that a VM can be made to look like.
 
-/// A cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
     /// Google Compute Engine.
@@ -12,7 +11,6 @@ pub enum Cloud {
 }
 
 impl Cloud {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Gcp, Self::Aws, Self::Azure];
 
     /// Its name for Ignition (`ignition.platform.id`).

@@ -21,7 +21,6 @@ impl Folder {
             .context("making a test's folder")
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.as_ref().map(TempDir::path).unwrap_or(Path::new(""))

@@ -32,7 +32,6 @@ pub const DEFAULT_PORT: u16 = 22623;
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// A drain lasts as long as the slowest request.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// For one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
 /// A gateway's folder, and the running program if it runs; killed on drop.
@@ -45,9 +44,7 @@ pub struct Gateway {
 /// What the gateway answered.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// HTTP status.
     pub status: u16,
-    /// Body.
     pub body: Vec<u8>,
 }
 
@@ -84,7 +81,6 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// The folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -252,7 +248,6 @@ impl Gateway {
         Record::read_all(&self.attestation_log())
     }
 
-    /// The attestation log.
     #[must_use]
     pub fn attestation_log(&self) -> PathBuf {
         self.folder.join("state/attestation.jsonl")

@@ -65,7 +65,6 @@ impl Images {
         })
     }
 
-    /// The kernel.
     #[must_use]
     pub fn kernel(&self) -> PathBuf {
         self.folder.join("vmlinuz")

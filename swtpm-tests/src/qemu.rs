@@ -185,7 +185,6 @@ impl VmBuilder {
         self
     }
 
-    /// Its clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;

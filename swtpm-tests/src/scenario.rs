@@ -132,7 +132,6 @@ impl Site {
         Ok(site)
     }
 
-    /// The gateway.
     pub fn gateway(&mut self) -> &mut Gateway {
         &mut self.gateway
     }

@@ -149,7 +149,6 @@ impl Attempt {
     }
 }
 
-/// Waits for the moment.
 fn wait_for(moment: Moment, state: &Path, sizes: [u64; 2], seen: &Receiver<Seen>) {
     let until = |wanted: Seen| while ![wanted, Seen::Done].contains(&seen.recv_timeout(EVENT_LIMIT).unwrap()) {};
     let grows = |file: &str, before: u64| {

@@ -45,7 +45,6 @@ enum Obstacle {
     Shared,
     /// The filesystem itself is read-only.
     Filesystem,
-    /// What the system says.
     Error(String),
 }
 

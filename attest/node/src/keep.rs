@@ -39,7 +39,6 @@ const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
 /// What `attest-node keep` is to keep.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The folder.
     pub folder: PathBuf,
     /// A folder with this program, what it needs, and a script that starts it; nothing if the booted system has the program anyway.
     pub program: Option<PathBuf>,

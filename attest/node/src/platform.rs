@@ -33,7 +33,6 @@ const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 /// What this node is told by Ignition's environment, the kernel command line and the firmware.
 #[derive(Debug, Clone)]
 pub struct Platform {
-    /// Its Ignition.
     pub ignition: Ignition,
     /// How long the kernel command line has this node wait for a gateway that does not answer.
     pub wait: Option<Duration>,
@@ -72,7 +71,6 @@ impl From<PlatformError> for Failure {
 /// The instance of a cloud that this node is.
 #[derive(Debug)]
 pub struct Instance {
-    /// Which cloud.
     pub cloud: Cloud,
     /// Its metadata server.
     pub metadata: Metadata,

@@ -21,24 +21,14 @@ const SERVICE_ACCOUNTS: &str = "/service_accounts/";
 /// Why a discovery document cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
-    /// Too many bytes.
     #[error("the discovery document has {bytes} bytes, at most {DISCOVERY_LIMIT_BYTES} are read")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// It is no discovery document.
     #[error("the discovery document cannot be read: {problem}")]
-    Malformed {
-        /// What the parser says.
-        problem: String,
-    },
+    Malformed { problem: String },
     /// It is another issuer's.
     #[error("the discovery document is that of {found:?}, not of {ISSUER:?}")]
-    Issuer {
-        /// Whose it is.
-        found: String,
-    },
+    Issuer { found: String },
     /// The keys are where keys of identity tokens are not taken from.
     #[error("the discovery document says that the keys are at {found:?}; they are taken by https from {}", KEY_HOSTS.join(", "))]
     KeysUrl {

@@ -6,7 +6,6 @@ use crate::verified::Verified;
 /// Whom an identity token is about, and what else Google says of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// The instance.
     pub instance: Instance,
     /// When the instance was created, in seconds since 1970.
     pub created: u64,
@@ -14,7 +13,6 @@ pub struct Identity {
     pub confidentiality: Option<u64>,
     /// Codes of the licences of the images that the instance's disks were made of.
     pub licenses: Vec<String>,
-    /// The service account.
     pub service_account: ServiceAccount,
     /// When Google signed, in seconds since 1970.
     pub issued: u64,

@@ -9,24 +9,13 @@ const TEXT_LIMIT_CHARS: usize = 256;
 /// Why evidence of an instance of Google Compute Engine is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GcpError {
-    /// Too many bytes.
     #[error("the identity token has {bytes} bytes, at most {IDENTITY_TOKEN_LIMIT_BYTES} are read")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// It is no compact JWS.
     #[error("the identity token has {found} parts, a signed JWT has 3")]
-    Parts {
-        /// How many.
-        found: usize,
-    },
-    /// It cannot be read.
+    Parts { found: usize },
     #[error("the identity token cannot be read: {problem}")]
-    Malformed {
-        /// What the parser says.
-        problem: String,
-    },
+    Malformed { problem: String },
     /// Its algorithm is not Google's.
     #[error("the identity token's algorithm is {found}, Google's is RS256")]
     Algorithm {
@@ -35,10 +24,7 @@ pub enum GcpError {
     },
     /// Its header chooses a key, or another way to read it.
     #[error("the identity token's header has {field:?}; keys are Google's, and chosen by \"kid\" only")]
-    HeaderField {
-        /// The field.
-        field: &'static str,
-    },
+    HeaderField { field: &'static str },
     /// It does not say by which key it is signed.
     #[error("the identity token's header names no key (\"kid\")")]
     KeyIdMissing,
@@ -67,16 +53,12 @@ pub enum GcpError {
     },
     /// It is for several.
     #[error("the identity token has {found} audiences, required is exactly one")]
-    AudienceCount {
-        /// How many.
-        found: usize,
-    },
+    AudienceCount { found: usize },
     /// Its time is over.
     #[error("the identity token expired at {expires}, it is now {now} (seconds since 1970)")]
     Expired {
         /// `exp`.
         expires: u64,
-        /// The time of verification.
         now: u64,
     },
     /// It was signed too long ago.
@@ -84,7 +66,6 @@ pub enum GcpError {
     TooOld {
         /// `iat`.
         issued: u64,
-        /// The time of verification.
         now: u64,
     },
     /// It is from the future.
@@ -92,7 +73,6 @@ pub enum GcpError {
     IssuedInFuture {
         /// `iat`.
         issued: u64,
-        /// The time of verification.
         now: u64,
     },
     /// It is valid for longer than Google's are, or for no time.
@@ -110,16 +90,12 @@ pub enum GcpError {
     NotAnInstance,
     /// A claim is missing.
     #[error("the identity token has no claim {claim:?}")]
-    ClaimMissing {
-        /// Its name.
-        claim: &'static str,
-    },
+    ClaimMissing { claim: &'static str },
     /// A value that Google does not give.
     #[error("{field} is {found:?}, which is not of Google's form")]
     ClaimForm {
         /// The claim, or the field of the certificate's extension.
         field: &'static str,
-        /// Its value.
         found: String,
     },
     /// The instance is younger than what is said about it.
@@ -140,17 +116,13 @@ pub enum GcpError {
     },
     /// Google does not vouch for the service account's address.
     #[error("the service account's address {email:?} is not verified")]
-    EmailNotVerified {
-        /// `email`.
-        email: String,
-    },
+    EmailNotVerified { email: String },
 
     /// Another project.
     #[error("the instance is in project {found}")]
     ProjectRefused {
         /// Id and number.
         found: String,
-        /// The pool's.
         accepted: Withheld,
     },
     /// Another place.
@@ -174,7 +146,6 @@ pub enum GcpError {
     ServiceAccountRefused {
         /// The email address.
         found: String,
-        /// The pool's.
         accepted: Withheld,
     },
     /// None of the licences.
@@ -182,7 +153,6 @@ pub enum GcpError {
     LicenseRefused {
         /// The instance's.
         found: String,
-        /// The pool's.
         accepted: Withheld,
     },
     /// The instance is too old.
@@ -190,7 +160,6 @@ pub enum GcpError {
     InstanceTooOld {
         /// Seconds since it was created.
         age: u64,
-        /// The pool's limit.
         accepted: Withheld,
     },
     /// The pool has a rule about what a vTPM's certificate does not state.
@@ -204,7 +173,6 @@ pub enum GcpError {
     InstanceMismatch {
         /// The identity token's instance.
         identity_token: String,
-        /// The certificate's.
         certificate: String,
     },
 }

@@ -60,7 +60,6 @@ impl Instance {
         &self.project_id
     }
 
-    /// The project's number.
     #[must_use]
     pub const fn project_number(&self) -> u64 {
         self.project_number

@@ -30,24 +30,13 @@ const EXPONENT: [u8; 3] = [1, 0, 1];
 /// Why a JWK set cannot be used: the one in use before should be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// Too many bytes.
     #[error("the JWK set has {bytes} bytes, at most {JWKS_LIMIT_BYTES} are read")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// It is no JWK set.
     #[error("the JWK set cannot be read: {problem}")]
-    Malformed {
-        /// What the parser says.
-        problem: String,
-    },
-    /// Too many keys.
+    Malformed { problem: String },
     #[error("the JWK set has {found} keys, at most {KEYS_LIMIT} are read")]
-    TooMany {
-        /// How many.
-        found: usize,
-    },
+    TooMany { found: usize },
     /// A key cannot be used.
     #[error("key {kid:?} of the JWK set: {problem}")]
     Key {
@@ -58,10 +47,7 @@ pub enum KeysError {
     },
     /// No key for RS256 is among them.
     #[error("none of the JWK set's {found} keys is an RSA key for RS256 signatures")]
-    NoneUsable {
-        /// How many there are.
-        found: usize,
-    },
+    NoneUsable { found: usize },
 }
 
 /// The keys that Google signs identity tokens with: bounded in number, each RSA of at least 2048 bits, each with its own id.

@@ -36,7 +36,6 @@ pub struct Rules {
 pub struct Project {
     /// The id, such as `my-project`.
     pub id: String,
-    /// The number.
     pub number: u64,
 }
 

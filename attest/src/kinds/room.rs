@@ -190,7 +190,6 @@ pub(crate) struct Asking<'a> {
     pub(crate) gateway: &'a str,
     /// What nobody but who is asked may be able to find.
     pub(crate) secret: &'a Zeroizing<[u8; 32]>,
-    /// The time.
     pub(crate) now: UnixTime,
 }
 

@@ -95,7 +95,6 @@ impl SigningCertificate {
         })
     }
 
-    /// The certificate.
     #[must_use]
     pub const fn der(&self) -> &CertificateDer<'static> {
         &self.der

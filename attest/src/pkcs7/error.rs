@@ -5,32 +5,20 @@ use super::{CERTIFICATE_LIMIT_BYTES, CERTIFICATES_LIMIT};
 pub enum Pkcs7Error {
     /// More bytes than any metadata service sends.
     #[error("the message has {bytes} bytes, at most {limit} are read")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
+    TooLarge { bytes: usize, limit: usize },
     /// The text is not Base64.
     #[error("the message is not Base64: {problem}")]
-    Base64 {
-        /// What is wrong.
-        problem: String,
-    },
+    Base64 { problem: String },
     /// The bytes are neither DER nor of the forms of BER that are read.
     #[error("the message cannot be read at byte {offset}: {problem}")]
     Encoding {
         /// Where reading stopped.
         offset: usize,
-        /// What is wrong.
         problem: &'static str,
     },
     /// The elements are not those of SignedData.
     #[error("the message is not CMS SignedData: {problem}")]
-    Structure {
-        /// What is wrong.
-        problem: String,
-    },
+    Structure { problem: String },
     /// Another type than signed data, or signed content of another type than plain data.
     #[error("the {what} is {found}, required is {required}")]
     ContentType {
@@ -43,14 +31,10 @@ pub enum Pkcs7Error {
     },
     /// Not exactly one signer.
     #[error("the message has {found} signers, required is exactly 1")]
-    Signers {
-        /// How many.
-        found: usize,
-    },
+    Signers { found: usize },
     /// A version that does not go with the rest.
     #[error("the version of {structure} is {found}, RFC 5652 requires {required}")]
     Version {
-        /// The structure.
         structure: &'static str,
         /// Version found.
         found: u8,
@@ -88,7 +72,6 @@ pub enum Pkcs7Error {
     /// The content is missing where it should be, or there where it should not be.
     #[error("the content is {found}, expected is content that is {expected}")]
     ContentPlace {
-        /// Where it is.
         found: &'static str,
         /// Where it should be.
         expected: &'static str,
@@ -113,16 +96,12 @@ pub enum Pkcs7Error {
     },
     /// More certificates than any chain needs.
     #[error("the message has {found} certificates, at most {CERTIFICATES_LIMIT} are read")]
-    TooManyCertificates {
-        /// How many.
-        found: usize,
-    },
+    TooManyCertificates { found: usize },
     /// Not exactly one certificate in the message is the signer's.
     #[error("{found} of the message's {all} certificates are that of its signer {signer}, required is exactly 1")]
     SignerCertificate {
         /// How many are.
         found: usize,
-        /// How many there are.
         all: usize,
         /// The signer's identifier.
         signer: String,
@@ -137,22 +116,13 @@ pub enum Pkcs7Error {
     },
     /// A certificate that is too large.
     #[error("the certificate has {bytes} bytes, at most {CERTIFICATE_LIMIT_BYTES} are read")]
-    CertificateTooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    CertificateTooLarge { bytes: usize },
     /// A certificate that cannot be read.
     #[error("the certificate cannot be read: {problem}")]
-    Certificate {
-        /// What is wrong.
-        problem: String,
-    },
+    Certificate { problem: String },
     /// A key that is too weak, too large or of another kind.
     #[error("the certificate's key is {found}; accepted is RSA of 2048 to 8192 bits")]
-    Key {
-        /// What it is.
-        found: String,
-    },
+    Key { found: String },
     /// The signature does not verify.
     #[error("the signature does not verify under the key of the certificate of {certificate}")]
     Signature {

@@ -36,7 +36,6 @@ impl Name {
         Self(name)
     }
 
-    /// The Name's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -214,7 +213,6 @@ impl AkPublic {
 pub struct Signed<'m>(&'m [u8]);
 
 impl<'m> Signed<'m> {
-    /// The bytes.
     #[must_use]
     pub const fn bytes(self) -> &'m [u8] {
         self.0

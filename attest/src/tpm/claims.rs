@@ -14,7 +14,6 @@ use crate::values::HexDigest;
 /// What a TPM's evidence has proven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TpmClaims {
-    /// The EK.
     pub ek_digest: EkDigest,
     /// Who vouched for it.
     pub endorsed_by: EndorsedBy,
@@ -32,7 +31,6 @@ pub struct TpmClaims {
     pub restart_count: u32,
     /// Whether no higher clock value can have been reported before.
     pub clock_safe: bool,
-    /// The TPM's firmware version.
     pub firmware_version: u64,
     /// What replaying the event log has shown, if there was one.
     pub event_log: Option<EventLogClaims>,
@@ -52,7 +50,6 @@ impl TpmClaims {
 /// An event log, and what it explains of the quoted PCRs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EventLogClaims {
-    /// Events in the log.
     pub events: usize,
     /// PCRs whose quoted value the log explains: only events in these can be trusted.
     pub explained_pcrs: Vec<u8>,
@@ -67,7 +64,6 @@ pub struct EventLogClaims {
 /// Why an event log explains nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventLogProblem {
-    /// It cannot be read.
     Malformed(EventLogError),
     /// It does not lead to the quoted PCRs.
     Mismatch(EventLogError),
@@ -99,7 +95,6 @@ pub enum EndorsedBy {
     Allowlist,
     /// A configured root, by a certificate.
     Root {
-        /// The root's subject.
         root_subject: String,
         /// SHA-256 of the root certificate.
         root_sha256: HexDigest,

@@ -8,7 +8,6 @@ use crate::tpm::vtpm::VtpmError;
 use crate::tpm::wire::{HashAlg, WireError};
 use crate::withheld::Withheld;
 
-/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TpmEvidenceError {
     /// A TPM structure that cannot be read.
@@ -22,7 +21,6 @@ pub enum TpmEvidenceError {
     /// The EK's public area is not of a TCG EK template.
     #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
     EkTemplate {
-        /// The field.
         field: &'static str,
         /// What the area has.
         found: String,
@@ -57,7 +55,6 @@ pub enum TpmEvidenceError {
     /// The AK could sign what no TPM made, or could leave the TPM.
     #[error("the AK's {field} is {found}, required is {required}")]
     AkAttributes {
-        /// The field.
         field: &'static str,
         /// What the area has.
         found: String,
@@ -66,14 +63,10 @@ pub enum TpmEvidenceError {
     },
     /// The AK's algorithm or key size is not one that is accepted.
     #[error("the AK's key is {found}; accepted are RSA-2048 with RSASSA or RSAPSS, P-256 with ECDSA-SHA256, P-384 with ECDSA-SHA384")]
-    AkAlgorithm {
-        /// What it is.
-        found: String,
-    },
+    AkAlgorithm { found: String },
     /// The AK is in a hierarchy for which the TPM obfuscates what it signs.
     #[error("the AK is {found}, required is a primary object of the endorsement hierarchy (qualifiedSigner is {qualified_signer})")]
     AkHierarchy {
-        /// What it is.
         found: String,
         /// Its Qualified Name, as the TPM has signed it, hexadecimal.
         qualified_signer: String,
@@ -103,7 +96,6 @@ pub enum TpmEvidenceError {
     /// Other PCRs were signed than were asked for.
     #[error("the signed PCR selection is {signed}, asked for was {asked}")]
     Selection {
-        /// What the TPM signed.
         signed: String,
         /// What the challenge asked for.
         asked: String,
@@ -118,22 +110,14 @@ pub enum TpmEvidenceError {
     },
     /// A value for a PCR that was not quoted.
     #[error("a value is presented for PCR {index}, which was not quoted")]
-    PcrNotQuoted {
-        /// The PCR.
-        index: u8,
-    },
+    PcrNotQuoted { index: u8 },
     /// A quoted PCR without its value.
     #[error("PCR {index} was quoted, but its value is missing")]
-    PcrMissing {
-        /// The PCR.
-        index: u8,
-    },
+    PcrMissing { index: u8 },
     /// A PCR value that is no digest of the bank.
     #[error("the value of PCR {index} has {found} bytes, a {bank} digest has {}", .bank.digest_bytes())]
     PcrLength {
-        /// The PCR.
         index: u8,
-        /// The bank.
         bank: HashAlg,
         /// Length presented, in bytes.
         found: usize,
@@ -150,9 +134,7 @@ pub enum TpmEvidenceError {
     /// A PCR has a value that the pool does not accept.
     #[error("PCR {index} ({bank}) is {quoted}, which is not accepted")]
     PcrMismatch {
-        /// The PCR.
         index: u8,
-        /// The bank.
         bank: HashAlg,
         /// The quoted value, hexadecimal.
         quoted: String,

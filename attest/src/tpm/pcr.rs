@@ -61,7 +61,6 @@ impl PcrSelection {
         }
     }
 
-    /// The bank.
     #[must_use]
     pub const fn bank(&self) -> HashAlg {
         self.bank

@@ -13,7 +13,6 @@ pub struct Expected<'a> {
     pub extra_data: &'a [(SpkiSha256, [u8; 32])],
     /// The PCRs.
     pub selection: &'a PcrSelection,
-    /// Their values.
     pub pcrs: PcrValues<'a>,
 }
 

@@ -80,14 +80,7 @@ pub enum ReferenceValuesError {
     NothingAccepted(u8),
     /// A digest of another length than the bank's.
     #[error("PCR {index}: {digest} has {} bytes, a {bank} digest has {}", .digest.as_bytes().len(), .bank.digest_bytes())]
-    Length {
-        /// The PCR.
-        index: u8,
-        /// The bank.
-        bank: HashAlg,
-        /// The digest.
-        digest: HexDigest,
-    },
+    Length { index: u8, bank: HashAlg, digest: HexDigest },
 }
 
 /// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
@@ -206,7 +199,6 @@ impl ReferenceValues {
         self.event_log
     }
 
-    /// The bank.
     #[must_use]
     pub const fn bank(&self) -> HashAlg {
         self.bank

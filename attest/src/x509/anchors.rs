@@ -47,7 +47,6 @@ pub struct Unusable<P: fmt::Display> {
     pub subject: String,
     /// SHA-256 over it, hexadecimal.
     pub sha256: String,
-    /// What is wrong.
     pub problem: P,
 }
 
@@ -58,7 +57,6 @@ impl Anchors {
         self.all.is_empty()
     }
 
-    /// How many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.all.len()

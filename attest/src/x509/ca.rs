@@ -76,7 +76,6 @@ impl<'a> Ca<'a> {
         self.der
     }
 
-    /// What it says.
     #[must_use]
     pub const fn parsed(&self) -> &X509Certificate<'a> {
         &self.parsed

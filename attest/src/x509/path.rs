@@ -23,7 +23,6 @@ pub enum Led<'s> {
     OverNoCa {
         /// Its subject. Not verified.
         subject: String,
-        /// What it lacks.
         lacks: &'static str,
     },
 }

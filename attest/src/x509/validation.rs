@@ -17,7 +17,6 @@ pub struct Terms<'t> {
     pub usage: KeyUsage,
     /// How many signatures may be verified for it.
     pub budget: &'t Budget,
-    /// The time.
     pub now: UnixTime,
 }
 
@@ -38,11 +37,9 @@ pub enum PathProblem<'a, E> {
     Expired(&'a Anchor),
     /// More CAs are below an anchor than it allows.
     PathLength {
-        /// The anchor.
         anchor: &'a Anchor,
         /// How many it allows.
         limit: usize,
-        /// How many there are.
         found: usize,
     },
     /// No more signatures may be verified.

@@ -34,7 +34,6 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
 /// What a server has shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
-    /// Its certificate.
     pub certificate: &'a CertificateDer<'a>,
     /// What it sent beside that.
     pub intermediates: &'a [CertificateDer<'a>],

@@ -74,7 +74,6 @@ pub struct Binding<'a> {
     pub nonce: &'a [u8],
     /// What the evidence is for.
     pub purpose: &'a str,
-    /// The pool.
     pub pool: &'a str,
     /// Keys that the node may have seen the server use.
     pub server_keys: &'a [SpkiSha256],

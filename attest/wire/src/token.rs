@@ -9,7 +9,6 @@ use crate::values::{Blob, Nothing, SecretText};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenEvidence {
-    /// The token. A secret.
     pub token: SecretText,
 }
 

@@ -127,7 +127,6 @@ impl SecretText {
         Self(text)
     }
 
-    /// The secret.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

@@ -28,7 +28,6 @@ impl RegionAuthority {
         Self { key, certificate }
     }
 
-    /// The region's certificate.
     #[must_use]
     pub const fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
@@ -40,7 +39,6 @@ impl RegionAuthority {
         pem(&self.certificate)
     }
 
-    /// The region's key.
     #[must_use]
     pub const fn key(&self) -> &Key {
         &self.key

@@ -33,7 +33,6 @@ pub fn p256() -> KeyPair {
 pub struct Level {
     /// Everything but the key.
     pub params: CertificateParams,
-    /// The key.
     pub key: Arc<KeyPair>,
 }
 
@@ -212,7 +211,6 @@ impl NitroDocument {
         issued
     }
 
-    /// The payload.
     #[must_use]
     pub fn payload(&self) -> Vec<u8> {
         let mut chain: Vec<Vec<u8>> = self.certificates().iter().map(|certificate| certificate.to_vec()).collect();
@@ -258,7 +256,6 @@ impl NitroDocument {
     }
 }
 
-/// CBOR.
 #[must_use]
 pub fn cbor(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -18,9 +18,7 @@ pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 pub struct Session {
     /// Begins with `ASIA`.
     pub access_key_id: String,
-    /// The secret.
     pub secret_access_key: String,
-    /// The session token.
     pub token: String,
     /// When the credentials end, in seconds since 1970.
     pub expires: u64,

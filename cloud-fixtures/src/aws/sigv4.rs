@@ -13,7 +13,6 @@ pub struct Signed<'a> {
     pub method: &'a str,
     /// Names in lower case, in alphabetical order.
     pub headers: &'a [(String, String)],
-    /// The body.
     pub body: &'a [u8],
     /// Such as `20270115T080000Z`.
     pub date: &'a str,

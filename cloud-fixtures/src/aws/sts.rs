@@ -83,7 +83,6 @@ impl Sts {
         *self.state.change.lock().unwrap() = Some(Box::new(change));
     }
 
-    /// Its clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.state.clock

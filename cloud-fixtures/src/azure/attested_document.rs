@@ -48,7 +48,6 @@ pub struct Machine {
     pub name: String,
     /// Such as `eastus`. It is not in the document: the signer's certificate tells it.
     pub location: String,
-    /// Its resource group.
     pub resource_group: String,
     /// SKU of the Marketplace image, or nothing.
     pub sku: String,
@@ -117,7 +116,6 @@ impl Authority {
         }
     }
 
-    /// The root's certificate.
     #[must_use]
     pub const fn root(&self) -> &CertificateDer<'static> {
         &self.root
@@ -129,7 +127,6 @@ impl Authority {
         pem(&self.root)
     }
 
-    /// The intermediate's certificate.
     #[must_use]
     pub const fn intermediate(&self) -> &CertificateDer<'static> {
         &self.intermediate
@@ -147,7 +144,6 @@ impl Authority {
         &self.leaf
     }
 
-    /// The signer's key.
     #[must_use]
     pub const fn signer(&self) -> &Key {
         &self.signer

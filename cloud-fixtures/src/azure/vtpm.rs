@@ -145,7 +145,6 @@ impl VtpmCas {
         }
     }
 
-    /// The root's certificate.
     #[must_use]
     pub fn root(&self) -> CertificateDer<'static> {
         let (params, key) = self.cas.first().unwrap();
@@ -204,7 +203,6 @@ fn sha256(parts: &[&[u8]]) -> Vec<u8> {
 
 /// A vTPM in software, with the sha256 bank: everything can be changed.
 pub struct Vtpm {
-    /// The AK.
     pub ak: Key,
     /// The AK's attributes.
     pub attributes: u32,

@@ -16,7 +16,6 @@ pub const ISSUER_HOST: &str = "accounts.google.com";
 pub const KEYS_HOST: &str = "www.googleapis.com";
 /// The discovery document.
 pub const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
-/// The keys.
 pub const KEYS_PATH: &str = "/oauth2/v3/certs";
 
 struct State {

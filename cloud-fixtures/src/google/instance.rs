@@ -2,15 +2,10 @@
 
 use serde_json::{Value, json};
 
-/// Its project's id.
 pub const PROJECT_ID: &str = "example-project";
-/// Its project's number.
 pub const PROJECT_NUMBER: u64 = 739_419_398_126;
-/// Its zone.
 pub const ZONE: &str = "europe-west3-a";
-/// Its id.
 pub const INSTANCE_ID: u64 = 152_986_662_232_938_449;
-/// Its name.
 pub const INSTANCE_NAME: &str = "worker-7";
 /// The unique id of its service account.
 pub const SERVICE_ACCOUNT_ID: &str = "104029292853099978293";
@@ -23,7 +18,6 @@ const LIFETIME_SECONDS: u64 = 3600;
 pub struct Instance {
     /// Such as `example-project`.
     pub project_id: String,
-    /// The project's number.
     pub project_number: u64,
     /// Such as `europe-west3-a`.
     pub zone: String,

@@ -25,7 +25,6 @@ pub struct Bodies {
 /// A body that is there whole, and the room that it takes.
 #[derive(Debug)]
 pub struct Whole {
-    /// The body.
     pub bytes: Bytes,
     /// Given back with it.
     pub room: Option<Share>,

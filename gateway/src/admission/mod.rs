@@ -32,7 +32,6 @@ const CHALLENGES_EACH_SECOND: u64 = 250;
 /// Everything that sources share.
 #[derive(Debug)]
 pub struct Admission {
-    /// Connections.
     pub connections: Connections,
     /// Bodies under way, in bytes.
     pub bodies: Bodies,

@@ -23,14 +23,8 @@ pub struct Blobs {
 /// A blob cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// The file.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The content is not what its name says.
     #[error("{0}: the content does not have the SHA-256 of its name")]
     Altered(PathBuf),

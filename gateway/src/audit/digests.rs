@@ -14,7 +14,6 @@ use super::blobs::Blobs;
 pub struct Part {
     /// Its SHA-256, hexadecimal.
     pub sha256: String,
-    /// Its length.
     pub bytes: usize,
 }
 

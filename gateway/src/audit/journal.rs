@@ -23,14 +23,8 @@ const QUEUE_LIMIT: usize = 4096;
 /// The attestation log cannot be written: nothing may be answered that it should hold.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// Another process has the file open.
     #[error("another gateway is writing {0}")]
     InUse(PathBuf),

@@ -7,7 +7,6 @@ use super::record::Shown;
 /// Which use of a ticket or token a config was served for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// Its number.
     pub number: u32,
     /// Whether its node had made it before.
     pub again: bool,

@@ -71,13 +71,11 @@ pub enum Shown {
     Tpm,
     /// Evidence of a cloud's, without a TPM's.
     Cloud,
-    /// A ticket.
     Ticket,
     /// A provisioning token.
     Token,
     /// A kubelet's client certificate.
     Kubelet,
-    /// Nothing.
     Nothing,
     /// Something that cannot be read.
     Unreadable,
@@ -304,7 +302,6 @@ pub const WAITED: [&str; 3] = [HELD_TOO_LONG, GATEWAY_UNREACHABLE, TICKET_UNDELI
 pub struct TicketTerms {
     /// The last second at which it is good, since 1970.
     pub expires: u64,
-    /// How often.
     pub uses: u32,
     /// How long after that it is good if it was not used before, seconds. Not there where it is not.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -461,7 +458,6 @@ pub struct RecordedAnswer {
     /// The header `content-type`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// The body.
     pub body: attest::protocol::Blob,
 }
 

@@ -38,17 +38,11 @@ pub enum ReplayError {
     Authority {
         /// Its blob, or its subject.
         name: String,
-        /// What is wrong.
         problem: String,
     },
     /// What the clouds signed with cannot be read.
     #[error("the recorded {what} cannot be used: {problem}")]
-    Anchor {
-        /// What it is.
-        what: &'static str,
-        /// What is wrong.
-        problem: String,
-    },
+    Anchor { what: &'static str, problem: String },
     /// The recorded names of the pool's nodes are none.
     #[error("the recorded names of nodes are none: {0}")]
     Names(PatternError),

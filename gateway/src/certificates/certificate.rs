@@ -20,7 +20,6 @@ const SHORT_DIGITS: usize = 16;
 const PEM_LINE_CHARACTERS: usize = 64;
 
 impl Fingerprint {
-    /// Of a certificate.
     #[must_use]
     pub fn of(der: &CertificateDer<'_>) -> Self {
         let mut bytes = [0; 32];
@@ -97,7 +96,6 @@ impl Certificate {
         })
     }
 
-    /// As PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();

@@ -16,7 +16,6 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 /// A certificate, and the file it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderCertificate {
-    /// The file.
     pub path: PathBuf,
     /// The certificate, unread.
     pub certificate: CertificateDer<'static>,

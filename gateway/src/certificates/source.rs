@@ -20,18 +20,11 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 /// Why a file is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be read.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// It is larger than anything of its kind.
     #[error("{path}: {found} bytes, at most {FILE_LIMIT_BYTES} are read")]
     TooLarge {
-        /// The file.
         path: PathBuf,
         /// Its size.
         found: u64,
@@ -39,7 +32,6 @@ pub enum SourceError {
     /// It does not hold what it should.
     #[error("{path}: {problem}")]
     Content {
-        /// The file.
         path: PathBuf,
         /// What is wrong; never what is in it.
         problem: String,

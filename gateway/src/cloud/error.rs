@@ -27,31 +27,16 @@ pub enum CloudError {
     Azure(#[from] AzureTrustError),
     /// The CAs of outgoing connections cannot be used.
     #[error("outgoing.ca: {path}: {problem}")]
-    Authorities {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Authorities { path: PathBuf, problem: String },
     /// No HTTP client can be made.
     #[error("no client for outgoing connections: {0}")]
     Client(String),
     /// The file of Google's keys cannot be read.
     #[error("gcp.jwks: {path}: {source}")]
-    JwksFile {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    JwksFile { path: PathBuf, source: std::io::Error },
     /// The file of Google's keys cannot be used.
     #[error("gcp.jwks: {path}: {source}")]
-    Jwks {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: KeysError,
-    },
+    Jwks { path: PathBuf, source: KeysError },
 }
 
 /// Something that evidence is verified against cannot be had at the moment. It says nothing about the node: it may come again.
@@ -60,23 +45,16 @@ pub enum CloudUnavailable {
     /// No answer in time.
     #[error("{what}: no answer within {} ms", .limit.as_millis())]
     Slow {
-        /// What was asked for.
         what: &'static str,
         /// How long was waited.
         limit: Duration,
     },
     /// No answer that can be used.
     #[error("{what}: {problem}")]
-    Failed {
-        /// What was asked for.
-        what: &'static str,
-        /// What happened.
-        problem: String,
-    },
+    Failed { what: &'static str, problem: String },
     /// Too many are asking for the same.
     #[error("{what}: {limit} requests are under way, and none has ended within {} ms", .waited.as_millis())]
     Busy {
-        /// What was asked for.
         what: &'static str,
         /// How many may be under way.
         limit: usize,
@@ -86,7 +64,6 @@ pub enum CloudUnavailable {
     /// What was fetched last is too old to be used.
     #[error("{what}: those that were fetched last could be used until {until}, now is {now}; {problem}")]
     TooOld {
-        /// What was asked for.
         what: &'static str,
         /// Last second, since 1970, in which it could be used.
         until: u64,

@@ -41,7 +41,6 @@ const UNKNOWN_KEY_SECONDS: u64 = 30;
 /// Keys, and what they were read from.
 #[derive(Debug)]
 pub struct GoogleKeysInUse {
-    /// The keys.
     pub keys: Arc<GoogleKeys>,
     /// The JWK set as it came, for the record.
     pub jwks: Vec<u8>,

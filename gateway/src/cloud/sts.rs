@@ -21,7 +21,6 @@ const CALLS_LIMIT: usize = 32;
 /// What STS has answered, for [`attest::aws::sts::verify_answer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StsAnswer {
-    /// The status.
     pub status: u16,
     /// The header `content-type`.
     pub content_type: Option<String>,

@@ -14,7 +14,6 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 struct Owner {
     uid: u32,
     gid: u32,
-    /// What it is.
     of: PathBuf,
 }
 

@@ -25,7 +25,6 @@ pub struct Opened(Challenge);
 pub struct Spent(Challenge);
 
 impl Spent {
-    /// The challenge.
     #[must_use]
     pub const fn challenge(&self) -> &Challenge {
         &self.0
@@ -38,14 +37,8 @@ pub enum ChallengeError {
     /// This gateway did not seal it.
     #[error("the challenge was {0}")]
     NotSealed(#[from] NotSealed),
-    /// It is too old.
     #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
-    Expired {
-        /// Its last second.
-        expires: u64,
-        /// Now.
-        now: u64,
-    },
+    Expired { expires: u64, now: u64 },
     /// It was answered before.
     #[error("the challenge was answered before")]
     Spent,

@@ -34,9 +34,7 @@ const SEALED_LIMIT_BYTES: usize = 128 * 1024;
 /// What is sealed: one kind cannot be presented as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sealed {
-    /// A challenge.
     Challenge,
-    /// A ticket.
     Ticket,
 }
 
@@ -56,7 +54,6 @@ pub struct Seal {
     keys: RwLock<Arc<Keys>>,
 }
 
-/// One key.
 struct Key {
     /// What a sealed text begins with, so that one key is tried.
     id: String,
@@ -80,23 +77,13 @@ impl std::fmt::Debug for Seal {
 pub enum SealError {
     /// The key file cannot be read or written.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The key file holds something else.
     #[error("{0} holds no keys of a seal; remove the file to have a new one made: challenges and tickets under way are worthless then")]
     NoKey(PathBuf),
     /// Others can read the key.
     #[error("{path} has mode {mode:04o}: only its owner may read it (chmod 0600)")]
-    Mode {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    Mode { path: PathBuf, mode: u32 },
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,

@@ -68,7 +68,6 @@ impl Content {
 /// What a ticket is issued for.
 #[derive(Debug, Clone, Copy)]
 pub struct Earned<'e> {
-    /// The node.
     pub identity: &'e NodeIdentity,
     /// Which instance of a cloud it is, if that is known.
     pub instance: Option<&'e NodeIdentity>,
@@ -165,22 +164,11 @@ pub enum TicketError {
     /// This gateway did not issue it.
     #[error("the ticket was not issued by this gateway")]
     Invalid,
-    /// It is too old.
     #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970)")]
-    Expired {
-        /// Its last second.
-        expires: u64,
-        /// Now.
-        now: u64,
-    },
+    Expired { expires: u64, now: u64 },
     /// It is too old, and was used before that, or its first use is too long ago.
     #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970), and only one that was not used is good for longer")]
-    ExpiredAfterUse {
-        /// Its last second.
-        expires: u64,
-        /// Now.
-        now: u64,
-    },
+    ExpiredAfterUse { expires: u64, now: u64 },
     /// It is too old, and whether it was used is not decided yet.
     #[error("the ticket has expired, and a use of it is under way")]
     Undecided,
@@ -200,16 +188,10 @@ pub enum TicketError {
     },
     /// Who vouched for the TPM does so no longer, or not for this pool.
     #[error("{identity} was endorsed for pool {pool} by the allowlist when it attested, and is not any longer")]
-    Withdrawn {
-        /// The node.
-        identity: NodeIdentity,
-        /// The ticket's pool.
-        pool: String,
-    },
+    Withdrawn { identity: NodeIdentity, pool: String },
     /// The instance was released, or went over to another.
     #[error("{instance} belonged to {holder} when the ticket was earned, and was released since, or went over to another")]
     Released {
-        /// The instance.
         instance: NodeIdentity,
         /// To whom it belonged.
         holder: String,
@@ -219,7 +201,6 @@ pub enum TicketError {
     NotInInventory {
         /// The machine.
         identity: NodeIdentity,
-        /// The ticket's pool.
         pool: String,
     },
     /// The node is revoked, or the store cannot tell.

@@ -34,18 +34,10 @@ pub enum NotAConfig {
     },
     /// No version, or one that the gateway does not read.
     #[error("ignition.version is {found}: 2.2.0 and 3.0.0 to 3.6.0 are read")]
-    Version {
-        /// What it says.
-        found: String,
-    },
+    Version { found: String },
     /// A key that Ignition does not know in that version: it would drop it without a word.
     #[error("Ignition {version} does not know {key}: a node would silently boot without it")]
-    UnknownKey {
-        /// The config's version.
-        version: SpecVersion,
-        /// Where it is.
-        key: String,
-    },
+    UnknownKey { version: SpecVersion, key: String },
     /// A config that Ignition would refuse.
     #[error(transparent)]
     Invalid(#[from] Invalid),

@@ -11,7 +11,6 @@ use super::{Config, SpecVersion, spec2};
 pub struct Inexpressible {
     /// The version that was wanted.
     pub version: SpecVersion,
-    /// Where.
     pub place: String,
     /// What it has no words for.
     pub problem: String,

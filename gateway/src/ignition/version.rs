@@ -7,7 +7,6 @@ use serde::{Serialize, Serializer};
 
 /// A version of Ignition's config specification that this gateway reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names are the documentation")]
 pub enum SpecVersion {
     V2_2,
     V3_0,

@@ -54,7 +54,6 @@ pub struct Inspection {
 pub struct Inspected {
     /// The MCS certificate.
     pub tls: LiveTls,
-    /// The pools.
     pub pools: LivePools,
     /// Who endorses TPMs.
     pub ek_roots: EkRootsFolder,

@@ -24,42 +24,23 @@ const NAME_LIMIT_CHARACTERS: usize = 253;
 pub enum ManifestError {
     /// Neither YAML nor JSON.
     #[error("{origin}: {problem}")]
-    Syntax {
-        /// Where.
-        origin: Origin,
-        /// What is wrong.
-        problem: String,
-    },
+    Syntax { origin: Origin, problem: String },
     /// An object that does not belong here.
     #[error(
         "{origin}: kind {kind:?} is not read: MachineConfig, MachineConfigPool, ControllerConfig (machineconfiguration.openshift.io/v1) and lists of them are"
     )]
-    Kind {
-        /// Where.
-        origin: Origin,
-        /// What it is.
-        kind: String,
-    },
+    Kind { origin: Origin, kind: String },
     /// An object of image mode, which says something of one state of the cluster only.
     #[error(
         "{origin}: {kind} is not read: which image a new node gets depends on what was built, and on how far the cluster is; take the Machine Config Server itself as [upstream], or name the image in the annotation {PRE_BUILT_IMAGE_ANNOTATION} of a MachineConfig"
     )]
-    ImageMode {
-        /// Where.
-        origin: Origin,
-        /// What it is.
-        kind: String,
-    },
+    ImageMode { origin: Origin, kind: String },
     /// An object that cannot be used.
     #[error("{origin}: {kind} {name}: {place}: {problem}")]
     Object {
-        /// Where.
         origin: Origin,
-        /// What it is.
         kind: &'static str,
-        /// Its name.
         name: String,
-        /// The field.
         place: String,
         /// What is wrong with it.
         problem: String,
@@ -69,7 +50,6 @@ pub enum ManifestError {
     Twice {
         /// What they are.
         kind: &'static str,
-        /// Their name.
         name: String,
         /// Where the first is.
         first: Origin,

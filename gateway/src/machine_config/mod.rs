@@ -44,7 +44,6 @@ pub const RENDERED_PREFIX: &str = "rendered-";
 /// Where an object was read: for errors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
-    /// The file.
     pub file: PathBuf,
     /// The line it begins on, from 1; 0 if that is not known.
     pub line: u64,
@@ -59,7 +58,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A MachineConfig.
 #[derive(Debug, Clone)]
 pub struct MachineConfig {
     /// Its name: what MachineConfigs are ordered by.
@@ -72,14 +70,11 @@ pub struct MachineConfig {
     pub needed_before_node_approved: bool,
     /// The image that nodes run from the start, in image mode.
     pub pre_built_image: Option<String>,
-    /// What it says.
     pub spec: Spec,
-    /// Where it was read.
     pub origin: Origin,
 }
 
 impl MachineConfig {
-    /// Its role.
     #[must_use]
     pub fn role(&self) -> Option<&str> {
         self.labels.get(ROLE_LABEL).map(String::as_str)
@@ -91,7 +86,6 @@ impl MachineConfig {
 pub struct Spec {
     /// The Ignition config, if there is one.
     pub config: Option<Config>,
-    /// Kernel arguments.
     pub kernel_arguments: Vec<String>,
     /// Extensions of the operating system.
     pub extensions: Vec<String>,
@@ -105,7 +99,6 @@ pub struct Spec {
     pub base_os_extensions_container_image: String,
 }
 
-/// Which kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum KernelType {
     /// The usual one.
@@ -135,13 +128,11 @@ impl KernelType {
 /// A MachineConfigPool, as far as it says which MachineConfigs are a pool's.
 #[derive(Debug, Clone)]
 pub struct MachineConfigPool {
-    /// Its name.
     pub name: String,
     /// What selects its MachineConfigs.
     pub selector: Selector,
     /// The rendered MachineConfig that new nodes get, if the pool names one.
     pub rendered: Option<String>,
-    /// Where it was read.
     pub origin: Origin,
 }
 
@@ -228,7 +219,6 @@ pub struct ControllerConfig {
 pub struct Manifests {
     /// The MachineConfigs, in no order.
     pub machine_configs: Vec<MachineConfig>,
-    /// The pools.
     pub pools: Vec<MachineConfigPool>,
     /// The ControllerConfig, if there is one.
     pub controller: Option<ControllerConfig>,

@@ -19,38 +19,27 @@ pub enum RenderError {
     NoSuchRendered {
         /// Where the pool is.
         pool: Origin,
-        /// Its name.
         name: String,
         /// What it names.
         rendered: String,
     },
     /// An extension for the default kernel with another one.
     #[error("the extension kernel-devel is for the default kernel only; kernelType is {}", kernel_type.as_str())]
-    KernelDevel {
-        /// The kernel.
-        kernel_type: KernelType,
-    },
+    KernelDevel { kernel_type: KernelType },
     /// An extension that the operator would refuse.
     #[error(
         "{origin}: MachineConfig {name}: spec.extensions: the operator has no extension {extension:?}: it has {}; if yours knows it, say so in source.extensions of pool.toml",
         EXTENSIONS.join(", ")
     )]
     UnknownExtension {
-        /// Where.
         origin: Origin,
         /// The MachineConfig.
         name: String,
-        /// The extension.
         extension: String,
     },
     /// Configs that are good each by itself, and not together.
     #[error("merged, the MachineConfigs {names} are no config that Ignition takes: {source}")]
-    Merged {
-        /// Which.
-        names: String,
-        /// What is wrong.
-        source: Invalid,
-    },
+    Merged { names: String, source: Invalid },
 }
 
 /// A rendered MachineConfig.
@@ -83,7 +72,6 @@ impl Rendered {
 pub struct RenderedPool {
     /// Those that a node needs before it is approved.
     pub pre_approved: Rendered,
-    /// All of them.
     pub full: Rendered,
 }
 

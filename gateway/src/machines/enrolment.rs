@@ -49,9 +49,7 @@ pub enum EnrolmentError {
     /// The name is another node's.
     #[error("the name {name} belongs to {owner}, {claimant} cannot take it")]
     NameTaken {
-        /// The name.
         name: String,
-        /// Whose it is.
         owner: String,
         /// Who wants it.
         claimant: String,
@@ -66,10 +64,7 @@ pub enum EnrolmentError {
     },
     /// The name, or the machine's other one, is being claimed by a decision that is not recorded yet, and may come to nothing.
     #[error("the name {name} is being claimed by a machine that attests at this moment: try again")]
-    Undecided {
-        /// The name.
-        name: String,
-    },
+    Undecided { name: String },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),

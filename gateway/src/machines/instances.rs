@@ -37,7 +37,6 @@ pub enum InstanceError {
         .first.holder
     )]
     Claimed {
-        /// The instance.
         instance: String,
         /// Who came first.
         first: InstanceRecord,
@@ -46,10 +45,7 @@ pub enum InstanceError {
     },
     /// It is being claimed by a decision that is not recorded yet, and may come to nothing.
     #[error("{instance} is being claimed by another, which is not decided yet")]
-    Undecided {
-        /// The instance.
-        instance: String,
-    },
+    Undecided { instance: String },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -84,7 +80,6 @@ pub struct InstanceClaim<'a> {
 /// Who shows the identity of an instance, by what can be known again.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
-    /// A TPM.
     Tpm(String),
     /// The instance's NitroTPM, which names the instance and no key.
     NitroTpm,

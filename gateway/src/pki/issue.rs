@@ -35,7 +35,6 @@ const AUTHORITY_NAME: &str = "machine-config-server-ca";
 pub struct Names {
     /// DNS names.
     pub hosts: Vec<String>,
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -86,7 +85,6 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::EcdsaP256, Self::Rsa2048, Self::Rsa3072, Self::Rsa4096];
 
     /// What the command line calls it.
@@ -238,9 +236,7 @@ impl SigningKey {
 /// A certificate and its key.
 #[derive(Debug)]
 pub struct Made {
-    /// The certificate.
     pub certificate: Certificate,
-    /// Its key.
     pub key: SigningKey,
 }
 

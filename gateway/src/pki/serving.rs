@@ -34,15 +34,11 @@ pub enum ServingError {
     /// The certificate is of no time, or of another.
     #[error("{path}: {subject} is valid from {} until {}, it is now {}", rfc3339(*.not_before), rfc3339(*.not_after), rfc3339(*.now))]
     NotCurrent {
-        /// The file.
         path: PathBuf,
         /// The certificate's subject.
         subject: String,
-        /// Its first second.
         not_before: u64,
-        /// Its last second.
         not_after: u64,
-        /// Now.
         now: u64,
     },
     /// It names nobody.

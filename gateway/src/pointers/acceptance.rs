@@ -21,10 +21,7 @@ pub enum NotAccepted {
     NoAuthority,
     /// It trusts only what is too old or too new. Whoever verifies with Go, as Ignition does, looks at a CA's dates too.
     #[error("no CA in the pointer is valid at {}", rfc3339(*.now))]
-    NoCurrentAuthority {
-        /// Now.
-        now: u64,
-    },
+    NoCurrentAuthority { now: u64 },
     /// The host is none that a certificate could name.
     #[error("{0:?} cannot be the name of a server")]
     Host(String),

@@ -29,13 +29,11 @@ const USER_DATA: &str = "userData";
 /// Why something is no pointer. No text shows more of it than a version or a kind.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadingError {
-    /// Too large.
     #[error("it has {0} bytes; at most {READING_LIMIT_BYTES} are read")]
     TooLarge(usize),
     /// Neither.
     #[error("it cannot be read: {0}")]
     Syntax(String),
-    /// Something else.
     #[error("it is neither an Ignition config nor a Secret with {USER_DATA}: {0}")]
     Kind(String),
     /// A Secret without a pointer.

@@ -16,16 +16,10 @@ use crate::policy::ConfigSet;
 pub enum PoolError {
     /// A file or folder cannot be read.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// `pool.toml` is no TOML, or has unknown keys, or wrong values.
     #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
-        /// The file.
         path: PathBuf,
         /// Where and what.
         source: Box<toml::de::Error>,
@@ -34,109 +28,51 @@ pub enum PoolError {
     },
     /// The reference values do not make sense.
     #[error("{path}: [tpm.pcrs]: {problem}")]
-    Pcrs {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Pcrs { path: PathBuf, problem: String },
     /// What is accepted does not fit together.
     #[error("{path}: [attestation]: {problem}")]
-    Attestation {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Attestation { path: PathBuf, problem: String },
     /// It is not said which nodes belong to the pool.
     #[error("{path}: [kubelet]: {problem}")]
-    Kubelet {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Kubelet { path: PathBuf, problem: String },
     /// The inventory cannot be read.
     #[error("{path}: {source}")]
-    Inventory {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: InventoryError,
-    },
+    Inventory { path: PathBuf, source: InventoryError },
     /// A machine in two pools' inventories.
     #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: a machine is of one pool")]
-    TwoInventories {
-        /// The pool.
-        pool: String,
-        /// The other pool.
-        other: String,
-        /// The machine.
-        machine: String,
-    },
+    TwoInventories { pool: String, other: String, machine: String },
     /// A manifest that cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// MachineConfigs that cannot be made one.
     #[error("pool {pool}: {source}")]
-    Render {
-        /// The pool.
-        pool: String,
-        /// Why not.
-        source: RenderError,
-    },
+    Render { pool: String, source: RenderError },
     /// A config that Ignition would not take.
     #[error("{path}: {source}")]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: NotAConfig,
-    },
+    Config { path: PathBuf, source: NotAConfig },
     /// Configs that are good each by itself, and not together.
     #[error("pool {pool}: merged, its {set} config is none that Ignition takes: {source}")]
-    Merged {
-        /// The pool.
-        pool: String,
-        /// Which config.
-        set: ConfigSet,
-        /// What is wrong.
-        source: Invalid,
-    },
+    Merged { pool: String, set: ConfigSet, source: Invalid },
     /// More bytes than are read.
     #[error("{path}: {found} bytes, at most {limit} are read")]
     TooLarge {
-        /// The file.
         path: PathBuf,
         /// Its size, or the pool's with it.
         found: u64,
-        /// The limit.
         limit: u64,
     },
     /// More files than are read.
     #[error("{path}: more than {limit} files")]
-    TooMany {
-        /// The folder.
-        path: PathBuf,
-        /// The limit.
-        limit: usize,
-    },
+    TooMany { path: PathBuf, limit: usize },
     /// A file that does not stand still.
     #[error("{path}: it changes while it is read; it is read again when it is closed")]
-    Changing {
-        /// The file.
-        path: PathBuf,
-    },
+    Changing { path: PathBuf },
     /// Bytes that are no UTF-8.
     #[error("{path}: not UTF-8 text")]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
     /// Something that is not read in this place.
     #[error("{path}: {expected}")]
     Unexpected {
-        /// What is there.
         path: PathBuf,
         /// What should be.
         expected: &'static str,
@@ -146,57 +82,27 @@ pub enum PoolError {
         "pool {pool} has nothing to serve as its {set} config: put MachineConfigs with its role into machine-configs/{}",
         if *set == ConfigSet::PreApproved { " and mark some with neededBeforeNodeApproved, or *.ign into pre-approved/, or let grants earn \"full\" or \"refuse\" only" } else { ", or *.ign into full/" }
     )]
-    Nothing {
-        /// The pool.
-        pool: String,
-        /// Which config.
-        set: ConfigSet,
-    },
+    Nothing { pool: String, set: ConfigSet },
     /// A pre-approved config with something that the full one has not.
     #[error(
         "pool {pool}: its pre-approved config has the {kind} {name}, its full config has not: a node would lose it when it is approved"
     )]
-    NoSubset {
-        /// The pool.
-        pool: String,
-        /// What it is.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
+    NoSubset { pool: String, kind: &'static str, name: String },
     /// Secrets for everybody.
     #[error(
         "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
         findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
     )]
-    Secrets {
-        /// The pool.
-        pool: String,
-        /// What was found.
-        findings: Vec<Finding>,
-    },
+    Secrets { pool: String, findings: Vec<Finding> },
     /// A folder and another server, where one must be the source.
     #[error("{path}: the pool's source is [upstream], so nothing is read from here; remove one of them")]
-    TwoSources {
-        /// The folder.
-        path: PathBuf,
-    },
+    TwoSources { path: PathBuf },
     /// Another server that gives no config.
     #[error("pool {pool}: {source}")]
-    Upstream {
-        /// The pool.
-        pool: String,
-        /// Why not.
-        source: UpstreamError,
-    },
+    Upstream { pool: String, source: UpstreamError },
     /// An include list that does not fit what another server gives.
     #[error("pool {pool}: [upstream.include]: {source}")]
-    Include {
-        /// The pool.
-        pool: String,
-        /// What is wrong.
-        source: IncludeError,
-    },
+    Include { pool: String, source: IncludeError },
     /// A folder whose name no pointer could ask for.
     #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Name(PathBuf),

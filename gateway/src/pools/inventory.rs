@@ -33,7 +33,6 @@ impl PoolInventory {
         &self.text
     }
 
-    /// The machines.
     #[must_use]
     pub const fn machines(&self) -> &Inventory {
         &self.machines

@@ -57,9 +57,7 @@ struct Broken {
 /// A pool that is not served, as it never was good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unserved {
-    /// The pool.
     pub name: String,
-    /// What is wrong.
     pub reason: String,
     /// Whether another server is the cause, and not what lies here.
     pub elsewhere: bool,
@@ -85,7 +83,6 @@ struct Server {
 /// What there is under a pool's name.
 #[derive(Debug)]
 pub enum Lookup {
-    /// The pool.
     Pool(Arc<Pool>),
     /// A pool that could not be read yet.
     NotYet,

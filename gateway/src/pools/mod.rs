@@ -34,7 +34,6 @@ use crate::policy::{ConfigSet, Grant, Grants};
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
 
-/// One pool.
 #[derive(Debug)]
 pub struct Pool {
     /// What each kind of proof earns.
@@ -61,7 +60,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -68,7 +68,6 @@ impl Finding {
     }
 }
 
-/// A stranger.
 #[derive(Debug, Clone)]
 pub struct Stranger {
     client: Client,

@@ -37,12 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum ServeError {
     /// The state folder.
     #[error("{path}: {source}")]
-    State {
-        /// The folder.
-        path: std::path::PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    State { path: std::path::PathBuf, source: std::io::Error },
     /// What the settings name.
     #[error(transparent)]
     Faults(#[from] Faults),
@@ -52,10 +47,8 @@ pub enum ServeError {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signal(std::io::Error),
-    /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The seal.
     #[error(transparent)]
     Seal(#[from] SealError),
     /// The attestation log.

@@ -27,7 +27,6 @@ pub struct CloudSettings {
     pub gcp: GcpSettings,
     /// Amazon Web Services.
     pub aws: AwsSettings,
-    /// Azure.
     pub azure: AzureSettings,
     /// How long a request waits at most for something that is fetched for it: less than the request itself may take.
     pub wait: Duration,

@@ -39,9 +39,7 @@ pub struct Settings {
     pub tls: TlsSettings,
     /// Challenges: how long one can be answered.
     pub challenge_lifetime: Duration,
-    /// Tickets.
     pub ticket: TicketSettings,
-    /// Limits.
     pub limits: Limits,
     /// How the console's lines look.
     pub log_format: LogFormat,
@@ -60,7 +58,6 @@ pub struct TlsSettings {
     pub ca: PathBuf,
     /// The serving certificate and whatever chain it has.
     pub certificate: PathBuf,
-    /// Its key.
     pub key: PathBuf,
     /// Keys that this gateway used before: evidence made for them is accepted still.
     pub previous_keys: Vec<SpkiSha256>,
@@ -68,7 +65,6 @@ pub struct TlsSettings {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TicketSettings {
     /// How long one is good.
@@ -92,7 +88,6 @@ impl TicketSettings {
     }
 }
 
-/// Limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at once.
@@ -116,16 +111,10 @@ pub struct Limits {
 pub enum SettingsError {
     /// The file cannot be read.
     #[error("{path}: {source}; `attest-gateway init` makes a gateway's folder, --config names its gateway.toml")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The file is no TOML, or has unknown keys, or values of the wrong type.
     #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
-        /// The file.
         path: PathBuf,
         /// Where and what, with the line.
         source: Box<toml::de::Error>,
@@ -135,11 +124,8 @@ pub enum SettingsError {
     /// A value out of its range.
     #[error("{path}: {key} is {found}; {allowed}")]
     Range {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: &'static str,
-        /// Its value.
         found: String,
         /// What it may be.
         allowed: &'static str,
@@ -267,7 +253,6 @@ impl Settings {
         })
     }
 
-    /// The attestation log.
     #[must_use]
     pub fn attestation_log(&self) -> PathBuf {
         self.state.join("attestation.jsonl")
@@ -279,7 +264,6 @@ impl Settings {
         self.state.join("evidence")
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.state.join("gateway.db")
@@ -293,7 +277,6 @@ impl Settings {
         self.challenge_lifetime.max(self.ticket.longest()).saturating_add(NOTICED)
     }
 
-    /// The seal's key.
     #[must_use]
     pub fn seal_key(&self) -> PathBuf {
         self.state.join("seal.key")

@@ -30,14 +30,12 @@ pub(super) enum StoreFile {
     Nothing,
     /// That of a release that gave stores no identity.
     Unmarked,
-    /// A store.
     Store(StoreMark),
 }
 
 /// What is known of the store that should be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// By `store.mark`.
     pub file: Option<StoreMark>,
     /// By the last lines of the attestation log.
     pub log: Option<StoreMark>,

@@ -77,9 +77,7 @@ impl EntryKind {
 /// One thing of limited use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spendable {
-    /// Its kind.
     pub kind: EntryKind,
-    /// Its id.
     pub id: String,
     /// How often it may be used.
     pub limit: u32,
@@ -136,10 +134,7 @@ pub enum Spend {
         use_number: u32,
     },
     /// This was a use that its holder had made before.
-    Again {
-        /// That use's number.
-        use_number: u32,
-    },
+    Again { use_number: u32 },
     /// The limit was reached before.
     Exhausted,
     /// It has expired, and was used before that, or its first use was too long ago.
@@ -161,7 +156,6 @@ pub struct Pending {
 /// An entry of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its id.
     pub id: String,
     /// Its value, JSON.
     pub value: String,
@@ -170,7 +164,6 @@ pub struct Entry {
 /// What a decision writes that is not recorded yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The entry.
     pub entry: Entry,
     /// The value in whose place it may be put, if there is one.
     pub instead_of: Option<String>,
@@ -200,16 +193,10 @@ pub enum StoreError {
     Database(#[from] rusqlite::Error),
     /// Files around the database.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The tables are those of a newer release.
     #[error("{path} has schema version {found}, this release knows {known} at most: run the release that wrote it, or a newer one")]
     Schema {
-        /// The file.
         path: PathBuf,
         /// Its version.
         found: i64,
@@ -219,7 +206,6 @@ pub enum StoreError {
     /// The tables are nobody's.
     #[error("{path} is not a store of this or an older release: {source}")]
     Foreign {
-        /// The file.
         path: PathBuf,
         /// What is missing.
         source: rusqlite::Error,
@@ -230,7 +216,6 @@ pub enum StoreError {
          Bring it back; if it is lost: `attest-gateway store accept`"
     )]
     Lost {
-        /// The file.
         path: PathBuf,
         /// Who knows of it.
         known: String,
@@ -241,11 +226,8 @@ pub enum StoreError {
          Bring the right one back; if this one is to be used: `attest-gateway store accept`"
     )]
     Other {
-        /// The file.
         path: PathBuf,
-        /// What it is.
         found: String,
-        /// What should be there.
         known: StoreMark,
         /// Who knows.
         by: String,
@@ -256,7 +238,6 @@ pub enum StoreError {
          Bring the newer one back; if it is lost: `attest-gateway store accept`"
     )]
     Older {
-        /// The file.
         path: PathBuf,
         /// Its mark.
         found: u64,
@@ -272,28 +253,20 @@ pub enum StoreError {
     /// The file and its log of transactions do not fit.
     #[error("{path} is damaged: {problem}; were files of another state put beside it?")]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What SQLite says.
         problem: String,
     },
     /// What says how far the store has come cannot be read.
     #[error("{path} cannot be read: {source}; if it is lost: `attest-gateway store accept`")]
-    Mark {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
+    Mark { path: PathBuf, source: serde_json::Error },
     /// Whether it was used is not known any longer.
     #[error(
         "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
          The clock was set back: set it right, if it is not; what expires later than that is taken"
     )]
     Forgotten {
-        /// What it is.
         kind: &'static str,
-        /// Its last second.
         expires: u64,
         /// Up to when uses are forgotten.
         until: u64,
@@ -307,11 +280,8 @@ pub enum StoreError {
     /// An entry that this release did not write.
     #[error("the {kind} entry {id} cannot be read: {source}")]
     Entry {
-        /// Its kind.
         kind: &'static str,
-        /// Its id.
         id: String,
-        /// What is wrong.
         source: serde_json::Error,
     },
 }

@@ -190,7 +190,6 @@ impl Machine {
         self.signer.sign(&claims)
     }
 
-    /// An identity document.
     pub fn document(&self, pkcs7: String) -> IdentityDocumentEvidence {
         IdentityDocumentEvidence {
             pkcs7: Text(pkcs7),

@@ -7,7 +7,6 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::as_conversions,
-    missing_docs,
     reason = "a test may panic"
 )]
 

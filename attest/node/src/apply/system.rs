@@ -23,7 +23,6 @@ pub struct System {
 /// A user or a group, in the table of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
     pub name: String,
     /// Its number.
     pub id: String,
@@ -34,7 +33,6 @@ pub struct Account {
 }
 
 impl System {
-    /// By its root.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
@@ -121,7 +119,6 @@ impl System {
         self.accounts(["/etc/passwd", "/usr/lib/passwd"])
     }
 
-    /// The groups.
     #[must_use]
     pub fn groups(&self) -> Vec<Account> {
         self.accounts(["/etc/group", "/usr/lib/group"])
@@ -134,10 +131,8 @@ impl System {
     }
 }
 
-/// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
     pub point: String,
     /// Its device's numbers: `254:1`.
     pub device: String,

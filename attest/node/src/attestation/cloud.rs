@@ -42,9 +42,7 @@ const FIND_LIMIT: Duration = Duration::from_secs(5);
 pub struct Binding<'a> {
     /// The challenge's nonce.
     pub nonce: &'a [u8],
-    /// Its purpose.
     pub purpose: &'a str,
-    /// The pool.
     pub pool: &'a str,
     /// The key of the server that gave the challenge.
     pub server_key: &'a SpkiSha256,

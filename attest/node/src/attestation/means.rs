@@ -21,7 +21,6 @@ pub struct TpmMeans<'a> {
     pub presented: TpmAttester,
     /// The firmware's event log.
     pub event_log: Option<Blob>,
-    /// The keys.
     pub keys: TpmKeys<'a>,
 }
 
@@ -51,7 +50,6 @@ impl<'a> TpmMeans<'a> {
 pub struct Means<'a> {
     /// The name that the node wants, if it has one.
     pub name: Option<String>,
-    /// Its TPM.
     pub tpm: Option<TpmMeans<'a>>,
     /// What its cloud says of it.
     pub cloud: Option<CloudMeans<'a>>,

@@ -40,11 +40,9 @@ const TICKET_LIMIT_BYTES: usize = 4096;
 /// What a node attests to.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// The gateway.
     pub gateway: &'a Gateway<'a>,
     /// The kinds of evidence that it takes.
     pub takes: &'a BTreeSet<Kind>,
-    /// The pool.
     pub pool: &'a str,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
@@ -52,7 +50,6 @@ pub struct Target<'a> {
 
 /// What an attestation has earned, and by what.
 pub struct Attested {
-    /// The ticket.
     pub ticket: Zeroizing<String>,
     /// How long it lasts, at least; nothing if the gateway's times do not say.
     pub lasts: Option<Duration>,

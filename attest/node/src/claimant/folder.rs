@@ -13,7 +13,6 @@ use super::Secret;
 
 /// The folder, at the filesystem's root.
 pub const FOLDER: &str = "attest-node";
-/// The file in it.
 pub const FILE: &str = "claimant";
 /// The file before it has its name.
 const NEW: &str = ".claimant";

@@ -22,7 +22,6 @@ use crate::failure::Failure;
 /// What separates these from whatever else might be made of a secret.
 const DOMAIN: &[u8] = b"attest-node claimant v1\0";
 
-/// The secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; CLAIMANT_BYTES]>);
 

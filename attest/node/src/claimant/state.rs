@@ -22,7 +22,6 @@ const INPUT: &str = "input";
 /// Longest text read from there, in bytes: a path's limit.
 const PLACE_LIMIT_BYTES: u64 = 4096;
 
-/// The folder.
 #[derive(Debug, Clone)]
 pub struct State(PathBuf);
 

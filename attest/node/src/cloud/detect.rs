@@ -29,9 +29,7 @@ const AZURE_ASSET_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
 /// What the DMI tables say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dmi {
-    /// A cloud.
     Cloud(Cloud),
-    /// Something else.
     Other,
     /// There are none, or they are empty.
     Silent,

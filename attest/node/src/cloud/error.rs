@@ -10,7 +10,6 @@ pub enum CloudError {
     Unreachable {
         /// What was asked, without its query.
         url: String,
-        /// How often.
         attempts: u32,
         /// What the last attempt ended in.
         error: String,
@@ -20,17 +19,14 @@ pub enum CloudError {
     Failing {
         /// What was asked, without its query.
         url: String,
-        /// How often.
         attempts: u32,
         /// HTTP status of the last attempt.
         status: u16,
     },
-    /// It refused.
     #[error("the metadata server refuses with status {status} at {url}")]
     Refused {
         /// What was asked, without its query.
         url: String,
-        /// HTTP status.
         status: u16,
     },
     /// An answer that this program does not understand.
@@ -52,7 +48,6 @@ pub enum CloudError {
     NitroTpm {
         /// Its path.
         program: String,
-        /// Why not.
         problem: String,
     },
     /// What is to be signed for AWS STS is not of AWS's form.

@@ -73,7 +73,6 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// A GET.
     #[must_use]
     pub const fn get(path: &'a str, headers: &'a [(&'static str, &'a str)], limit_bytes: usize) -> Self {
         Self {
@@ -90,7 +89,6 @@ impl<'a> Ask<'a> {
 pub struct MetadataAnswer {
     /// What was asked, for messages.
     pub url: String,
-    /// The body.
     pub body: Zeroizing<Vec<u8>>,
 }
 

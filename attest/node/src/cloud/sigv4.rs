@@ -64,7 +64,6 @@ pub fn canonical_request(method: &str, query: &str, headers: &[(&str, &str)], bo
     canonical
 }
 
-/// The signature.
 #[must_use]
 pub fn signature(secret_access_key: &str, scope: &Scope<'_>, canonical_request: &str) -> [u8; 32] {
     let text = format!("{ALGORITHM}\n{}\n{scope}\n{}", scope.date, sha256(canonical_request.as_bytes()));

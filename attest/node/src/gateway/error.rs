@@ -11,23 +11,14 @@ pub enum GatewayError {
     /// No connection, or it was lost, each time.
     #[error("{url} cannot be reached ({attempts} attempts): {error}")]
     Unreachable {
-        /// What was asked.
         url: String,
-        /// How often.
         attempts: u32,
         /// What the last attempt ended in.
         error: String,
     },
     /// A 5xx each time.
     #[error("{url} answers {status} ({attempts} attempts)")]
-    Failing {
-        /// What was asked.
-        url: String,
-        /// How often.
-        attempts: u32,
-        /// HTTP status.
-        status: u16,
-    },
+    Failing { url: String, attempts: u32, status: u16 },
     /// It fails like this, and has configs all the same.
     #[error("{0}; its configs can be had all the same, so that Ignition would not wait")]
     BesideConfigs(Box<GatewayError>),
@@ -50,7 +41,6 @@ pub enum GatewayError {
     /// It answers with something else than the protocol says.
     #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
     Answer {
-        /// What was asked.
         url: String,
         /// What was wrong.
         what: String,
@@ -58,20 +48,15 @@ pub enum GatewayError {
     /// It speaks another version of the protocol.
     #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
     Protocol {
-        /// What was asked.
         url: String,
         /// Its version.
         found: u32,
     },
-    /// It refused.
     #[error("the gateway refused: {}", .0.title)]
     Refused(Box<Problem>),
     /// It did not ask for the client certificate: its answer is what anybody gets.
     #[error("{url} has not asked for a client certificate, so its answer is not for this node")]
-    Unasked {
-        /// What was asked.
-        url: String,
-    },
+    Unasked { url: String },
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up: {0}")]
     Client(String),

@@ -23,20 +23,10 @@ const FILE_LIMIT_BYTES: u64 = 64 * 1024;
 pub enum IdentityError {
     /// The file cannot be read.
     #[error("the kubelet's certificate {path} cannot be read: {error}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// What the system says.
-        error: String,
-    },
+    Unreadable { path: String, error: String },
     /// The file does not hold what a kubelet writes.
     #[error("{path} does not hold a kubelet's certificate and its key: {problem}")]
-    Content {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Content { path: String, problem: String },
 }
 
 /// A certificate with its key, and whether it was shown. Its `Debug` has nothing of the key.

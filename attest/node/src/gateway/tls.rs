@@ -20,9 +20,7 @@ pub enum TlsProblem {
     /// No CA of the pointer's issued it.
     #[error("the gateway's certificate ({subject}) was issued by {issuer}, and the pointer config trusts only {trusted}")]
     UnknownCa {
-        /// Its subject.
         subject: String,
-        /// Its issuer.
         issuer: String,
         /// Subjects of the CAs in the pointer.
         trusted: String,
@@ -55,7 +53,6 @@ pub enum TlsProblem {
         /// End of validity.
         not_after: String,
     },
-    /// Anything else.
     #[error("the gateway's certificate is refused: {0}")]
     Other(String),
 }

@@ -22,7 +22,6 @@ const LIMIT_BYTES: u64 = 1024 * 1024;
 pub struct BaseConfig {
     /// Where it lies in Ignition's folders: `base.d/00-core.ign`.
     pub place: String,
-    /// The config.
     pub text: String,
 }
 

@@ -46,7 +46,6 @@ pub fn newest_spec(release: (u32, u32)) -> Option<&'static str> {
     }
 }
 
-/// The version in it.
 fn word(said: &str) -> Option<&str> {
     said.split_whitespace()
         .map(|word| word.trim_start_matches('v'))

@@ -34,12 +34,7 @@ pub enum PointerError {
     Unclear,
     /// It is there and cannot be read.
     #[error("the pointer config {path} cannot be read: {error}")]
-    Unreadable {
-        /// Its path.
-        path: String,
-        /// What the system says.
-        error: String,
-    },
+    Unreadable { path: String, error: String },
     /// It is larger than [`POINTER_LIMIT_BYTES`].
     #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
     TooLarge,
@@ -60,7 +55,6 @@ pub enum PointerError {
     Authority {
         /// Position in the list, from 0.
         index: usize,
-        /// What is wrong.
         problem: String,
     },
 }

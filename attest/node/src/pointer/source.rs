@@ -11,7 +11,6 @@ const TOKEN_PARAMETER: &str = "token";
 /// Where in `ignition.config` a source stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// `replace`.
     Replace,
     /// `merge[i]`.
     Merge(usize),

@@ -84,7 +84,6 @@ impl fmt::Display for EkOrigin {
 /// An EK of this TPM.
 #[derive(Debug, Clone)]
 pub struct EndorsementKey {
-    /// Where it is.
     pub origin: EkOrigin,
     /// What it is: `RSA-2048 (L-1)`.
     pub label: &'static str,

@@ -18,26 +18,13 @@ pub enum TpmError {
     Version12,
     /// The TCTI string is not understood.
     #[error("the TCTI {tcti:?} is not understood")]
-    Tcti {
-        /// As given.
-        tcti: String,
-    },
+    Tcti { tcti: String },
     /// Nothing answers there.
     #[error("no TPM answers at {tcti} ({})", code(.source))]
-    NoAnswer {
-        /// As given.
-        tcti: String,
-        /// What the TSS says.
-        source: tss_esapi::Error,
-    },
+    NoAnswer { tcti: String, source: tss_esapi::Error },
     /// A command failed, in the TPM or on the way to it.
     #[error("{doing} failed: {source} ({})", code(.source))]
-    Command {
-        /// What was attempted.
-        doing: &'static str,
-        /// What the TSS says.
-        source: tss_esapi::Error,
-    },
+    Command { doing: &'static str, source: tss_esapi::Error },
     /// An answer that the TPM specification does not allow.
     #[error("the TPM answered with {what}")]
     Unexpected {
@@ -46,10 +33,7 @@ pub enum TpmError {
     },
     /// A place in NV memory for something that is not there yet.
     #[error("nothing was written to the TPM's NV index {index:#010x} yet")]
-    Unwritten {
-        /// The index.
-        index: u32,
-    },
+    Unwritten { index: u32 },
     /// No EK of the kind asked for.
     #[error("the TPM has no endorsement key of the kind asked for ({choice})")]
     NoEndorsementKey {
@@ -64,7 +48,6 @@ pub enum TpmError {
     Structure {
         /// Its name in TPM 2.0 Part 2.
         structure: &'static str,
-        /// Bytes present.
         found: usize,
         /// Bytes announced, or the most allowed.
         expected: usize,

@@ -22,9 +22,7 @@ pub struct RegionCertificates {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("certificates of region {region:?}: {problem}")]
 pub struct RegionCertificatesError {
-    /// The region.
     pub region: String,
-    /// What is wrong.
     pub problem: RegionCertificateProblem,
 }
 
@@ -44,16 +42,10 @@ pub enum RegionCertificateProblem {
     },
     /// None at all, or more than any rotation needs.
     #[error("there are {found}, required are 1 to {CERTIFICATES_PER_REGION_LIMIT}")]
-    Count {
-        /// How many.
-        found: usize,
-    },
+    Count { found: usize },
     /// More regions than there are.
     #[error("there are {found} regions, at most {REGIONS_LIMIT} are read")]
-    Regions {
-        /// How many.
-        found: usize,
-    },
+    Regions { found: usize },
 }
 
 impl RegionCertificates {

@@ -79,7 +79,6 @@ pub struct ClaimedDocument {
 }
 
 impl ClaimedDocument {
-    /// The document.
     #[must_use]
     pub const fn document(&self) -> &Replayable<VerifiedIdentityDocument> {
         &self.document

@@ -21,25 +21,17 @@ pub enum IdentityDocumentError {
     /// The region's certificate is not valid.
     #[error("the certificate of {certificate} is valid from {not_before} to {not_after}, it is now {now} (seconds since 1970)")]
     CertificateValidity {
-        /// Which one.
         certificate: String,
-        /// Its first second.
         not_before: u64,
-        /// Its last second.
         not_after: u64,
-        /// The time of verification.
         now: u64,
     },
     /// What was signed is no identity document.
     #[error("the signed content is not an identity document: {problem}")]
-    Json {
-        /// What is wrong.
-        problem: String,
-    },
+    Json { problem: String },
     /// A field of another form than AWS gives it.
     #[error("{field} is {found:?}, required is {required}")]
     Field {
-        /// The field.
         field: &'static str,
         /// Its value, or the beginning.
         found: String,
@@ -62,7 +54,6 @@ pub enum IdentityDocumentError {
     Future {
         /// When the instance was started.
         pending_time: u64,
-        /// The time of verification.
         now: u64,
     },
     /// The instance was started too long ago.
@@ -70,7 +61,6 @@ pub enum IdentityDocumentError {
     TooOld {
         /// Since then, in seconds.
         age_seconds: u64,
-        /// The pool's limit.
         accepted: Withheld,
     },
     /// A value that the pool does not accept.

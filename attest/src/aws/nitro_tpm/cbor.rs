@@ -13,11 +13,8 @@ const DEPTH_LIMIT: usize = 3;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{expected} is expected at byte {offset}, there is {found}")]
 pub struct CborError {
-    /// Where.
     pub offset: usize,
-    /// What should be there.
     pub expected: &'static str,
-    /// What is there.
     pub found: &'static str,
 }
 

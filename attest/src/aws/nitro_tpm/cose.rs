@@ -40,7 +40,6 @@ pub(super) struct Unverified<'a> {
 /// The bytes that a signature was verified over. Nothing else makes one.
 pub(super) struct VerifiedPayload(Vec<u8>);
 
-/// The leaf's key.
 pub(super) struct LeafKey(ParsedPublicKey);
 
 /// The one signature that was verified, and no other: as the crate takes a key.

@@ -11,31 +11,17 @@ use crate::values::HexDigest;
 use crate::withheld::Withheld;
 use crate::x509::{Anchor, PathProblem};
 
-/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NitroTpmError {
     /// More bytes than any document has.
     #[error("the document has {found} bytes, at most {limit} are read")]
-    TooLarge {
-        /// Its length.
-        found: usize,
-        /// The limit.
-        limit: usize,
-    },
+    TooLarge { found: usize, limit: usize },
     /// Not the CBOR of a document.
     #[error("the {part} cannot be read: {error}")]
-    Cbor {
-        /// Which part.
-        part: &'static str,
-        /// What is wrong.
-        error: CborError,
-    },
+    Cbor { part: &'static str, error: CborError },
     /// Not a COSE_Sign1.
     #[error("it is no COSE_Sign1: {problem}")]
-    Cose {
-        /// What is wrong.
-        problem: String,
-    },
+    Cose { problem: String },
     /// Another tag.
     #[error("it has CBOR tag {found}, a COSE_Sign1 has 18 or none")]
     Tag {
@@ -47,7 +33,6 @@ pub enum NitroTpmError {
     Algorithm {
         /// The header, or its beginning, hexadecimal.
         found: String,
-        /// What it should be.
         accepted: String,
     },
     /// Something that nobody signed.
@@ -56,53 +41,28 @@ pub enum NitroTpmError {
     /// No ES384 signature.
     #[error("its signature has {found} bytes, one of ES384 has {needed}")]
     SignatureLength {
-        /// Its length.
         found: usize,
         /// The length needed.
         needed: usize,
     },
     /// A field is not there.
     #[error("it has no {field}")]
-    FieldMissing {
-        /// The field.
-        field: &'static str,
-    },
+    FieldMissing { field: &'static str },
     /// A field is there twice.
     #[error("it has {field} twice")]
-    FieldRepeated {
-        /// The field.
-        field: &'static str,
-    },
+    FieldRepeated { field: &'static str },
     /// A field is longer than the specification lets it be.
     #[error("its {field} has {found} bytes, at most {limit} are read")]
-    FieldLength {
-        /// The field.
-        field: &'static str,
-        /// Its length.
-        found: usize,
-        /// The limit.
-        limit: usize,
-    },
+    FieldLength { field: &'static str, found: usize, limit: usize },
     /// More certificates than any chain has.
     #[error("its cabundle has {found} certificates, at most {limit} are read")]
-    CabundleLength {
-        /// How many.
-        found: usize,
-        /// The limit.
-        limit: usize,
-    },
+    CabundleLength { found: usize, limit: usize },
     /// A certificate that is none.
     #[error("a certificate in it cannot be read: {problem}")]
-    CertificateUnreadable {
-        /// What is wrong.
-        problem: String,
-    },
+    CertificateUnreadable { problem: String },
     /// Two certificates for one CA.
     #[error("its cabundle has two certificates of {subject:?}")]
-    CertificateRepeated {
-        /// The subject.
-        subject: String,
-    },
+    CertificateRepeated { subject: String },
     /// No configured root is at the end of the chain.
     #[error("its certificate {certificate:?} does not lead to a configured root")]
     UnknownIssuer {
@@ -111,24 +71,10 @@ pub enum NitroTpmError {
     },
     /// A certificate is not valid yet.
     #[error("{certificate} is valid from {not_before}, it is now {now} (seconds since 1970)")]
-    NotYetValid {
-        /// Which one.
-        certificate: String,
-        /// Its first second.
-        not_before: u64,
-        /// The time of verification.
-        now: u64,
-    },
+    NotYetValid { certificate: String, not_before: u64, now: u64 },
     /// A certificate is not valid any more.
     #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
-    Expired {
-        /// Which one.
-        certificate: String,
-        /// Its last second.
-        not_after: u64,
-        /// The time of verification.
-        now: u64,
-    },
+    Expired { certificate: String, not_after: u64, now: u64 },
     /// A signature in the chain does not verify.
     #[error("a signature in its chain does not verify under the issuer's key")]
     ChainSignature,
@@ -145,10 +91,7 @@ pub enum NitroTpmError {
     },
     /// Anything else that path validation refuses.
     #[error("path validation refuses its chain: {problem}")]
-    Path {
-        /// What is wrong.
-        problem: String,
-    },
+    Path { problem: String },
     /// The leaf's key is of another kind.
     #[error("the key of its certificate is not P-384")]
     LeafKey,
@@ -168,7 +111,6 @@ pub enum NitroTpmError {
     Digest {
         /// The digest.
         found: String,
-        /// What it should be.
         accepted: &'static str,
     },
     /// A PCR that no TPM has.
@@ -181,14 +123,10 @@ pub enum NitroTpmError {
     },
     /// A PCR is there twice.
     #[error("it has PCR {index} twice")]
-    PcrRepeated {
-        /// The PCR.
-        index: u8,
-    },
+    PcrRepeated { index: u8 },
     /// A PCR's value is no SHA-384 digest.
     #[error("its PCR {index} has {found} bytes, a SHA-384 digest has {needed}")]
     PcrLength {
-        /// The PCR.
         index: u8,
         /// The value's length.
         found: usize,
@@ -206,7 +144,6 @@ pub enum NitroTpmError {
     /// The certificate is about another module.
     #[error("its module_id is {module_id:?}, its certificate is about {common_name:?}")]
     ModuleIdNotCertified {
-        /// The module_id.
         module_id: String,
         /// The certificate's common name.
         common_name: String,
@@ -224,15 +161,11 @@ pub enum NitroTpmError {
     UserData {
         /// The user data, hexadecimal.
         found: String,
-        /// What it should be.
         expected: String,
     },
     /// An account that is none.
     #[error("{found:?} is no account: those have 12 digits")]
-    AccountForm {
-        /// What it is.
-        found: String,
-    },
+    AccountForm { found: String },
     /// The evidence beside it is about another instance.
     #[error("it is about instance {document}, the evidence beside it about {beside}")]
     OtherInstance {
@@ -244,7 +177,6 @@ pub enum NitroTpmError {
     /// Nobody has shown whose instance it is.
     #[error("no evidence shows the account of instance {instance}")]
     AccountUnknown {
-        /// The instance.
         instance: String,
         /// The pool's accounts.
         accepted: Withheld,
@@ -268,7 +200,6 @@ pub enum NitroTpmError {
     /// An instance that is not listed.
     #[error("its instance is {found}")]
     Instance {
-        /// The instance.
         found: String,
         /// The pool's instances.
         accepted: Withheld,
@@ -280,21 +211,15 @@ pub enum NitroTpmError {
         made_ms: u64,
         /// The time of appraisal.
         now_ms: u64,
-        /// The pool's limit.
         accepted: Withheld,
     },
     /// A PCR that the pool speaks of is not there.
     #[error("it has no PCR {index}, of which the pool's reference values speak")]
-    PcrMissing {
-        /// The PCR.
-        index: u8,
-    },
+    PcrMissing { index: u8 },
     /// The machine booted something else.
     #[error("PCR {index} is {found}")]
     PcrMismatch {
-        /// The PCR.
         index: u8,
-        /// Its value.
         found: HexDigest,
         /// The accepted values, hexadecimal.
         accepted: Withheld,

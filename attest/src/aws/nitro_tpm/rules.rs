@@ -53,12 +53,7 @@ enum Rule<T> {
 pub enum RulesError {
     /// A value that nothing could ever be.
     #[error("{field}: {found:?} is no {field} of AWS's")]
-    Form {
-        /// Which rule.
-        field: &'static str,
-        /// The value.
-        found: String,
-    },
+    Form { field: &'static str, found: String },
     /// Of the PCRs.
     #[error(transparent)]
     Pcrs(#[from] PcrRulesError),

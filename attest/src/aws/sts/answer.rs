@@ -20,7 +20,6 @@ const ROLE_ID_LIMIT_CHARS: usize = 128;
 /// An HTTP answer to a [`CheckedRequest`], as the client got it, without following anything.
 #[derive(Debug, Clone, Copy)]
 pub struct StsResponse<'a> {
-    /// The status.
     pub status: u16,
     /// The header `content-type`.
     pub content_type: Option<&'a str>,

@@ -16,7 +16,6 @@ pub struct Caller {
     pub instance: String,
     /// The region whose STS has answered. The instance need not be there.
     pub region: String,
-    /// The caller's ARN.
     pub arn: String,
     /// The role's unique id and the session's name. A role that is deleted and made again has another id.
     pub user_id: String,

@@ -4,7 +4,6 @@
 use crate::advice::{Advice, advice};
 use crate::withheld::Withheld;
 
-/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StsError {
     /// Another method.
@@ -12,7 +11,6 @@ pub enum StsError {
     Method {
         /// The method.
         found: String,
-        /// What it should be.
         accepted: &'static str,
     },
     /// Another URL than those of the pool's regions.
@@ -28,43 +26,27 @@ pub enum StsError {
     Body {
         /// The body.
         found: String,
-        /// What it should be.
         accepted: &'static str,
     },
     /// A header that the request must not have.
     #[error("the request has a header {name:?}, which is none of those accepted")]
-    HeaderUnknown {
-        /// Its name.
-        name: String,
-    },
+    HeaderUnknown { name: String },
     /// A header is there twice.
     #[error("the request has the header {name:?} twice")]
-    HeaderRepeated {
-        /// Its name.
-        name: String,
-    },
+    HeaderRepeated { name: String },
     /// A header is not there.
     #[error("the request has no header {name:?}")]
-    HeaderMissing {
-        /// Its name.
-        name: &'static str,
-    },
+    HeaderMissing { name: &'static str },
     /// A header has another value.
     #[error("the request's header {name:?} is {found:?}, accepted is {accepted:?}")]
     HeaderValue {
-        /// Its name.
         name: &'static str,
-        /// Its value.
         found: String,
-        /// What it should be.
         accepted: String,
     },
     /// No time.
     #[error("the request's x-amz-date is {found:?}, accepted is YYYYMMDDTHHMMSSZ")]
-    DateForm {
-        /// What it is.
-        found: String,
-    },
+    DateForm { found: String },
     /// Signed too long ago, or in the future.
     #[error("the request was signed at {signed}, it is now {now} (seconds since 1970); {limit_seconds} seconds between are accepted")]
     Date {
@@ -72,7 +54,6 @@ pub enum StsError {
         signed: u64,
         /// The time of the check.
         now: u64,
-        /// The limit.
         limit_seconds: u64,
     },
     /// Signed for another challenge, purpose, pool or server.
@@ -80,7 +61,6 @@ pub enum StsError {
     ServerId {
         /// The server id.
         found: String,
-        /// What it should be.
         expected: String,
     },
     /// The server id is there, but anybody could have put it there.
@@ -108,23 +88,14 @@ pub enum StsError {
     Scope {
         /// The credential scope.
         found: String,
-        /// What it should be.
         accepted: String,
     },
     /// No session token.
     #[error("the request's session token has {bytes} bytes; accepted is base64 of 1 to {limit}")]
-    SecurityToken {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
+    SecurityToken { bytes: usize, limit: usize },
     /// AWS does not take the signature or the credentials.
     #[error("AWS refuses the request with status {status}")]
-    Refused {
-        /// The status.
-        status: u16,
-    },
+    Refused { status: u16 },
     /// AWS does not answer the question. Redirects are among these.
     #[error("AWS answers with status {found}, not with 200")]
     Status {
@@ -142,21 +113,14 @@ pub enum StsError {
     AnswerTooLarge {
         /// Its length, as far as it was read.
         found: usize,
-        /// The limit.
         limit: usize,
     },
     /// Not the answer to GetCallerIdentity.
     #[error("AWS's answer cannot be read: {problem}")]
-    Answer {
-        /// What is wrong.
-        problem: String,
-    },
+    Answer { problem: String },
     /// An account that is none.
     #[error("AWS's answer names the account {found:?}; those have 12 digits")]
-    AnswerAccount {
-        /// What it is.
-        found: String,
-    },
+    AnswerAccount { found: String },
     /// A user, another kind of role, or an instance of another account than the answer says.
     #[error("the credentials are those of {arn:?}; accepted is {wanted}")]
     NotAnInstance {
@@ -192,7 +156,6 @@ pub enum StsError {
     /// An instance that is not listed.
     #[error("its instance is {found}")]
     Instance {
-        /// The instance.
         found: String,
         /// The pool's instances.
         accepted: Withheld,

@@ -78,7 +78,6 @@ impl CheckedRequest {
         .into_iter()
     }
 
-    /// The body.
     #[must_use]
     pub const fn body(&self) -> &'static str {
         BODY

@@ -33,9 +33,7 @@ struct Raw {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {found:?} is no {field} of AWS's")]
 pub struct StsRulesError {
-    /// Which rule.
     pub field: &'static str,
-    /// The value.
     pub found: String,
 }
 

@@ -51,7 +51,6 @@ impl AllowedUrl {
         allowed.then(|| Self(url.to_owned()))
     }
 
-    /// The URL.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 pub enum AzureCloud {
     /// Azure's public regions.
     Public,
-    /// Azure Government (US).
     UsGovernment,
     /// Azure operated by 21Vianet in China.
     China,

@@ -49,10 +49,8 @@ pub struct Plan {
     /// Its name; empty for an image without a plan.
     #[serde(default)]
     pub name: String,
-    /// Its product.
     #[serde(default)]
     pub product: String,
-    /// Its publisher.
     #[serde(default)]
     pub publisher: String,
 }

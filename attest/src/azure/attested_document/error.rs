@@ -21,19 +21,14 @@ pub enum AttestedDocumentError {
     Chain {
         /// Its issuer and serial number.
         certificate: String,
-        /// What is wrong.
         problem: ChainError,
     },
     /// What was signed is no attested document.
     #[error("the signed content is not an attested document: {problem}")]
-    Json {
-        /// What is wrong.
-        problem: String,
-    },
+    Json { problem: String },
     /// A field of another form than Azure gives it.
     #[error("{field} is {found:?}, required is {required}")]
     Field {
-        /// The field.
         field: &'static str,
         /// Its value, or the beginning.
         found: String,
@@ -43,7 +38,6 @@ pub enum AttestedDocumentError {
     /// The document was made for something else.
     #[error("the document's nonce is {document:?}, the challenge's is {expected:?}")]
     Nonce {
-        /// The document's.
         document: String,
         /// The challenge's.
         expected: String,
@@ -53,23 +47,16 @@ pub enum AttestedDocumentError {
     Future {
         /// When it was made.
         created_on: u64,
-        /// The time of verification.
         now: u64,
     },
     /// The document does not hold any more.
     #[error("the document held until {expires_on}, it is now {now} (seconds since 1970)")]
-    Expired {
-        /// Its last second.
-        expires_on: u64,
-        /// The time of verification.
-        now: u64,
-    },
+    Expired { expires_on: u64, now: u64 },
     /// The document was made too long ago.
     #[error("the document was made {age_seconds} s ago")]
     TooOld {
         /// Since then, in seconds.
         age_seconds: u64,
-        /// The pool's limit.
         accepted: Withheld,
     },
     /// A value that the pool does not accept.
@@ -113,13 +100,9 @@ pub enum ChainError {
     /// The root is not valid.
     #[error("{certificate} is valid from {not_before} to {not_after}, it is now {now} (seconds since 1970)")]
     Validity {
-        /// Which one.
         certificate: String,
-        /// Its first second.
         not_before: u64,
-        /// Its last second.
         not_after: u64,
-        /// The time of verification.
         now: u64,
     },
     /// Anything else that path validation refuses: dates, signatures, constraints, the effort that it would take.

@@ -97,7 +97,6 @@ impl AzureTrust {
         Ok(self)
     }
 
-    /// The clouds.
     #[must_use]
     pub fn clouds(&self) -> &[AzureCloud] {
         &self.clouds

@@ -7,7 +7,6 @@ use crate::tpm::TpmEvidenceError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::withheld::Withheld;
 
-/// A refusal.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AzureVtpmError {
     /// The certificate does not hold.
@@ -15,10 +14,7 @@ pub enum AzureVtpmError {
     Certificate(#[from] EkCertificateError),
     /// It is not an AK's.
     #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = super::certificate::AK_CERTIFICATE.oid)]
-    Usage {
-        /// What it is.
-        found: String,
-    },
+    Usage { found: String },
     /// Its name is none of a vTPM.
     #[error("the certificate of the vTPM's AK names {found:?}, which is no vTPM of Azure's (CN=….TrustedVM.Azure.windows.net)")]
     Name {
@@ -106,7 +102,6 @@ const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
 const FOREIGN_AK: &str = "Deallocate and start the machine; if it stays, somebody has put another key into the place of Azure's.";
 /// Of other PCRs than were asked for.
 const SELECTION: &str = "Boot again: the pool's PCRs may have been changed meanwhile. If it stays, use the unmodified attest-node.";
-/// Of no event log.
 const NO_EVENT_LOG: &str =
     "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
 /// Of one that cannot be read.

@@ -17,32 +17,20 @@ pub enum EkCertificateError {
     },
     /// The TPM sends more certificates than any chain needs.
     #[error("{found} intermediate certificates come with it, at most {INTERMEDIATES_LIMIT} are read")]
-    TooManyIntermediates {
-        /// How many.
-        found: usize,
-    },
+    TooManyIntermediates { found: usize },
     /// The bytes are no DER element, or only the beginning of one.
     #[error("it says to be {needed} bytes of DER, {found} are there")]
     Truncated {
         /// Length that its header states; 0 for a header that cannot be read.
         needed: usize,
-        /// Bytes there are.
         found: usize,
     },
     /// Bytes follow the certificate that are no padding.
     #[error("byte {byte:#04x} follows it at offset {offset}; only padding by 0xff or by 0x00 may follow")]
-    TrailingByte {
-        /// Where.
-        offset: usize,
-        /// The byte.
-        byte: u8,
-    },
+    TrailingByte { offset: usize, byte: u8 },
     /// It is no X.509 certificate of version 3 in DER.
     #[error("it cannot be read: {problem}")]
-    Malformed {
-        /// What the parser says.
-        problem: String,
-    },
+    Malformed { problem: String },
     /// There is no root that it could lead to: none is configured, or the pool takes none.
     #[error("no root of TPM makers is configured here, or taken by the pool; its issuer is {issuer:?}")]
     NoRoots {
@@ -57,24 +45,10 @@ pub enum EkCertificateError {
     },
     /// It, or a CA above it, is not valid yet.
     #[error("{certificate} is valid from {not_before}, it is now {now} (seconds since 1970)")]
-    NotYetValid {
-        /// Which one.
-        certificate: String,
-        /// Its first second.
-        not_before: u64,
-        /// The time of verification.
-        now: u64,
-    },
+    NotYetValid { certificate: String, not_before: u64, now: u64 },
     /// It, or a CA above it, is not valid any more.
     #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
-    Expired {
-        /// Which one.
-        certificate: String,
-        /// Its last second.
-        not_after: u64,
-        /// The time of verification.
-        now: u64,
-    },
+    Expired { certificate: String, not_after: u64, now: u64 },
     /// A signature in its chain does not verify under the issuer's key.
     #[error("a signature in its chain does not verify under the key of the issuer that is named there")]
     Signature,
@@ -107,15 +81,11 @@ pub enum EkCertificateError {
     SentIssuerNotCa {
         /// Its subject. Not verified.
         subject: String,
-        /// What it lacks.
         lacks: &'static str,
     },
     /// A CA has issued another CA against its own path length constraint.
     #[error("its chain is longer than {certificate} allows")]
-    PathLength {
-        /// Which one.
-        certificate: String,
-    },
+    PathLength { certificate: String },
     /// The chain is longer than any manufacturer's.
     #[error("its chain is too long, or takes too many attempts to build")]
     ChainTooLong,
@@ -127,10 +97,7 @@ pub enum EkCertificateError {
     CriticalExtension,
     /// The certified key is none of an EK template.
     #[error("its key is {found}; accepted are RSA-2048, RSA-3072, RSA-4096, P-256 and P-384")]
-    Key {
-        /// What it is.
-        found: String,
-    },
+    Key { found: String },
     /// Anything else that path validation refuses.
     #[error("path validation refuses it: {0}")]
     Path(webpki::Error),

@@ -105,7 +105,6 @@ pub struct TpmModel {
 }
 
 impl VerifiedEkCertificate {
-    /// The EK.
     #[must_use]
     pub const fn key(&self) -> &EkKey {
         &self.key
@@ -181,7 +180,6 @@ pub fn verify(
 pub(crate) struct ValidPath<'a> {
     /// The certificate, without padding.
     pub(crate) leaf: &'a [u8],
-    /// Subject of the root.
     pub(crate) root_subject: &'a str,
     /// SHA-256 over the root's certificate.
     pub(crate) root_sha256: [u8; 32],

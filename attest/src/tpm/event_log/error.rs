@@ -6,26 +6,20 @@ use crate::tpm::wire::HashAlg;
 pub enum EventLogError {
     /// More bytes than any firmware writes.
     #[error("the log has {bytes} bytes, at most {LOG_LIMIT_BYTES} are read")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// The log ends inside a field.
     #[error("{field} at byte {offset} needs {needed} bytes, {left} are left")]
     Truncated {
-        /// The field.
         field: &'static str,
         /// Where it begins.
         offset: usize,
         /// Bytes it needs.
         needed: usize,
-        /// Bytes there are.
         left: usize,
     },
     /// The bytes do not begin with a header: they are no log.
     #[error("not an event log: the first event's {field} is {found}, a header has {required}")]
     NotALog {
-        /// The field.
         field: &'static str,
         /// What it holds.
         found: String,
@@ -79,7 +73,6 @@ pub enum EventLogError {
     /// An event for a PCR that no TPM has.
     #[error("event {event} is for PCR {index}, the last one is {}", PCR_COUNT - 1)]
     PcrIndex {
-        /// The event.
         event: usize,
         /// pcrIndex.
         index: u32,
@@ -87,7 +80,6 @@ pub enum EventLogError {
     /// An event with no digest, or with more than the header declares.
     #[error("event {event} has {found} digests, the header declares {declared}")]
     DigestCount {
-        /// The event.
         event: usize,
         /// Digests it has.
         found: u32,
@@ -97,7 +89,6 @@ pub enum EventLogError {
     /// A digest whose algorithm the header does not declare.
     #[error("event {event} has a digest of algorithm {algorithm:#06x}, which the header does not declare")]
     DigestUndeclared {
-        /// The event.
         event: usize,
         /// TPM_ALG_ID.
         algorithm: u16,
@@ -105,7 +96,6 @@ pub enum EventLogError {
     /// Two digests for one bank.
     #[error("event {event} has two digests of algorithm {algorithm:#06x}")]
     DigestTwice {
-        /// The event.
         event: usize,
         /// TPM_ALG_ID.
         algorithm: u16,
@@ -113,7 +103,6 @@ pub enum EventLogError {
     /// A StartupLocality event with a locality that cannot start a TPM.
     #[error("event {event} gives startup locality {found}, possible are 0, 3 and 4")]
     StartupLocality {
-        /// The event.
         event: usize,
         /// StartupLocality.
         found: u8,
@@ -121,9 +110,7 @@ pub enum EventLogError {
     /// A StartupLocality event that is not in PCR 0, comes twice, or comes after PCR 0 was extended.
     #[error("event {event} is a StartupLocality event in PCR {pcr} {problem}")]
     StartupLocalityPlace {
-        /// The event.
         event: usize,
-        /// Its PCR.
         pcr: u8,
         /// What is wrong with its place.
         problem: &'static str,
@@ -139,7 +126,6 @@ pub enum EventLogError {
     /// An extending event without a digest for the bank asked for.
     #[error("event {event} extends PCR {index} but has no {bank} digest")]
     DigestMissing {
-        /// The event.
         event: usize,
         /// Its PCR.
         index: u8,
@@ -148,16 +134,11 @@ pub enum EventLogError {
     },
     /// A PCR was asked for that no TPM has.
     #[error("PCR {index} was asked for, the last one is {}", PCR_COUNT - 1)]
-    NoSuchPcr {
-        /// The PCR.
-        index: u8,
-    },
+    NoSuchPcr { index: u8 },
     /// The log is not how this PCR came to its value.
     #[error("PCR {index} ({bank}) is quoted as {quoted}, the log's {events} events give {replayed}")]
     PcrMismatch {
-        /// The PCR.
         index: u8,
-        /// The bank.
         bank: HashAlg,
         /// The quoted value, hexadecimal.
         quoted: String,

@@ -36,7 +36,6 @@ impl ReplayedPcr {
 }
 
 impl Replayed {
-    /// The bank.
     #[must_use]
     pub const fn bank(&self) -> HashAlg {
         self.bank

@@ -4,7 +4,6 @@ use crate::advice::{Advice, advice};
 use crate::gcp::GcpError;
 use crate::tpm::ek_certificate::EkCertificateError;
 
-/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VtpmError {
     /// The vTPM's certificate does not hold.
@@ -12,19 +11,13 @@ pub enum VtpmError {
     Certificate(EkCertificateError),
     /// It is not an EK's.
     #[error("the vTPM's certificate has {found}; an EK's has key usage keyEncipherment or keyAgreement, and not digitalSignature")]
-    Usage {
-        /// What it has.
-        found: String,
-    },
+    Usage { found: String },
     /// It does not say which instance it is for.
     #[error("the vTPM's certificate has no extension {}", super::INSTANCE_OID)]
     ExtensionMissing,
     /// The extension cannot be read.
     #[error("extension {} of the vTPM's certificate cannot be read: {problem}", super::INSTANCE_OID)]
-    Extension {
-        /// What the parser says.
-        problem: String,
-    },
+    Extension { problem: String },
     /// The instance is one of Google's own tests.
     #[error("the vTPM's certificate is not from Google's production environment (isProduction)")]
     NotProduction,

@@ -75,22 +75,15 @@ pub struct VerifiedInstance {
 /// What Google says about the vTPM's environment when the certificate was issued. Absent fields are zero and false.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SecurityProperties {
-    /// securityVersion.
     pub security_version: u64,
-    /// isProduction.
     pub is_production: bool,
-    /// tpmDataAlwaysEncrypted.
     pub tpm_data_always_encrypted: bool,
-    /// suspendResumeAlwaysDisabled.
     pub suspend_resume_always_disabled: bool,
-    /// vmtdAlwaysDisabled.
     pub vmtd_always_disabled: bool,
-    /// alwaysInYarn.
     pub always_in_yarn: bool,
 }
 
 impl VerifiedInstance {
-    /// The instance.
     #[must_use]
     pub const fn instance(&self) -> &Instance {
         &self.instance
@@ -114,7 +107,6 @@ impl VerifiedInstance {
         &self.ek_digest
     }
 
-    /// The EK.
     #[must_use]
     pub const fn key(&self) -> &EkKey {
         &self.key

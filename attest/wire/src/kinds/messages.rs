@@ -7,11 +7,8 @@ use crate::values::{Blob, HexDigest};
 /// Who runs the machine, by the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
-    /// Google.
     Google,
-    /// Amazon.
     Amazon,
-    /// Microsoft.
     Microsoft,
 }
 

@@ -61,7 +61,6 @@ macro_rules! kind {
         }
 
         impl Kind {
-            /// All kinds.
             pub const ALL: [Self; [$($(Self::$kind,)*)*].len()] = [$($(Self::$kind,)*)*];
 
             /// The kind's word: in `pool.toml`, on the wire and in the log.

@@ -17,7 +17,6 @@ use crate::{each_kind, kinds_of, members};
 pub struct EvidenceRequest {
     /// [`super::ChallengeResponse::challenge`], unchanged.
     pub challenge: String,
-    /// The evidence.
     pub evidence: Evidence,
 }
 

@@ -23,7 +23,6 @@ pub struct EkDigest([u8; 32]);
 #[error("expected the SHA-256 of an EK public key: 64 hexadecimal digits")]
 pub struct NotAnEkDigest;
 
-/// Digits of a digest.
 const DIGEST_DIGITS: usize = 64;
 
 /// Whether a text is a digest as it is spelled in identities.
@@ -59,7 +58,6 @@ impl EkDigest {
         EkPublic::check(area).map(|ek| ek.digest)
     }
 
-    /// The digest's bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -124,7 +122,6 @@ pub enum EkAreaError {
     /// The area is not of a TCG EK template.
     #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
     Template {
-        /// The field.
         field: &'static str,
         /// What the area has.
         found: String,
@@ -193,7 +190,6 @@ impl EkPublic {
         &self.area
     }
 
-    /// The key.
     #[must_use]
     pub const fn key(&self) -> &EkKey {
         &self.key

@@ -14,19 +14,9 @@ pub enum EkKey {
         e: Vec<u8>,
     },
     /// NIST P-256: the point's coordinates, big-endian, full length.
-    P256 {
-        /// X.
-        x: [u8; 32],
-        /// Y.
-        y: [u8; 32],
-    },
+    P256 { x: [u8; 32], y: [u8; 32] },
     /// NIST P-384: the point's coordinates, big-endian, full length.
-    P384 {
-        /// X.
-        x: [u8; 48],
-        /// Y.
-        y: [u8; 48],
-    },
+    P384 { x: [u8; 48], y: [u8; 48] },
 }
 
 /// AlgorithmIdentifier of rsaEncryption with its NULL (RFC 3279, 2.3.1).

@@ -47,7 +47,6 @@ pub struct TpmTask {
     pub pcrs: Vec<u8>,
 }
 
-/// A TPM's evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TpmEvidence {

@@ -99,7 +99,6 @@ impl<'r> EvidenceCase<'r> {
         Ok(Judged { record, made, outcome })
     }
 
-    /// What the evidence earns.
     async fn earn(&mut self) -> Result<Earned, Refusal> {
         let (vouched, claims) = self.verify().await?;
         self.refuse_revoked(&vouched, &claims).await?;

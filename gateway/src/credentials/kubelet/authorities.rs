@@ -18,20 +18,13 @@ pub enum AuthoritiesError {
     Source(#[from] SourceError),
     /// More than a cluster has.
     #[error("{path}: {found} certificates, at most {AUTHORITIES_LIMIT} CAs are read")]
-    TooMany {
-        /// The file.
-        path: PathBuf,
-        /// How many.
-        found: usize,
-    },
+    TooMany { path: PathBuf, found: usize },
     /// A certificate that cannot vouch for others.
     #[error("{path}: {subject} is not the certificate of a CA: {problem}")]
     NoAuthority {
-        /// The file.
         path: PathBuf,
         /// Whose certificate it is.
         subject: String,
-        /// Why not.
         problem: String,
     },
 }

@@ -15,10 +15,7 @@ pub enum KubeletError {
     Empty,
     /// A longer chain than any cluster has.
     #[error("{found} certificates were presented, at most {CHAIN_LIMIT_CERTIFICATES} are read")]
-    TooMany {
-        /// How many.
-        found: usize,
-    },
+    TooMany { found: usize },
     /// A larger certificate than any kubelet has.
     #[error("a certificate of {found} bytes was presented, at most {CERTIFICATE_LIMIT_BYTES} are read")]
     TooLarge {
@@ -27,10 +24,7 @@ pub enum KubeletError {
     },
     /// It is no X.509 certificate.
     #[error("the client certificate cannot be read: {problem}")]
-    Malformed {
-        /// What the parser says.
-        problem: String,
-    },
+    Malformed { problem: String },
     /// No configured CA that is valid now is at the end of its chain.
     #[error("the client certificate's issuer {issuer:?} is no client CA that is valid now, and is not linked to one")]
     UnknownIssuer {
@@ -58,10 +52,7 @@ pub enum KubeletError {
     Signature,
     /// It was issued for another purpose.
     #[error("the client certificate's extended key usage is {found}, a kubelet's has clientAuth")]
-    Usage {
-        /// What it has.
-        found: String,
-    },
+    Usage { found: String },
     /// It is a CA's certificate.
     #[error("the client certificate is that of a CA")]
     IsCa,
@@ -151,10 +142,7 @@ impl KubeletError {
 pub enum SubjectError {
     /// Not exactly one common name.
     #[error("it has {found} common names, a node has one")]
-    CommonNames {
-        /// How many.
-        found: usize,
-    },
+    CommonNames { found: usize },
     /// A common name of another kind.
     #[error("its common name is {found:?}, a node's begins with \"system:node:\"")]
     Prefix {
@@ -169,10 +157,7 @@ pub enum SubjectError {
     },
     /// Not exactly the group of nodes.
     #[error("its organisations are {found:?}, a node's are [\"system:nodes\"]")]
-    Organisations {
-        /// All of them.
-        found: Vec<String>,
-    },
+    Organisations { found: Vec<String> },
     /// Something else in the subject.
     #[error("its subject has an attribute {oid}, a node's has CN and O only")]
     Attribute {

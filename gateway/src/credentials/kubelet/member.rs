@@ -31,7 +31,6 @@ pub enum MemberError {
     WrongPool {
         /// The node's name.
         name: String,
-        /// The pool.
         pool: String,
         /// Its patterns.
         names: Vec<String>,

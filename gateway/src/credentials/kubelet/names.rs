@@ -12,10 +12,7 @@ const PATTERNS_LIMIT: usize = 100;
 pub enum PatternError {
     /// More than are compared.
     #[error("{found} patterns, at most {PATTERNS_LIMIT} are read")]
-    TooMany {
-        /// How many.
-        found: usize,
-    },
+    TooMany { found: usize },
     /// One that no node's name could match.
     #[error("{0:?} is no pattern of node names: lower-case letters, digits, '-', '.' and '*' only, at most 253")]
     Pattern(String),

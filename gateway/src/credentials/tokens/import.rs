@@ -41,7 +41,6 @@ pub enum ImportError {
         "has {found} characters: a token that can be guessed is none. 128 random bits are {SHORTEST_CHARACTERS} characters of Base64, {SHORTEST_DIGITS} hexadecimal digits, and at least {needed} of characters such as these: `dd if=/dev/urandom bs=32 count=1 | base64`"
     )]
     Short {
-        /// How many there are.
         found: usize,
         /// How many of these would hold 128 bits.
         needed: usize,

@@ -45,7 +45,6 @@ pub struct Draft {
 
 /// A token just made, or brought: the only time that its text exists here.
 pub struct Created {
-    /// The text. A secret.
     pub text: Secret,
     /// What was stored.
     pub record: TokenRecord,
@@ -68,7 +67,6 @@ pub enum IssueError {
     /// The token is in the store.
     #[error("this token is known already, as {0:?}; `attest-gateway token revoke` forgets it")]
     Known(String),
-    /// No pool.
     #[error("a token is for at least one pool")]
     NoPool,
     /// It rotates more often than anything looks at it.
@@ -92,7 +90,6 @@ pub enum IssueError {
     FileTaken {
         /// The other token.
         name: String,
-        /// The file.
         file: PathBuf,
     },
     /// The folder of the files is relative, to whatever folder the gateway was started in.
@@ -104,7 +101,6 @@ pub enum IssueError {
     /// Tokens of one name that no single token can take the place of.
     #[error("there are tokens named {name:?} for different pools: {pools}; revoke them, and make a new one for each")]
     DifferentPools {
-        /// Their name.
         name: String,
         /// The pools of each.
         pools: String,
@@ -118,7 +114,6 @@ pub enum IssueError {
     /// The system's random generator fails.
     #[error("the system's random generator fails")]
     Random,
-    /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -38,12 +38,7 @@ pub type Secret = Zeroizing<String>;
 pub enum PublishError {
     /// The folder, or a file in it.
     #[error("{path}: {source}")]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The CA, which stands in pointers.
     #[error(transparent)]
     Authority(#[from] SourceError),

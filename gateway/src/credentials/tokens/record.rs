@@ -71,7 +71,6 @@ pub enum State {
     Current,
     /// It was rotated, and is good for its grace period.
     Previous,
-    /// It is too old.
     Expired,
     /// It was used as often as it may be.
     Spent,

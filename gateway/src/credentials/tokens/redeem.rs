@@ -67,22 +67,17 @@ pub enum TokenError {
     /// There is no such token.
     #[error("there is no such token")]
     Invalid,
-    /// It is too old.
     #[error("token {name:?} expired at {expires}, it is now {now} (seconds since 1970){}", rotated(*.superseded))]
     Expired {
-        /// Its name.
         name: String,
-        /// Its last second.
         expires: u64,
         /// When it was rotated, if that is why.
         superseded: Option<u64>,
-        /// Now.
         now: u64,
     },
     /// It is for another pool.
     #[error("token {name:?} is for pool {token}, asked for was {asked}")]
     WrongPool {
-        /// Its name.
         name: String,
         /// Its pools.
         token: String,
@@ -92,7 +87,6 @@ pub enum TokenError {
     /// It is not for use from there.
     #[error("token {name:?} is for use from {token}, it came from {peer}")]
     WrongNetwork {
-        /// Its name.
         name: String,
         /// Its networks.
         token: String,
@@ -102,7 +96,6 @@ pub enum TokenError {
     /// It was used as often as it may be.
     #[error("the {uses} uses of token {name:?} are spent")]
     Spent {
-        /// Its name.
         name: String,
         /// Its limit.
         uses: u32,

@@ -24,7 +24,6 @@ const CONFIG_DEPTH_LIMIT: usize = 4;
 /// A secret, or what looks like one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// What it is.
     pub kind: Kind,
     /// Where it is: a path, a unit, `user core`, `kernel-arguments`. Never a part of the secret.
     pub place: String,
@@ -39,11 +38,9 @@ pub enum Kind {
     KubeconfigCredential,
     /// A Kubernetes `Secret` with data.
     SecretManifest,
-    /// A token.
     Token,
     /// A registry's credential, as in a pull secret.
     RegistryPassword,
-    /// A cloud's key.
     CloudKey,
     /// The key file of an encrypted disk.
     DiskKey,
@@ -62,7 +59,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::PrivateKey,
         Self::KubeconfigCredential,

@@ -84,7 +84,6 @@ pub(super) struct Patterns {
     pub(super) userinfo: Regex,
     /// `"auth": "…"`, as registries' credentials are kept.
     pub(super) auth: Regex,
-    /// A kubeconfig.
     pub(super) kubeconfig: Regex,
     /// A Kubernetes Secret, or anything with its words.
     pub(super) secret_manifest: Regex,
@@ -92,7 +91,6 @@ pub(super) struct Patterns {
     pub(super) credential_word: Regex,
     /// What makes a text worth reading as JSON or YAML.
     pub(super) structured: Regex,
-    /// A data URL.
     pub(super) data_url: Regex,
 }
 

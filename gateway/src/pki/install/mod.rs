@@ -49,12 +49,7 @@ pub enum InstallError {
     },
     /// There is nothing where a CA or a certificate should be.
     #[error("{path}: {problem}")]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Unfit { path: PathBuf, problem: String },
     /// Another command is changing the files.
     #[error("another command is changing the files in {0}")]
     Busy(PathBuf),
@@ -374,7 +369,6 @@ pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
 /// Today's serving certificate, whatever its dates are, and the CA that has signed it.
 #[derive(Debug)]
 pub struct Today {
-    /// The certificate.
     pub certificate: Certificate,
     /// The CA.
     pub authority: Certificate,

@@ -11,51 +11,34 @@ pub enum UpstreamError {
     /// The CA file cannot be read, or has no certificate.
     #[error("{path}: {problem}")]
     Ca {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
     /// No client can be made of the settings.
     #[error("{upstream}: {problem}")]
-    Client {
-        /// Whom to ask.
-        upstream: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Client { upstream: String, problem: String },
     /// An address for a name was given, but the URL has no name.
     #[error("{upstream}: address is for a URL with a name; write the address into the URL")]
-    AddressOfAddress {
-        /// Whom to ask.
-        upstream: String,
-    },
+    AddressOfAddress { upstream: String },
     /// No connection, no TLS, no answer in time, or half of one.
     #[error("{upstream}, spec {version}: {problem}")]
     Request {
-        /// Whom was asked.
         upstream: String,
-        /// For what.
         version: SpecVersion,
-        /// What happened.
         problem: String,
     },
     /// A status that neither gives a config nor denies one.
     #[error("{upstream}, spec {version}: unexpected answer, HTTP {status}")]
     Status {
-        /// Whom was asked.
         upstream: String,
-        /// For what.
         version: SpecVersion,
-        /// The status.
         status: u16,
     },
     /// More than a config can have.
     #[error("{upstream}, spec {version}: the config has more than {limit} bytes")]
     TooLarge {
-        /// Whom was asked.
         upstream: String,
-        /// For what.
         version: SpecVersion,
         /// How many bytes are taken.
         limit: usize,
@@ -63,9 +46,7 @@ pub enum UpstreamError {
     /// What came is not a config.
     #[error("{upstream}, spec {version}: {source}")]
     NotAConfig {
-        /// Whom was asked.
         upstream: String,
-        /// For what.
         version: SpecVersion,
         /// What is wrong with it.
         source: NotAConfig,
@@ -73,9 +54,7 @@ pub enum UpstreamError {
     /// A config of a version that whoever asked for an older one could not read.
     #[error("{upstream}, spec {version}: the config is of spec {found}")]
     NewerVersion {
-        /// Whom was asked.
         upstream: String,
-        /// For what.
         version: SpecVersion,
         /// What came.
         found: SpecVersion,
@@ -83,23 +62,16 @@ pub enum UpstreamError {
     /// There is no config of spec 3: so answers an upstream that does not know the pool.
     #[error("{upstream} has no config of spec 3 ({}); does it know the pool?", denial(*.status))]
     NotGiven {
-        /// Whom was asked.
         upstream: String,
         /// The first denial's status, if it had one.
         status: Option<u16>,
     },
     /// The config changed during each attempt.
     #[error("{upstream}: the config changed during each of {ROUNDS_LIMIT} attempts")]
-    Changing {
-        /// Whom was asked.
-        upstream: String,
-    },
+    Changing { upstream: String },
     /// The gateway is being stopped.
     #[error("{upstream}: the gateway stops")]
-    Stopped {
-        /// Whom was asked.
-        upstream: String,
-    },
+    Stopped { upstream: String },
 }
 
 fn denial(status: Option<u16>) -> String {

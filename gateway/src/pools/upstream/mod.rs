@@ -57,7 +57,6 @@ struct Limits {
     connect: Duration,
     /// For a whole request, its connection and the answer's body included.
     request: Duration,
-    /// For a body.
     body_bytes: usize,
 }
 
@@ -131,7 +130,6 @@ impl Upstream {
         })
     }
 
-    /// The settings.
     #[must_use]
     pub const fn settings(&self) -> &UpstreamSettings {
         &self.settings

@@ -24,18 +24,14 @@ pub struct Device {
 /// What is on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing.
     Nothing,
     /// A filesystem, or what is one as far as blkid(8) goes.
     Filesystem {
         /// `ext4`, `crypto_LUKS`, `linux_raid_member`, …
         kind: String,
-        /// Its label.
         label: String,
-        /// Its UUID.
         uuid: String,
     },
-    /// Partitions.
     Partitions,
     /// Others stand on it: an array, a volume.
     Held,
@@ -122,9 +118,7 @@ pub struct Partition {
     pub start: u64,
     /// Its sectors.
     pub size: u64,
-    /// Its label.
     pub label: String,
-    /// Its GUID.
     pub guid: String,
     /// The GUID of its kind.
     pub kind: String,

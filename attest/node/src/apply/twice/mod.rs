@@ -96,7 +96,6 @@ pub fn needs_network(config: &Value) -> bool {
     }
 }
 
-/// What was found.
 #[derive(Debug, Default)]
 struct Refusals(Vec<Refusal>);
 

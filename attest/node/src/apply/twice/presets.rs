@@ -29,7 +29,6 @@ const DEFAULT_TARGET: &str = "default.target";
 pub struct Presets(Vec<(String, String)>);
 
 impl Presets {
-    /// Those of a system.
     pub fn of(system: &System) -> Self {
         let mut files = BTreeMap::new();
         for folder in FOLDERS {

@@ -8,6 +8,5 @@ use super::request::SignedRequest;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StsEvidence {
-    /// The request.
     pub request: SignedRequest,
 }

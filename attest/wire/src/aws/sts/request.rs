@@ -51,13 +51,11 @@ pub struct SignedRequest {
     pub body: String,
 }
 
-/// A header.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// Its name, in lower case.
     pub name: String,
-    /// Its value.
     #[serde(with = "secret_text")]
     pub value: Zeroizing<String>,
 }

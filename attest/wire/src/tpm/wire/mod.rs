@@ -29,29 +29,22 @@ pub enum WireError {
         field: &'static str,
         /// Bytes it needs.
         needed: usize,
-        /// Bytes there are.
         left: usize,
     },
     /// Bytes follow the end of the structure.
     #[error("{left} bytes follow the structure")]
-    TrailingBytes {
-        /// How many.
-        left: usize,
-    },
+    TrailingBytes { left: usize },
     /// A length or count is above its limit.
     #[error("{field} is {found}, at most {limit} is allowed")]
     TooLarge {
-        /// The field.
         field: &'static str,
         /// The value it carries.
         found: usize,
-        /// The limit.
         limit: usize,
     },
     /// A field holds a value that this verifier does not handle.
     #[error("{field} {found:#06x} is not supported")]
     Unsupported {
-        /// The field.
         field: &'static str,
         /// The value it carries.
         found: u32,
@@ -59,7 +52,6 @@ pub enum WireError {
     /// A hash algorithm that is too weak (SHA-1) or unknown.
     #[error("{field}: hash algorithm {found:#06x} is refused, SHA-256 or better is required")]
     HashRefused {
-        /// The field.
         field: &'static str,
         /// The TPM_ALG_ID.
         found: u16,

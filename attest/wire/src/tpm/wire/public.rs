@@ -99,7 +99,6 @@ pub enum Scheme {
     RsaSsa(HashAlg),
     /// RSASSA-PSS.
     RsaPss(HashAlg),
-    /// ECDSA.
     Ecdsa(HashAlg),
 }
 
@@ -173,7 +172,6 @@ impl Curve {
 /// TPMU_PUBLIC_PARMS together with TPMU_PUBLIC_ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyParameters {
-    /// An RSA key.
     Rsa {
         /// Size of the modulus in bits, as the area states it.
         key_bits: u16,
@@ -184,7 +182,6 @@ pub enum KeyParameters {
     },
     /// An elliptic-curve key.
     Ecc {
-        /// The curve.
         curve: Curve,
         /// The point's x, big-endian, as the TPM wrote it (leading zeros may be missing).
         x: Vec<u8>,
@@ -206,7 +203,6 @@ pub struct Public {
     pub symmetric: SymmetricCipher,
     /// Signing scheme.
     pub scheme: Scheme,
-    /// The key.
     pub key: KeyParameters,
 }
 

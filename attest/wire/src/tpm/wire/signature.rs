@@ -16,7 +16,6 @@ pub enum Signature<'a> {
         /// The signature, big-endian.
         signature: &'a [u8],
     },
-    /// ECDSA.
     Ecdsa {
         /// [`Scheme::Ecdsa`] with its hash.
         scheme: Scheme,

@@ -35,12 +35,7 @@ pub enum BadEntry {
     Pattern(String),
     /// A unit or a user by pattern, or without a name.
     #[error("include.{list}: {entry:?} is no name; there are no patterns here")]
-    Name {
-        /// Which list.
-        list: &'static str,
-        /// The entry.
-        entry: String,
-    },
+    Name { list: &'static str, entry: String },
 }
 
 /// Why there is no pre-approved config.
@@ -51,12 +46,7 @@ pub enum IncludeError {
     Nothing,
     /// A typing error, or the full config changed: either way nodes would get less than they should.
     #[error("include.{list}: the full config has nothing that is {entry:?}")]
-    Unmatched {
-        /// Which list.
-        list: &'static str,
-        /// The entry.
-        entry: String,
-    },
+    Unmatched { list: &'static str, entry: String },
     /// What is left is no config.
     #[error("what include chooses is no config: {0}")]
     NotAConfig(#[from] NotAConfig),

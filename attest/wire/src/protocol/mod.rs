@@ -76,7 +76,7 @@ pub struct Discovery {
     pub service: String,
     /// [`VERSION`].
     pub protocol: u32,
-    /// The kinds of evidence that this gateway can verify, by their words ([`Kind::as_str`]). A node offers no others.
+    /// The kinds of evidence that this gateway can verify, by their words ([`crate::Kind::as_str`]). A node offers no others.
     pub kinds: Vec<String>,
     /// How long a node of the pool that was asked about waits if it is told to come again, seconds. Only in the answer to who asks about a
     /// pool that is there: a node of an earlier release does not, and would not understand it.

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::{Asked, GOOGLE, Reply, Server, imds, ok, status};
@@ -118,6 +119,33 @@ fn a_server_that_is_not_ready_is_asked_again_within_the_deadline() {
     check_client(vec![status(429), ok("{}")], long(), Ok(Some("{}")), 2);
     check_client(vec![status(503)], short(), Err("answers 503"), 0);
     check_client(vec![None], short(), Err("cannot be reached"), 0);
+}
+
+#[test]
+fn an_answer_that_the_deadline_cuts_off_does_not_hide_the_one_before_it() {
+    let (ended, until_the_end) = mpsc::channel::<()>();
+    let until_the_end = Mutex::new(until_the_end);
+    let (server, metadata) = google(move |_, number| {
+        if number > 0 {
+            // Ends with its sender.
+            let _: Result<(), _> = until_the_end.lock().unwrap().recv();
+        }
+        status(503)
+    });
+    let error = user_data(Cloud::Gcp, &metadata, short()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CloudError::Failing {
+                status: 503,
+                attempts: 2,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    drop(ended);
+    assert_eq!(server.asked().len(), 2);
 }
 
 #[test]

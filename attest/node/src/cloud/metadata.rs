@@ -168,6 +168,7 @@ impl Metadata {
         let url = self.url_for_messages(ask.path);
         let mut backoff = Backoff::default();
         let mut attempts = 0;
+        let mut said = None;
         loop {
             attempts += 1;
             let failed = match self.attempt(ask, deadline.remaining().min(REQUEST_LIMIT)) {
@@ -177,16 +178,25 @@ impl Metadata {
                     if !raw.status.is_server_error() && status != TOO_MANY_REQUESTS && !ask.come_again.contains(&status) {
                         return Err(CloudError::Refused { url, status });
                     }
+                    said = Some(status);
                     CloudError::Failing {
                         url: url.clone(),
                         attempts,
                         status,
                     }
                 }
-                Err(Lost::Perhaps(error)) => CloudError::Unreachable {
-                    url: url.clone(),
-                    attempts,
-                    error,
+                Err(Lost::Perhaps(error)) => match said.filter(|_| deadline.remaining().is_zero()) {
+                    // The deadline has cut this one off: it says nothing of a server that has answered before.
+                    Some(status) => CloudError::Failing {
+                        url: url.clone(),
+                        attempts,
+                        status,
+                    },
+                    None => CloudError::Unreachable {
+                        url: url.clone(),
+                        attempts,
+                        error,
+                    },
                 },
                 Err(Lost::Surely(error)) => return Err(error),
             };

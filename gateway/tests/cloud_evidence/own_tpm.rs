@@ -115,6 +115,18 @@ async fn attack_27_a_vtpm_in_azure_is_not_kept_out_by_who_came_first_without_it(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_vtpm_alone_is_another_identity_than_the_documents() {
+    let gateway = site::start(r#"[["azure-vtpm"], ["azure"]]"#, &[AZURE_RULES, AZURE_VTPM_RULES]);
+    let (document, alone) = ([Kind::Azure], [Kind::AzureVtpm]);
+    let answer = Machine::another().attest(&gateway, &document).await;
+    site::trusted(&gateway, &answer, AZURE_IDENTITY, &document);
+    let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &alone).await, VTPM_ALONE, &alone);
+    assert!(record.get("alerts").is_none(), "{record}");
+    // From now on the machine is its vTPM's, also for who had it by the document.
+    site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_28_a_machine_of_azure_is_revoked_by_either_of_its_identities() {
     let (document, alone, both) = ([Kind::Azure], [Kind::AzureVtpm], [Kind::Azure, Kind::AzureVtpm]);
     for revoked in [AZURE_IDENTITY, VTPM_ALONE] {

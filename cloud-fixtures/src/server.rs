@@ -113,14 +113,23 @@ pub enum Fault {
     Status(u16),
 }
 
+/// A fault that was switched on.
+struct Wrong {
+    /// How the targets begin that it is for.
+    prefix: String,
+    fault: Fault,
+    /// How many requests it answers yet; `None` for all.
+    left: Option<usize>,
+}
+
 type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
 type Observer = dyn Fn(&Request, u16) + Send + Sync;
 
 #[derive(Default)]
 struct Shared {
     requests: Mutex<Vec<Request>>,
-    /// For targets with this beginning; the last that fits counts.
-    faults: Mutex<Vec<(String, Fault)>>,
+    /// The last that fits counts.
+    faults: Mutex<Vec<Wrong>>,
     observer: Mutex<Option<Box<Observer>>>,
 }
 
@@ -217,7 +226,18 @@ impl Server {
         if fault == Fault::Down {
             return self.command(Command::Down);
         }
-        self.shared.faults.lock().unwrap().push((prefix.to_owned(), fault));
+        self.wrong(prefix, fault, None);
+    }
+
+    /// Like [`Self::fail_at`], for so many requests.
+    pub fn fail_times(&self, prefix: &str, fault: Fault, times: usize) {
+        assert_ne!(fault, Fault::Down, "it gets no requests");
+        self.wrong(prefix, fault, Some(times));
+    }
+
+    fn wrong(&self, prefix: &str, fault: Fault, left: Option<usize>) {
+        let prefix = prefix.to_owned();
+        self.shared.faults.lock().unwrap().push(Wrong { prefix, fault, left });
     }
 
     /// Nothing is wrong from here on, when the call returns. It listens at the same port as before.
@@ -349,9 +369,11 @@ impl Service {
     }
 
     fn fault(&self, target: &str) -> Option<Fault> {
-        let faults = self.shared.faults.lock().unwrap();
-        let fits = faults.iter().rev().find(|(prefix, _)| target.starts_with(prefix.as_str()));
-        fits.map(|(_, fault)| fault.clone())
+        let mut faults = self.shared.faults.lock().unwrap();
+        let fits = |wrong: &&mut Wrong| target.starts_with(&wrong.prefix) && wrong.left != Some(0);
+        let wrong = faults.iter_mut().rev().find(fits)?;
+        wrong.left = wrong.left.map(|left| left - 1);
+        Some(wrong.fault.clone())
     }
 }
 

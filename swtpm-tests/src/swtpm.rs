@@ -72,10 +72,10 @@ pub struct Swtpm {
     _process: Process,
 }
 
-/// A TPM for a program on this machine, at a TCP port; killed on drop.
+/// A TPM for a program on this machine, at a TCP port, which prints each command that it gets; killed on drop.
 pub struct TpmServer {
     port: u16,
-    _process: Process,
+    process: Process,
 }
 
 impl Swtpm {
@@ -128,6 +128,12 @@ impl TpmServer {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
+    /// Its process. A command is a line of its bytes, as ` 80 01 00 00 00 0E …`.
+    #[must_use]
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// Resets the TPM, as turning the machine off and on does; whoever talks to it next has to send TPM2_Startup.
     pub fn reset(&self) -> Result<()> {
         let control = self.port.checked_add(1).context("a port")?;
@@ -150,9 +156,11 @@ impl TpmServer {
             format!("--server=type=tcp,bindaddr=127.0.0.1,port={port}"),
             format!("--ctrl=type=tcp,bindaddr=127.0.0.1,port={control}"),
             "--flags=not-need-init,startup-clear".to_owned(),
+            // From 5 on libtpms tells much more.
+            "--log=fd=1,level=4".to_owned(),
         ];
         let process = listening(state, &arguments)?;
-        Ok(process.map(|process| Self { port, _process: process }))
+        Ok(process.map(|process| Self { port, process }))
     }
 }
 

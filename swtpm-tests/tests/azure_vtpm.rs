@@ -210,6 +210,12 @@ fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32
     (node.wait(NODE_LIMIT).unwrap().code(), node.lines().join("\n"))
 }
 
+/// What the node asks the TPM first, of the index with the certificate.
+const NV_READ_PUBLIC: &str = " 80 01 00 00 00 0E 00 00 01 69 01 C1 01 D0";
+const VM_ID_PATH: &str = "/metadata/instance/compute/vmId";
+/// Its pauses between these and what comes then are 6.4 s at least.
+const GONE_TIMES: usize = 6;
+
 /// Azure provides the certificate of the vTPM's key and what the metadata service says while the machine boots.
 #[test]
 fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
@@ -219,18 +225,20 @@ fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
     let server = TpmServer::start(folder.path(), Endorsement::None).unwrap();
     let contents = set_up(&mut Tpm::open(&server.tcti()).unwrap(), &cas);
     let metadata = estate.metadata.server();
-    metadata.fail_at("/metadata/instance/compute/vmId", Fault::Status(410));
+    metadata.fail_times(VM_ID_PATH, Fault::Status(410), GONE_TIMES);
+    let looks_for_it = |line: &str| line.starts_with(NV_READ_PUBLIC);
     let (code, lines) = thread::scope(|scope| {
         scope.spawn(|| {
-            thread::sleep(Duration::from_secs(2));
+            server.process().wait_line(NODE_LIMIT, looks_for_it).unwrap();
             write_nv(Tpm::open(&server.tcti()).unwrap().context(), &contents);
-        });
-        scope.spawn(|| {
-            thread::sleep(Duration::from_secs(7));
-            metadata.recover();
         });
         attest_node(&folder, &estate, &server)
     });
+    let asked = metadata.requests();
+    let asked = asked.iter().filter(|request| request.target.starts_with(VM_ID_PATH)).count();
+    assert_eq!(asked, GONE_TIMES + 1);
+    let looked = server.process().lines().iter().filter(|line| looks_for_it(line)).count();
+    assert!(looked >= 3, "the node in vain, what writes it, and the node: {looked}");
     assert_eq!(code, Some(0), "{lines}");
     let said = format!("attested as {} by azure + azure-vtpm to https://127.0.0.1:", estate.identity);
     assert!(lines.contains(&said) && lines.lines().count() == 1, "{lines}");

@@ -1,5 +1,7 @@
 //! A gateway that does not answer, or that gives configs and cannot attest.
 
+use std::sync::mpsc;
+
 use super::*;
 
 /// A gateway that has no answer to the first requests for a path, for longer than the deadline: the node waits, and attests all the same.
@@ -171,11 +173,15 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
 /// the same.
 #[test]
 fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
-    let never = || {
-        std::thread::sleep(Duration::from_secs(4));
+    let (ended, until_the_end) = mpsc::channel::<()>();
+    let until_the_end = Mutex::new(until_the_end);
+    let never = move || {
+        // Ends with its sender.
+        let _: Result<(), _> = until_the_end.lock().unwrap().recv();
         None
     };
     check_given_up_in_the_end(never, 406, "[gateway-unreachable]");
+    drop(ended);
 }
 
 /// What a gateway is asked it decides and records.

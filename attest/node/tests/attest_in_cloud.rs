@@ -32,6 +32,8 @@ fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, ar
         .for_each(|(name, text)| fs::write(folder.join("dmi").join(name), text).unwrap());
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
+        // As its unit does: without it, the TPM's library writes lines of its own.
+        .env("TSS2_LOG", "all+NONE")
         .args([
             "--cmdline",
             "cmdline",

@@ -1,0 +1,182 @@
+//! What the packages are built with, and which file imports what.
+
+use super::*;
+
+/// A package depends on these, and on nothing else.
+fn assert_depends_on(package: &str, allowed: &[&str]) {
+    let manifest: toml::Table = text(&root().join(package).join("Cargo.toml")).parse().unwrap();
+    let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).unwrap();
+    let dependencies: BTreeSet<&str> = dependencies.keys().map(String::as_str).collect();
+    assert_eq!(dependencies, allowed.iter().copied().collect(), "{package}");
+    assert!(!manifest.contains_key("build-dependencies") && !manifest.contains_key("target"));
+}
+
+#[test]
+fn attest_depends_on_nothing_that_does_io() {
+    let wire = [
+        "aws-lc-rs",
+        "data-encoding",
+        "serde",
+        "serde_json",
+        "thiserror",
+        // Parses; opens nothing.
+        "url",
+        "x509-parser",
+        "zeroize",
+    ];
+    assert_depends_on("attest/wire", &wire);
+    assert_depends_on("attest/tls", &["rustls", "rustls-pki-types"]);
+    let allowed = [
+        "attest-wire",
+        "aws-lc-rs",
+        "aws-nitro-enclaves-cose",
+        // The type of openidconnect's times; its clock is not used.
+        "chrono",
+        "ciborium-ll",
+        "data-encoding",
+        "der",
+        // Without its HTTP clients.
+        "openidconnect",
+        "rustls-pki-types",
+        "rustls-webpki",
+        "serde",
+        "serde_json",
+        "subtle",
+        "thiserror",
+        // Parses; opens nothing.
+        "url",
+        "x509-parser",
+        "zeroize",
+    ];
+    assert_depends_on("attest", &allowed);
+}
+
+/// What is compiled, for whatever target, by name: everything that `arguments` select and what they need, tests aside.
+fn compiled(arguments: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--edges", "normal,build", "--target", "all"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    tree.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
+}
+
+#[test]
+fn the_gateway_links_no_c_tss() {
+    let gateway = compiled(&["--package", "attest-gateway"]);
+    assert!(gateway.contains("attest"), "{gateway:?}");
+    for absent in ["tss-esapi", "tss-esapi-sys", "attest-node"] {
+        assert!(!gateway.contains(absent), "the gateway is built with {absent}");
+    }
+    assert!(
+        compiled(&["--package", "attest-node"]).contains("tss-esapi"),
+        "this test would see it"
+    );
+}
+
+#[test]
+fn the_node_links_no_verifier() {
+    let (node, gateway) = (compiled(&["--package", "attest-node"]), compiled(&["--package", "attest-gateway"]));
+    assert!(node.contains("attest-wire") && node.contains("attest-tls"), "{node:?}");
+    let verifiers = [
+        "attest",
+        "aws-nitro-enclaves-cose",
+        "chrono",
+        "ciborium",
+        "ciborium-ll",
+        "der",
+        "ed25519-dalek",
+        "oauth2",
+        "openidconnect",
+        "p256",
+        "p384",
+        "rsa",
+    ];
+    for absent in verifiers {
+        assert!(!node.contains(absent), "attest-node is built with {absent}");
+        assert!(gateway.contains(absent), "this test would not see {absent}");
+    }
+}
+
+/// The packages that are about cryptography, by what they say of themselves.
+fn cryptographic() -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--locked", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let says = |package: &serde_json::Value, field: &str| {
+        let said = package.get(field).and_then(serde_json::Value::as_array);
+        let said = said.into_iter().flatten();
+        said.filter_map(serde_json::Value::as_str).any(|word| word.contains("crypto"))
+    };
+    let packages = metadata.get("packages").and_then(serde_json::Value::as_array).unwrap().iter();
+    let named = packages.filter(|package| says(package, "categories") || says(package, "keywords"));
+    named
+        .filter_map(|package| Some(package.get("name")?.as_str()?.to_owned()))
+        .collect()
+}
+
+/// What computes with keys is aws-lc-rs. openidconnect brings more of it, which is never asked: what it gets to see was verified before.
+#[test]
+fn there_is_one_cryptographic_library() {
+    let cryptographic = cryptographic();
+    let without_openidconnect = compiled(&["--workspace", "--prune", "openidconnect"]);
+    let found: BTreeSet<&str> = cryptographic.intersection(&without_openidconnect).map(String::as_str).collect();
+    let compute = ["aws-lc-rs", "tss-esapi", "tss-esapi-sys"];
+    let read_and_write = [
+        "aws-nitro-enclaves-cose",
+        "base64ct",
+        "const-oid",
+        "der",
+        "oid",
+        "pem",
+        "pem-rfc7468",
+        "rustls",
+        "rustls-native-certs",
+        "rustls-pki-types",
+        "rustls-webpki",
+        // Where rustls-native-certs finds certificates on macOS.
+        "security-framework",
+        "security-framework-sys",
+        "subtle",
+        "tokio-rustls",
+        "x509-parser",
+        "zeroize",
+        "zeroize_derive",
+    ];
+    assert_eq!(found, compute.into_iter().chain(read_and_write).collect());
+    let all = compiled(&["--workspace"]);
+    assert!(
+        all.contains("rsa") && cryptographic.contains("rsa"),
+        "this test would see it: {all:?}"
+    );
+    // Cargo.lock names `ring`, because rustls-webpki could use it; nothing is built with it.
+    for absent in ["ring", "openssl", "openssl-sys", "native-tls", "boring-sys"] {
+        assert!(!all.contains(absent), "something is built with {absent}");
+    }
+    let lock = text(&root().join("Cargo.lock"));
+    for absent in ["openssl", "openssl-sys", "native-tls", "boring-sys"] {
+        assert!(!lock.contains(&format!("name = \"{absent}\"\n")), "Cargo.lock has {absent}");
+    }
+}
+
+#[test]
+fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
+    for (library, file) in [
+        ("openidconnect::", "attest/src/gcp/openid.rs"),
+        ("aws_nitro_enclaves_cose::", "attest/src/aws/nitro_tpm/cose.rs"),
+    ] {
+        let mut files = ["attest/src", "attest/tls/src", "attest/wire/src", "attest/node/src", "gateway/src"]
+            .map(rust_files)
+            .concat();
+        files.retain(|path| code(path).contains(library));
+        assert_eq!(files, [root().join(file)], "{library}");
+    }
+}

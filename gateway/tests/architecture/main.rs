@@ -1,0 +1,162 @@
+//! The invariants of `docs/architecture.md`: what must not be there, and what must not be missing.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod dependencies;
+mod modules;
+mod proofs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Every Rust file under a folder of the repository; what is built is not.
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && !matches!(name, "target" | "build") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} holds no Rust");
+    files
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A file's code, without its comments.
+fn code(path: &Path) -> String {
+    let text = text(path);
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| [line, "\n"]).collect()
+}
+
+#[test]
+fn servers_are_verified_in_one_place() {
+    let packages = ["attest", "gateway/src", "swtpm-tests/src"].map(rust_files).concat();
+    let verifiers: Vec<String> = packages
+        .iter()
+        .filter(|path| code(path).contains("ServerCertVerifier for "))
+        .map(|path| path.strip_prefix(root()).unwrap().display().to_string())
+        .collect();
+    // The probe believes anybody, and shows nothing.
+    assert_eq!(verifiers, ["attest/tls/src/lib.rs", "gateway/src/probe/tls.rs"]);
+}
+
+#[test]
+fn attest_does_no_io_reads_no_clock_and_never_awaits() {
+    let absent = [
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::env",
+        "std::thread",
+        "std::io",
+        "SystemTime",
+        "Instant",
+        "UnixTime::now",
+        "async fn",
+        ".await",
+        "tokio",
+        "println!",
+        "static mut",
+        "OnceLock",
+        "LazyLock",
+        "Mutex",
+    ];
+    for path in ["attest/src", "attest/wire/src"].map(rust_files).concat() {
+        let code = code(&path);
+        for word in absent {
+            assert!(!code.contains(word), "{} has {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn one_place_reads_the_clock() {
+    for path in rust_files("gateway/src") {
+        let reads = code(&path).contains("SystemTime::now") || code(&path).contains("UnixTime::now");
+        assert!(
+            !reads || path.ends_with("gateway/src/clock.rs"),
+            "{} reads the clock",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn every_attack_of_the_threat_model_is_carried_out() {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for folder in ["attest", "gateway", "swtpm-tests"] {
+        for path in rust_files(folder) {
+            // Split, so that this file does not find itself.
+            for attack in code(&path).split(concat!("fn ", "attack_")).skip(1) {
+                *found.entry(attack.chars().take(2).collect()).or_default() += 1;
+            }
+        }
+    }
+    let threats = text(&root().join("docs/threat-model.md"));
+    let rows: BTreeSet<usize> = threats
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" |")?.0.parse().ok())
+        .collect();
+    assert!((1..=24).all(|row| rows.contains(&row)), "docs/threat-model.md lacks rows: {rows:?}");
+    for row in rows {
+        assert!(
+            found.contains_key(&format!("{row:02}")),
+            "no test carries out attack {row:02}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn one_place_takes_any_certificate_and_it_shows_nothing() {
+    // What stands beside the CAs may take one, as a node takes one that stands in its pointer: after its dates, its names and its purpose.
+    let checked = "trusted.map(|()| ServerCertVerified::assertion())";
+    let takes_any: Vec<PathBuf> = [
+        rust_files("gateway/src"),
+        rust_files("attest/node/src"),
+        rust_files("attest/tls/src"),
+    ]
+    .concat()
+    .into_iter()
+    .filter(|path| code(path).replace(checked, "").contains("ServerCertVerified::assertion()"))
+    .collect();
+    assert_eq!(takes_any, [root().join("gateway/src/probe/tls.rs")]);
+    for path in rust_files("gateway/src/probe") {
+        let code = code(&path).to_lowercase();
+        for credential in ["authorization", "bearer", "token", "ticket", "with_client_auth", "cookie"] {
+            assert!(!code.contains(credential), "{credential} in {}", path.display());
+        }
+    }
+}
+
+/// What a request comes to, one after the other: the words behind the arrows of a text's first block that has them.
+fn way(text: &str) -> Vec<&str> {
+    let block = text.split("```").find(|block| block.contains("TlsStream")).unwrap();
+    let steps = block.split('→').skip(1);
+    steps.filter_map(|step| step.split_whitespace().next()).collect()
+}
+
+#[test]
+fn the_crate_page_tells_the_same_way() {
+    let (page, document) = (text(&root().join("gateway/src/lib.rs")), text(&root().join("docs/architecture.md")));
+    let told = way(&page);
+    assert!(told.len() > 10, "{told:?}");
+    assert_eq!(told, way(&document));
+}

@@ -1,0 +1,125 @@
+//! What must be earned, and who can make it.
+
+use super::*;
+
+/// The types that must be earned: their file, their definition, and how their first field begins, which must not be `pub`.
+const EARNED: [(&str, &str, &str); 12] = [
+    ("attest/src/verified.rs", "pub struct Verified<T>", "(T);"),
+    ("attest/src/tpm/vtpm/mod.rs", "pub struct VerifiedInstance {\n", "    instance:"),
+    ("attest/src/aws/sts/request.rs", "pub struct CheckedRequest {\n", "    url:"),
+    (
+        "attest/src/azure/vtpm/verifier.rs",
+        "pub struct VerifiedAzureVtpm {\n",
+        "    vm_id:",
+    ),
+    ("attest/src/azure/vtpm/certificate.rs", "pub struct AkCertificate {\n", "    name:"),
+    ("attest/src/claims.rs", "pub struct Claims {\n", "    pub(crate) identity:"),
+    (
+        "attest/src/aws/identity_document/document.rs",
+        "pub struct ClaimedDocument {\n",
+        "    pub(super) document:",
+    ),
+    ("attest/src/appraisal.rs", "pub struct AttestationResult {\n", "    claims:"),
+    ("gateway/src/credentials/kubelet/verify.rs", "pub struct Verified {\n", "    name:"),
+    (
+        "gateway/src/credentials/kubelet/member.rs",
+        "pub struct Member {\n",
+        "    verified:",
+    ),
+    ("gateway/src/policy/mod.rs", "pub struct Grant {\n", "    pool:"),
+    ("gateway/src/audit/journal.rs", "pub struct Recorded<T> {\n", "    outcome:"),
+];
+
+#[test]
+fn what_must_be_earned_has_no_public_constructor() {
+    for (file, definition, first_field) in EARNED {
+        let code = code(&root().join(file));
+        let (before, fields) = code.split_once(definition).unwrap_or_else(|| panic!("{file} has no {definition}"));
+        let fields = fields.split_inclusive(['}', ';']).next().unwrap_or_default();
+        assert!(fields.starts_with(first_field), "{file}: {definition}{fields}");
+        assert!(!fields.contains("    pub "), "{file}: {definition}{fields}");
+        // What stands between the item before it and this one.
+        let own = before.rsplit("\n}\n").next().unwrap_or_default();
+        let derives = own.rsplit_once("#[derive(").map_or("", |(_, derives)| derives);
+        for constructor in ["Deserialize", "Default"] {
+            assert!(!derives.contains(constructor), "{file}: {definition} derives {constructor}");
+        }
+    }
+}
+
+#[test]
+fn what_must_be_earned_is_made_in_one_place() {
+    let makers = [
+        ("attest/src", "Ok(Claims {", "attest/src/evidence.rs"),
+        ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
+        ("gateway/src", "Ok(Verified {", "gateway/src/credentials/kubelet/verify.rs"),
+        ("gateway/src", "Ok(Member {", "gateway/src/credentials/kubelet/member.rs"),
+        ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
+        ("gateway/src", "Ok(Recorded {", "gateway/src/audit/journal.rs"),
+    ];
+    for (folder, made, maker) in makers {
+        let found: Vec<PathBuf> = rust_files(folder).into_iter().filter(|path| code(path).contains(made)).collect();
+        assert_eq!(found, [root().join(maker)], "{made}");
+        // `Name {` with anything else before it than what is looked for above would be another way.
+        let (_, name) = made.split_once('(').unwrap_or_default();
+        let elsewhere = format!(" = {name}");
+        for path in rust_files(folder) {
+            assert!(!code(&path).contains(&elsewhere), "{} makes {name}", path.display());
+        }
+    }
+}
+
+/// What says that something was verified; and the one that joins two that were.
+const VERIFIERS: [&str; 6] = [
+    "attest/src/aws/identity_document/verifier.rs",
+    "attest/src/aws/nitro_tpm/document.rs",
+    "attest/src/aws/nitro_tpm/verifier.rs",
+    "attest/src/aws/sts/answer.rs",
+    "attest/src/azure/attested_document/verifier.rs",
+    "attest/src/gcp/openid.rs",
+];
+
+#[test]
+fn only_verifiers_say_that_something_was_verified() {
+    let says_so = |path: &PathBuf| {
+        let code = code(path);
+        ["Verified::new", "Self::new(joined)", ".into_inner()"]
+            .iter()
+            .any(|made| code.contains(made))
+    };
+    let found: BTreeSet<PathBuf> = rust_files("attest/src").into_iter().filter(says_so).collect();
+    assert_eq!(found, VERIFIERS.map(|path| root().join(path)).into());
+    let proof = code(&root().join("attest/src/verified.rs"));
+    for way in ["    pub(crate) const fn new(", "    pub(crate) fn into_inner("] {
+        assert!(proof.contains(way), "{way}");
+    }
+    for way in ["DerefMut", "Deserialize", "    pub fn"] {
+        assert!(!proof.contains(way), "{way}");
+    }
+}
+
+#[test]
+fn no_endpoint_reaches_a_config_without_a_grant() {
+    let administrators = "for_administrator";
+    assert!(code(&root().join("gateway/src/pools/mod.rs")).contains(administrators));
+    for folder in ["gateway/src/api", "gateway/src/server", "gateway/src/policy"] {
+        for path in rust_files(folder) {
+            assert!(!code(&path).contains(administrators), "{} reaches past the grant", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_endpoint_has_the_whole_gateway() {
+    let takes_its_part = ["use super::gateway::Gateway;", "pub(super) fn of(gateway: &Gateway) -> Self {"];
+    let whole = ["gateway/src/api/gateway.rs", "gateway/src/api/mod.rs"].map(|file| root().join(file));
+    for path in rust_files("gateway/src/api").into_iter().filter(|path| !whole.contains(path)) {
+        for line in code(&path).lines().map(str::trim) {
+            let names_it = ["gateway::Gateway", "super::Gateway", "&Gateway", "<Gateway>"]
+                .iter()
+                .any(|name| line.contains(name));
+            let part = takes_its_part.contains(&line);
+            assert!(!names_it || part, "{}: {line}", path.display());
+        }
+    }
+}

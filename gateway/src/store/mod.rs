@@ -6,6 +6,7 @@
 mod accept;
 mod believed;
 mod embedded;
+pub mod engine;
 mod held;
 mod holders;
 mod known;

@@ -1,0 +1,107 @@
+//! What an engine has to do to carry a store: keep values under keys, and change some of them at once.
+//!
+//! What a spend is, or a claim, is said once, above this ([`super::Store`]), in terms of one [`Transaction`]. An engine knows nothing of it, so
+//! that a store may move from one engine to another as it is: key by key.
+
+use async_trait::async_trait;
+
+use super::{StoreError, StoreMark};
+
+/// A value and the key that it stands under. Keys are ordered as bytes; values are JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    pub key: String,
+    pub value: String,
+}
+
+/// The keys from `from` on that come before `until`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    pub from: String,
+    pub until: String,
+}
+
+/// Why a transaction's work came to no end.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// The engine knows why: it has failed, or has to fetch something and begins again.
+    Engine,
+    /// It must not be done. Nothing of it is written.
+    Refused(StoreError),
+}
+
+impl From<StoreError> for Unfinished {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// What a transaction can do. What it reads stood there at one moment, with what it has written itself; what it writes is written at that
+/// moment, all of it, or not at all.
+pub trait Transaction {
+    /// What stands under a key.
+    ///
+    /// # Errors
+    /// [`Unfinished::Engine`]: to be passed on at once.
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished>;
+
+    /// Puts a value under a key, whatever was there.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished>;
+
+    /// Removes a key, if it is there.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    fn delete(&mut self, key: &str) -> Result<(), Unfinished>;
+
+    /// Removes all keys of a range, whatever is there when it is done. None of them is read or written in the same transaction.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished>;
+}
+
+/// The work of one transaction. It may be run more than once, and only what the last run has found and written counts: so it reads and writes
+/// nothing but its transaction, and begins anew each time.
+pub type Work = Box<dyn FnMut(&mut dyn Transaction) -> Result<(), Unfinished> + Send>;
+
+/// Keeps values under keys: durable, and the same for everybody who uses it.
+#[async_trait]
+pub trait Engine: Send + Sync + std::fmt::Debug {
+    /// Does the work in a transaction of its own: others see all of it or nothing, and it sees all that was answered before it was asked
+    /// for. Returns only when what it wrote would survive a crash.
+    ///
+    /// # Errors
+    /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
+    async fn transact(&self, work: Work) -> Result<(), StoreError>;
+
+    /// Has the work done soon, with what others ask for or by itself; nobody waits for it. After a crash it may be undone.
+    fn later(&self, work: Work);
+
+    /// The first values of a range, by key, so many at most. Read at one moment; pages that are read one after the other are not.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
+
+    /// How many keys of a range there are.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError>;
+
+    /// How many keys one transaction may write or remove at most; the work of [`super::Store`] stays below.
+    fn most_writes(&self) -> usize;
+
+    /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
+    fn standing(&self) -> Option<StoreMark>;
+
+    /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn keep_mark(&self) -> Result<(), StoreError>;
+}

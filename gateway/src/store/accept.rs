@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::embedded::{connect, make_file, prepare};
 use super::known::{Known, StoreFile, replace_mark};
+use super::sqlite::Explain;
 use super::{StoreError, StoreMark, schema};
 
 /// A store in the place of another.
@@ -65,8 +66,10 @@ fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
 
 fn rename(file: &Path, connection: &Connection, known: &Known) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
     let now = schema::rename(connection, known.furthest()).and_then(|now| replace_mark(file, &now).map(|()| now));
-    connection.execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    connection
+        .execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })
+        .of(connection)?;
     now
 }

@@ -6,6 +6,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::sqlite::Explain;
 use super::{EntryKind, Spendable, StoreError, Tick, uses};
 
 /// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
@@ -105,9 +106,9 @@ pub(super) fn refuse_forgotten(connection: &Connection, thing: &Spendable) -> Re
         return Ok(());
     }
     let until: Option<i64> = connection
-        .prepare_cached("SELECT forgotten_until FROM store WHERE one = 1 AND forgotten_until >= ?1")?
-        .query_row([integer(thing.remember_until)], |row| row.get(0))
-        .optional()?;
+        .prepare_cached("SELECT forgotten_until FROM store WHERE one = 1 AND forgotten_until >= ?1")
+        .and_then(|mut statement| statement.query_row([integer(thing.remember_until)], |row| row.get(0)).optional())
+        .of(connection)?;
     match until {
         None => Ok(()),
         Some(until) => Err(StoreError::Forgotten {

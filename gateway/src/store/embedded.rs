@@ -18,6 +18,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::known::{Known, StoreFile, write_mark};
+use super::sqlite::Explain;
 use super::uses::{self, whole};
 use super::{Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
 use crate::files;
@@ -74,7 +75,7 @@ impl Embedded {
         let (connection, inode) = connect(file)?;
         known.check(file, &schema::look(file, &connection)?)?;
         prepare(&connection)?;
-        let standing = schema::standing(&connection)?;
+        let standing = schema::standing(&connection).at(file)?;
         if known.file.is_none() {
             under_lock(&connection, |standing| write_mark(file, standing))?;
         }
@@ -155,8 +156,7 @@ impl Embedded {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.transact_with(|connection| work(connection).map_err(StoreError::Database))
-            .await
+        self.transact_with(|connection| work(connection).of(connection)).await
     }
 
     /// As [`Embedded::transact`], for work that can fail otherwise.
@@ -225,8 +225,8 @@ pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     let before = inode(file).map_err(io)?;
     let log = file.with_extension("db-wal");
     let unfinished = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
-    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(file)?;
+    connection.busy_timeout(BUSY_TIMEOUT).at(file)?;
     // The gateway was killed, or is running, or somebody has put one of the two files in place of another: SQLite would mix them without
     // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
     if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
@@ -245,7 +245,7 @@ pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
 /// Whether all of it was looked through in that time, and no page is of another state than the others.
 ///
 /// # Errors
-/// [`StoreError::Damaged`], and [`StoreError::Database`].
+/// [`StoreError::Damaged`], and [`StoreError::Engine`].
 pub(super) fn look_through(file: &Path, connection: &Connection, limit: Duration) -> Result<bool, StoreError> {
     let interrupt = connection.get_interrupt_handle();
     let (running, over) = mpsc::channel::<()>();
@@ -266,24 +266,22 @@ pub(super) fn look_through(file: &Path, connection: &Connection, limit: Duration
             problem,
         }),
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at(file),
     }
 }
 
 /// Durable, and with today's tables.
 pub(super) fn prepare(connection: &Connection) -> Result<(), StoreError> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
+    connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
     schema::migrate(connection)
 }
 
 /// Does what only one process may do at a time.
 fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(), StoreError>) -> Result<(), StoreError> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let done = schema::standing(connection)
-        .map_err(StoreError::Database)
-        .and_then(|standing| work(&standing));
-    connection.execute_batch("ROLLBACK")?;
+    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
+    let done = schema::standing(connection).of(connection).and_then(|standing| work(&standing));
+    connection.execute_batch("ROLLBACK").of(connection)?;
     done
 }
 
@@ -344,8 +342,8 @@ impl Writer {
         if inode(&self.file).ok() != Some(self.inode) {
             return Err(replaced());
         }
-        self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        let checked = schema::standing(&self.connection).map_err(StoreError::Database).and_then(|found| {
+        self.connection.execute_batch("BEGIN IMMEDIATE").at(&self.file)?;
+        let checked = schema::standing(&self.connection).at(&self.file).and_then(|found| {
             let known = self.standing.lock().map_err(|_| StoreError::Closed)?;
             if found.id == known.id && found.mark >= known.mark {
                 Ok(())
@@ -415,7 +413,7 @@ impl Store for Embedded {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
         self.transact_with(move |connection| {
             believed::refuse_forgotten(connection, &thing)?;
-            Ok(whole(connection, || uses::spend(connection, &thing))?)
+            whole(connection, || uses::spend(connection, &thing)).of(connection)
         })
         .await
     }
@@ -423,7 +421,7 @@ impl Store for Embedded {
     async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
         self.transact_with(move |connection| {
             believed::refuse_forgotten(connection, &thing)?;
-            Ok(whole(connection, || uses::spend_for(connection, &thing, &occasion, &pending))?)
+            whole(connection, || uses::spend_for(connection, &thing, &occasion, &pending)).of(connection)
         })
         .await
     }
@@ -431,7 +429,7 @@ impl Store for Embedded {
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
         self.transact_with(move |connection| {
             believed::refuse_forgotten(connection, &thing)?;
-            Ok(uses::look(connection, &thing, &occasion, at)?)
+            uses::look(connection, &thing, &occasion, at).of(connection)
         })
         .await
     }
@@ -543,7 +541,7 @@ impl Store for Embedded {
     async fn keep_mark(&self) -> Result<(), StoreError> {
         let file = self.open.file.clone();
         // In a transaction, so that of two processes one writes.
-        self.transact_with(move |connection| write_mark(&file, &schema::standing(connection)?))
+        self.transact_with(move |connection| write_mark(&file, &schema::standing(connection).at(&file)?))
             .await
     }
 

@@ -1,7 +1,7 @@
 //! What must be known again after a crash, and by every replica: what was spent, who was enrolled, which tokens and EKs are accepted.
 //!
 //! The trait is as small as a key-value store with transactions allows. That today's only one is a file on this machine is known beside it by
-//! whoever opens it ([`Embedded`]), by [`accept()`], and by [`StoreError`].
+//! whoever opens it ([`Embedded`]), and by [`accept()`].
 
 mod accept;
 mod believed;
@@ -12,6 +12,7 @@ mod holders;
 mod known;
 mod late;
 mod schema;
+mod sqlite;
 #[cfg(test)]
 mod tests;
 mod uses;
@@ -189,9 +190,18 @@ impl std::fmt::Display for StoreMark {
 /// The store cannot answer; whatever depended on it is refused with 503.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database failed.
-    #[error("the store failed: {0}")]
-    Database(#[from] rusqlite::Error),
+    /// The engine that keeps it failed.
+    #[error("the store failed: {problem} ({engine}, {place}): {advice}")]
+    Engine {
+        /// Its name.
+        engine: &'static str,
+        /// Its file or its endpoints.
+        place: String,
+        /// What it says.
+        problem: String,
+        /// What can be done.
+        advice: String,
+    },
     /// Files around the database.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
@@ -205,11 +215,11 @@ pub enum StoreError {
         known: i64,
     },
     /// The tables are nobody's.
-    #[error("{path} is not a store of this or an older release: {source}")]
+    #[error("{path} is not a store of this or an older release: {missing}")]
     Foreign {
         path: PathBuf,
         /// What is missing.
-        source: rusqlite::Error,
+        missing: String,
     },
     /// There is no store, and there was one.
     #[error(
@@ -255,7 +265,7 @@ pub enum StoreError {
     #[error("{path} is damaged: {problem}; were files of another state put beside it?")]
     Damaged {
         path: PathBuf,
-        /// What SQLite says.
+        /// What the engine says.
         problem: String,
     },
     /// What says how far the store has come cannot be read.

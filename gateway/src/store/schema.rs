@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::known::StoreFile;
+use super::sqlite::Explain;
 use super::{StoreError, StoreMark};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; 1 has no
@@ -33,7 +34,7 @@ const COLUMNS: [(&str, &str); 2] = [("uses", "kind, id, uses, remember_until"), 
 
 /// What a file holds, before anything is written to it.
 pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
-    let version = version(connection)?;
+    let version = version(connection).at(file)?;
     if version > VERSION {
         return Err(StoreError::Schema {
             path: file.to_owned(),
@@ -42,21 +43,25 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
         });
     }
     for (table, columns) in COLUMNS {
-        let there: bool = connection.query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1", [table], |row| row.get(0))?;
-        if there && let Err(source) = connection.prepare(&format!("SELECT {columns} FROM {table}")) {
+        let there: bool = connection
+            .query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1", [table], |row| row.get(0))
+            .at(file)?;
+        if there && let Err(missing) = connection.prepare(&format!("SELECT {columns} FROM {table}")) {
             return Err(StoreError::Foreign {
                 path: file.to_owned(),
-                source,
+                missing: missing.to_string(),
             });
         }
     }
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries')", [], |row| {
-        row.get(0)
-    })?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries')", [], |row| {
+            row.get(0)
+        })
+        .at(file)?;
     Ok(match (tables, version) {
         (0, _) => StoreFile::Nothing,
         (_, 0) => StoreFile::Unmarked,
-        _ => StoreFile::Store(standing(connection)?),
+        _ => StoreFile::Store(standing(connection).at(file)?),
     })
 }
 
@@ -66,14 +71,14 @@ fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
 
 /// Makes the tables, or brings those of an older release up to date, in one transaction.
 pub(super) fn migrate(connection: &Connection) -> Result<(), StoreError> {
-    if version(connection)? == VERSION {
+    if version(connection).of(connection)? == VERSION {
         return Ok(());
     }
     let id = new_id()?;
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
     let migrated = make(connection, &id);
-    connection.execute_batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    Ok(migrated?)
+    let ended = connection.execute_batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" });
+    ended.and(migrated).of(connection)
 }
 
 fn new_id() -> Result<String, StoreError> {
@@ -120,9 +125,9 @@ pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
 /// Makes it another store with the same content, which has come at least as far as `mark`. Its time begins anew.
 pub(super) fn rename(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let (id, mark) = (new_id()?, i64::try_from(mark).unwrap_or(i64::MAX));
-    connection.execute(
+    let renamed = connection.execute(
         "UPDATE store SET id = ?1, mark = max(mark, ?2) + 1, believed = NULL, forgotten_until = 0",
         params![id, mark],
-    )?;
-    Ok(standing(connection)?)
+    );
+    renamed.and_then(|_| standing(connection)).of(connection)
 }

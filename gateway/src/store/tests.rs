@@ -527,12 +527,38 @@ async fn the_first_entry_stays_until_it_is_put_or_removed() {
 
 #[tokio::test]
 async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
-    let (_folder, store) = open();
-    let wrong = store.transact(|connection| connection.execute("INSERT INTO nothing VALUES (1)", []));
+    let (folder, store) = open();
+    let wrong = store.transact(|connection| connection.execute("INSERT INTO nobodys VALUES (1)", []));
     let (wrong, right) = tokio::join!(wrong, store.put(EntryKind::Name, entry("a", "1")));
-    assert!(matches!(wrong, Err(StoreError::Database(_))));
+    let wrong = wrong.unwrap_err().to_string();
+    assert!(wrong.contains("no such table: nobodys") && wrong.contains("SQLite, "), "{wrong}");
+    assert!(wrong.contains(&file(&folder).display().to_string()), "{wrong}");
     right.unwrap();
     assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "1")));
+}
+
+#[test]
+fn what_the_engine_says_comes_with_its_file_and_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        file(&folder),
+        "this is no database at all, and long enough to be looked at".repeat(20),
+    )
+    .unwrap();
+    let StoreError::Engine {
+        engine: "SQLite",
+        place,
+        problem,
+        advice,
+    } = Embedded::open(&file(&folder)).unwrap_err()
+    else {
+        panic!("another error");
+    };
+    assert_eq!(Path::new(&place), file(&folder));
+    assert!(
+        problem.contains("not a database") && advice == "bring back a copy that is whole",
+        "{problem}: {advice}"
+    );
 }
 
 fn file(folder: &tempfile::TempDir) -> PathBuf {
@@ -837,7 +863,7 @@ async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
         Err(error) => assert!(
             matches!(
                 error,
-                StoreError::Damaged { .. } | StoreError::Older { .. } | StoreError::Database(_)
+                StoreError::Damaged { .. } | StoreError::Older { .. } | StoreError::Engine { .. }
             ),
             "{error}"
         ),

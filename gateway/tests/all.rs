@@ -27,6 +27,7 @@ mod inspection;
 mod inventory;
 mod journal;
 mod kubelet;
+mod log_chain;
 mod mcs;
 mod older_release;
 mod owner;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::chain::Chain;
 use super::journal::JournalError;
 use super::log_file::{LogFile, WriterLock};
 use super::record::{Decision, Line, Record, decision_id};
@@ -15,6 +16,7 @@ const STORE_ACCEPT: &str = "store accept";
 pub struct CommandLog {
     path: PathBuf,
     file: LogFile,
+    chain: Chain,
     _lock: WriterLock,
 }
 
@@ -25,10 +27,12 @@ impl CommandLog {
     /// [`JournalError::InUse`] while a gateway serves, and [`JournalError::Io`].
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let lock = WriterLock::take(path)?;
-        let (file, _) = LogFile::open(path)?;
+        let (mut file, _) = LogFile::open(path)?;
+        let chain = file.chain()?;
         Ok(Self {
             path: path.to_owned(),
             file,
+            chain,
             _lock: lock,
         })
     }
@@ -43,11 +47,11 @@ impl CommandLog {
         record.reason = reason(replacement);
         record.accepted_store = Some(replacement.clone());
         // Which store it is from now on is not known before it is one: the next line says it.
-        let mut line = serde_json::to_vec(&Line {
+        let line = serde_json::to_vec(&Line {
             record: &record,
             store: None,
         })?;
-        line.push(b'\n');
+        let line = self.chain.link(&line)?;
         self.file.append(&line).map_err(|source| JournalError::Io {
             path: self.path.clone(),
             source,

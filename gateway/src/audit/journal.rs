@@ -8,6 +8,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::blobs::{BlobError, Blobs};
+use super::chain::Chain;
 use super::counted::{self, Recording, Strangers};
 use super::log_file::{LogFile, WriterLock};
 use super::reason::late;
@@ -67,7 +68,8 @@ enum Work {
 }
 
 struct Append {
-    line: Vec<u8>,
+    /// An object of JSON, which gets its place in the chain when it is written.
+    record: Vec<u8>,
     blobs: Vec<(String, Vec<u8>)>,
     done: oneshot::Sender<bool>,
 }
@@ -91,11 +93,13 @@ impl Journal {
     /// [`JournalError::Io`].
     pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
         let lock = WriterLock::take(path)?;
-        let (log, cut) = LogFile::open(path)?;
+        let (mut log, cut) = LogFile::open(path)?;
+        let chain = log.chain()?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let moved = Arc::<AtomicBool>::default();
         let writer = Writer {
             log,
+            chain,
             blobs,
             moved: Arc::clone(&moved),
             _lock: lock,
@@ -204,15 +208,13 @@ impl Journal {
 
     fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
         let store = self.store.as_ref().and_then(|store| store.standing());
-        let mut line = serde_json::to_vec(&Line { record, store })?;
-        line.push(b'\n');
-        Ok(line)
+        Ok(serde_json::to_vec(&Line { record, store })?)
     }
 
-    async fn append(&self, line: Vec<u8>, blobs: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
+    async fn append(&self, record: Vec<u8>, blobs: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
         self.work
-            .try_send(Work::Append(Append { line, blobs, done }))
+            .try_send(Work::Append(Append { record, blobs, done }))
             .map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.metrics.log_broken(!written);
@@ -226,6 +228,8 @@ impl Journal {
 
 struct Writer {
     log: LogFile,
+    /// As far as it is on disk.
+    chain: Chain,
     blobs: Blobs,
     moved: Arc<AtomicBool>,
     _lock: WriterLock,
@@ -275,15 +279,20 @@ impl Writer {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }
 
-    fn write(&mut self, batch: &[Append]) -> Result<(), BlobError> {
+    fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
         for (name, content) in batch.iter().flat_map(|append| &append.blobs) {
             self.blobs.put(name, content)?;
         }
-        let lines: Vec<u8> = batch.iter().flat_map(|append| append.line.iter().copied()).collect();
-        self.log.append(&lines).map_err(|source| BlobError::Io {
+        let (mut chain, mut lines) = (self.chain.clone(), Vec::new());
+        for append in batch {
+            lines.extend(chain.link(&append.record)?);
+        }
+        self.log.append(&lines).map_err(|source| JournalError::Io {
             path: "the attestation log".into(),
             source,
-        })
+        })?;
+        self.chain = chain;
+        Ok(())
     }
 }
 
@@ -512,13 +521,17 @@ mod tests {
         // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
         let mut writer = Writer {
             log: LogFile::on_device(Path::new("/dev/null")),
+            chain: Chain::after(
+                br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
+            )
+            .unwrap(),
             blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
             moved: Arc::default(),
             _lock: WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap(),
         };
         let (done, _written) = oneshot::channel();
         let append = Append {
-            line: b"{}\n".to_vec(),
+            record: b"{\"id\":\"a\"}".to_vec(),
             blobs: Vec::new(),
             done,
         };

@@ -1,15 +1,20 @@
 //! The log's file: whole lines at its end, whoever moves or empties it meanwhile.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Result, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Result, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest;
+
+use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::journal::JournalError;
 
 /// How much of the file's end is read at a time when looking for a torn line.
 pub(super) const CHUNK_BYTES: u64 = 64 * 1024;
+/// How much of a file is hashed at a time.
+const HASHED_BYTES: usize = 1024 * 1024;
 /// What is written beside the log to see whether there is room: a record of a TPM with its claims, and some more.
 const PROBE_BYTES: usize = 64 * 1024;
 /// How long what was found is believed: whoever asks for it costs no more than one write in that time.
@@ -102,6 +107,41 @@ impl LogFile {
             probed: None,
         };
         Ok((log, length - whole))
+    }
+
+    /// The chain that the next line is of, as the file's end says.
+    pub(super) fn chain(&mut self) -> std::result::Result<Chain, JournalError> {
+        let io = |source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let last = last_line(&mut self.file).map_err(io)?;
+        if let Some(chain) = last.as_deref().and_then(Chain::after) {
+            return Ok(chain);
+        }
+        let before = self.before().map_err(io)?;
+        let why = if before.is_some() { Why::Unchained } else { Why::New };
+        Chain::begin(Begins { why, before })
+    }
+
+    /// What the file holds, unless it holds nothing.
+    fn before(&self) -> Result<Option<Before>> {
+        let mut reader = &self.file;
+        reader.seek(SeekFrom::Start(0))?;
+        let (mut hash, mut bytes) = (digest::Context::new(&digest::SHA256), 0);
+        let mut reader = BufReader::with_capacity(HASHED_BYTES, reader);
+        loop {
+            let chunk = reader.fill_buf()?;
+            let length = chunk.len();
+            if length == 0 {
+                break;
+            }
+            hash.update(chunk);
+            bytes += u64::try_from(length).unwrap_or(0);
+            reader.consume(length);
+        }
+        let sha256 = LineHash::from_digest(hash.finish());
+        Ok((bytes > 0).then_some(Before { bytes, sha256 }))
     }
 
     /// Goes on in the file that has the log's name now: another one, if this was moved. Says whether it was.
@@ -223,6 +263,19 @@ impl LogFile {
         fs::remove_file(&beside)?;
         written
     }
+}
+
+/// The last line, without its end; `None` where there is none.
+fn last_line(file: &mut File) -> Result<Option<Vec<u8>>> {
+    let length = file.metadata()?.len();
+    let Some(end) = end_of_last_line(file, length)?.checked_sub(1) else {
+        return Ok(None);
+    };
+    let start = end_of_last_line(file, end)?;
+    file.seek(SeekFrom::Start(start))?;
+    let mut line = Vec::new();
+    Read::by_ref(file).take(end - start).read_to_end(&mut line)?;
+    Ok(Some(line))
 }
 
 /// Where the last whole line ends, in bytes from the start.

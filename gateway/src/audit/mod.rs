@@ -4,6 +4,7 @@
 mod anchors;
 mod blobs;
 mod by_command;
+mod chain;
 mod counted;
 mod digests;
 mod journal;
@@ -15,6 +16,7 @@ mod replay;
 
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
+pub use chain::{Before, Begins, LineHash, Link, Why, link_of};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};

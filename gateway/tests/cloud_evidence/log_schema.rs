@@ -107,11 +107,13 @@ async fn counted() -> Vec<Value> {
 fn accepted() -> Vec<Value> {
     let gateway = Gateway::init();
     gateway.endorse(&tpm(), &[]);
+    // A log that an older release has begun.
+    site::write(&gateway, "state/attestation.jsonl", "{\"filler\":\"\"}\n");
     std::fs::remove_file(gateway.path("state/store.mark")).unwrap();
     let mark = json!({ "id": "0".repeat(32), "mark": 7 });
     site::write(&gateway, "state/store.mark", mark.to_string());
     gateway.command(&["store", "accept"]);
-    gateway.records()
+    gateway.records().split_off(1)
 }
 
 /// Evidence of each kind.
@@ -212,6 +214,8 @@ async fn what_is_written_is_the_schema() {
     for (definition, pointer) in [
         ("", ""),
         ("accepted_store", "/accepted_store"),
+        ("chain", "/chain"),
+        ("begins", "/chain/begins"),
         ("basis", "/basis"),
         ("cloud", "/basis/cloud"),
         ("challenge", "/basis/challenge"),

@@ -119,7 +119,9 @@ fn what_was_decided_where_enclaves_were_taken_is_read() {
     let mut by_enclave = nitro;
     let identity = "aws-enclave:i-0123456789abcdef0";
     by_enclave["identity"] = json!(identity);
-    by_enclave["claims"]["identity"] = json!(identity);
+    for claimed in ["identity", "instance"] {
+        by_enclave["claims"][claimed] = json!(identity);
+    }
     by_enclave["claims"]["aws_nitro_tpm"]["shape"] = json!("enclave");
     by_enclave["basis"]["policy"]["aws_nitro_tpm"] = rules;
     by_enclave["basis"]["challenge"]["subject"]["aws_nitro_tpm"]["shape"] = json!("enclave");
@@ -146,9 +148,34 @@ fn what_was_decided_where_enclaves_were_taken_is_read() {
         "{text}"
     );
     // What else its line says has to be true all the same.
-    let mut altered = by_enclave.clone();
-    altered["pool"] = json!("another");
-    assert!(!audit(&[&altered]).status.success());
+    type Alteration = fn(&mut Value);
+    let altered: [(&str, Alteration); 9] = [
+        ("evidence", |line| drop(line["basis"].as_object_mut().unwrap().remove("evidence"))),
+        ("pool", |line| line["pool"] = json!("another")),
+        ("identity", |line| line["identity"] = json!("aws-enclave:i-1")),
+        ("identity, twice", |line| {
+            for identity in ["/identity", "/claims/identity"] {
+                *line.pointer_mut(identity).unwrap() = json!("tpm:00");
+            }
+        }),
+        ("instance", |line| line["instance"] = json!("gcp:p/1")),
+        ("claims", |line| line["claims"] = json!({})),
+        ("shape", |line| line["claims"]["aws_nitro_tpm"]["shape"] = json!("nitro-tpm")),
+        ("ticket", |line| drop(line.as_object_mut().unwrap().remove("ticket"))),
+        ("ticket's terms", |line| line["ticket"]["uses"] = json!(0)),
+    ];
+    for (what, alter) in altered {
+        let mut line = by_enclave.clone();
+        alter(&mut line);
+        assert!(!audit(&[&line]).status.success(), "{what}");
+    }
+    // One that was refused to a TPM is not made an enclave's.
+    let mut of_tpm = by_tpm;
+    of_tpm["claims"] = by_enclave["claims"].clone();
+    of_tpm["identity"] = json!(identity);
+    of_tpm["basis"]["challenge"]["subject"]["aws_nitro_tpm"] = json!({"shape": "enclave"});
+    of_tpm["kinds"] = json!(["tpm", "aws-nitro-tpm"]);
+    assert!(!audit(&[&of_tpm]).status.success());
     assert!(!audit(&[&used]).status.success());
 }
 

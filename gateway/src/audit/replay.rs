@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attest::aws::nitro_tpm::Shape;
 use attest::protocol::Blob;
-use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Reject, StsCall, Submission, UnixTime, aws};
+use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Kind, Reject, StsCall, Submission, UnixTime, aws};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
@@ -120,8 +120,10 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let challenge = challenge.challenge();
-    // In records of before: such a document has other fields, and nothing reads them now.
-    if challenge.subject.aws_nitro_tpm.is_some_and(|asked| asked.shape == Shape::Enclave) {
+    // In records of before: such a document has other fields, and nothing reads them now. Beside it nothing but a token could stand.
+    let by_enclave = challenge.subject.aws_nitro_tpm.is_some_and(|asked| asked.shape == Shape::Enclave);
+    let beside = |kind: &Kind| !matches!(kind, Kind::AwsNitroTpm | Kind::Token);
+    if by_enclave && !challenge.subject.kinds().iter().any(beside) {
         return Err(ReplayError::NoLongerJudged("Nitro Enclaves"));
     }
     let policy = basis

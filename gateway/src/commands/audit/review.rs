@@ -377,7 +377,10 @@ impl Line {
                 // In old records, evidence for a spent challenge stands there and was not looked at.
                 (code, same || (!self.is_new() && self.code.as_deref() == Some("challenge-spent")))
             }
-            Err(ReplayError::NoLongerJudged(_)) => return ("no longer judged".to_owned(), Judged::NoLonger),
+            Err(ReplayError::NoLongerJudged(_)) => {
+                self.check_claims_of_enclave(differences);
+                return ("no longer judged".to_owned(), Judged::NoLonger);
+            }
             Err(error) => (format!("cannot: {error}"), false),
         };
         if !holds {
@@ -439,15 +442,43 @@ impl Line {
         }
         if self.verdict == Verdict::Trusted && self.is_new() {
             differences.same("reason", &self.reason, &trusted_by(claims));
-            match self.ticket {
-                Some(ticket)
-                    if ticket.expires >= self.at
-                        && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
-                        && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
-                        && ticket.uses > 0 => {}
-                Some(_) => differences.say("no ticket has such terms"),
-                None => differences.say("ticket is missing"),
-            }
+            self.check_ticket(differences);
+        }
+    }
+
+    fn check_ticket(&self, differences: &mut Differences) {
+        match self.ticket {
+            Some(ticket)
+                if ticket.expires >= self.at
+                    && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
+                    && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
+                    && ticket.uses > 0 => {}
+            Some(_) => differences.say("no ticket has such terms"),
+            None => differences.say("ticket is missing"),
+        }
+    }
+
+    /// What the record says was proven fits together, and is what an enclave could prove. That it was proven nobody can tell any longer.
+    fn check_claims_of_enclave(&self, differences: &mut Differences) {
+        if self.verdict != Verdict::Trusted {
+            return;
+        }
+        let claims = self.claims.as_ref().unwrap_or(&Value::Null);
+        let said = |name: &str| claims.get(name).and_then(Value::as_str).map(str::to_owned);
+        let identity = said("identity");
+        if !identity.as_ref().is_some_and(|identity| identity.starts_with("aws-enclave:"))
+            || claims.pointer("/aws_nitro_tpm/shape") != Some(&Value::from("enclave"))
+        {
+            differences.say("claims are not what an enclave's document proves");
+        }
+        if self.basis.as_ref().is_none_or(|basis| basis.evidence.is_none()) {
+            differences.say("evidence is missing");
+        }
+        differences.same("identity", &self.identity, &identity);
+        let instance = said("instance").filter(|instance| Some(instance) != identity.as_ref());
+        differences.same("instance", &self.instance, &instance);
+        if self.is_new() {
+            self.check_ticket(differences);
         }
     }
 

@@ -6,11 +6,30 @@ use attest_tls::Shown;
 use rustls::CertificateError;
 use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use rustls_pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
+use x509_parser::der_parser::Oid;
+use x509_parser::oid_registry::{
+    OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER, OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_CERTIFICATE_POLICIES,
+    OID_X509_EXT_CRL_DISTRIBUTION_POINTS, OID_X509_EXT_EXTENDED_KEY_USAGE, OID_X509_EXT_KEY_USAGE, OID_X509_EXT_NAME_CONSTRAINTS,
+    OID_X509_EXT_SUBJECT_ALT_NAME, OID_X509_EXT_SUBJECT_KEY_IDENTIFIER,
+};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate, X509Version};
 
 /// Most certificates looked at of those that a server sends beside its own.
 const SENT_LIMIT: usize = 8;
+/// Extensions that Go knows, and may be critical (`processExtensions` in `src/crypto/x509/parser.go`): key usage, other names, basic constraints,
+/// name constraints, where its revocation stands, policies, by which key it is signed, what for, by which key it signs. Newer ones know some more.
+const KNOWN_TO_GO: [Oid<'static>; 9] = [
+    OID_X509_EXT_KEY_USAGE,
+    OID_X509_EXT_SUBJECT_ALT_NAME,
+    OID_X509_EXT_BASIC_CONSTRAINTS,
+    OID_X509_EXT_NAME_CONSTRAINTS,
+    OID_X509_EXT_CRL_DISTRIBUTION_POINTS,
+    OID_X509_EXT_CERTIFICATE_POLICIES,
+    OID_X509_EXT_AUTHORITY_KEY_IDENTIFIER,
+    OID_X509_EXT_EXTENDED_KEY_USAGE,
+    OID_X509_EXT_SUBJECT_KEY_IDENTIFIER,
+];
 
 /// What a server has shown, and webpki has refused.
 #[derive(Debug, Clone, Copy)]
@@ -54,9 +73,7 @@ impl Presented<'_> {
         let Ok((_, leaf)) = X509Certificate::from_der(self.leaf) else {
             return true;
         };
-        // What webpki cannot read, as it is of version 1 or has an extension that it does not know, may have that name.
-        let has_name = ParsedCertificate::try_from(self.leaf).map_or(true, |parsed| verify_server_name(&parsed, self.name).is_ok());
-        !has_name || check_dates(&leaf, self.now).is_err() || !is_for_servers(&leaf)
+        !has_name(&leaf, self.name) || !is_read_by_go(&leaf) || check_dates(&leaf, self.now).is_err() || !is_for_servers(&leaf)
     }
 
     /// Whether it is trusted itself, as one of these.
@@ -84,13 +101,14 @@ impl Presented<'_> {
             let Ok((_, parsed)) = X509Certificate::from_der(last) else {
                 return false;
             };
+            let has_issued = |other: &CertificateDer<'_>, rank| has_issued(other, &parsed, rank, self.now);
             if authorities
                 .iter()
-                .any(|authority| authority == last || has_issued(authority, &parsed))
+                .any(|authority| authority == last || has_issued(authority, Rank::Authority))
             {
                 return true;
             }
-            match left.iter().position(|other| has_issued(other, &parsed)) {
+            match left.iter().position(|other| has_issued(other, Rank::Between)) {
                 Some(position) => last = left.swap_remove(position),
                 None => return false,
             }
@@ -116,11 +134,66 @@ fn is_for_servers(certificate: &X509Certificate<'_>) -> bool {
     usage.is_none_or(|usage| usage.value.any || usage.value.server_auth)
 }
 
-/// Whether this one has signed that one. Of what algorithm the key is, its use tells.
-fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>) -> bool {
+/// Whether one of its names is this one; one without a name beside its subject has none.
+fn has_name(certificate: &X509Certificate<'_>, name: &ServerName<'_>) -> bool {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return false;
+    };
+    names.value.general_names.iter().any(|found| match (found, name) {
+        (GeneralName::DNSName(found), ServerName::DnsName(name)) => is_dns_name(found, name.as_ref()),
+        (GeneralName::IPAddress(found), ServerName::IpAddress(IpAddr::V4(address))) => *found == address.as_ref(),
+        (GeneralName::IPAddress(found), ServerName::IpAddress(IpAddr::V6(address))) => *found == address.as_ref(),
+        _ => false,
+    })
+}
+
+/// `*` stands for one whole label, the first.
+fn is_dns_name(found: &str, name: &str) -> bool {
+    let (found, name) = (found.trim_end_matches('.'), name.trim_end_matches('.'));
+    let below = |name: &str| name.split_once('.').map(|(_, below)| below.to_owned());
+    match found.strip_prefix("*.") {
+        Some(found) => below(name).is_some_and(|name| name.eq_ignore_ascii_case(found)),
+        None => found.eq_ignore_ascii_case(name),
+    }
+}
+
+/// Go refuses what is critical and unknown to it.
+fn is_read_by_go(certificate: &X509Certificate<'_>) -> bool {
+    certificate
+        .extensions()
+        .iter()
+        .all(|extension| !extension.critical || KNOWN_TO_GO.contains(&extension.oid))
+}
+
+/// Where an issuer stands.
+#[derive(Clone, Copy)]
+enum Rank {
+    Authority,
+    Between,
+}
+
+/// Whether it may issue certificates now: it is a CA's. An authority of version 1 does not say so.
+fn may_issue(issuer: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
+    let is_ca = match (issuer.basic_constraints(), rank) {
+        (Ok(Some(constraints)), _) => constraints.value.ca,
+        (Ok(None), Rank::Authority) => issuer.version() != X509Version::V3,
+        _ => false,
+    };
+    let signs = issuer
+        .key_usage()
+        .ok()
+        .is_some_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    is_ca && signs && is_read_by_go(issuer) && is_for_servers(issuer) && check_dates(issuer, now).is_ok()
+}
+
+/// Whether this one has signed that one, and may. Of what algorithm the key is, its use tells.
+fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
     let Ok((_, issuer)) = X509Certificate::from_der(issuer) else {
         return false;
     };
+    if !may_issue(&issuer, rank, now) {
+        return false;
+    }
     let key = &issuer.public_key().subject_public_key.data;
     let (signed, signature) = (certificate.tbs_certificate.as_ref(), &certificate.signature_value.data);
     issuer.subject().as_raw() == certificate.issuer().as_raw()
@@ -134,7 +207,9 @@ fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>) ->
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    use rcgen::{
+        BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    };
 
     use super::*;
 
@@ -208,6 +283,84 @@ mod tests {
         let mut cut = leaf(&root).to_vec();
         cut.pop();
         check(&cut.into(), &[], &[&root], false);
+    }
+
+    #[test]
+    fn who_may_not_issue_certificates_leads_nowhere() {
+        let root = ca("root", None);
+        // Somebody with a certificate for another name signs one for this.
+        let issued_by = |alter: &dyn Fn(&mut CertificateParams), expect: bool| {
+            let mut of_between = params("between");
+            of_between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            alter(&mut of_between);
+            let key = KeyPair::generate().unwrap();
+            let der = of_between.signed_by(&key, &root.issuer).unwrap().der().clone();
+            let between = Ca {
+                issuer: Issuer::new(of_between, key),
+                der,
+            };
+            assert_eq!(may_be_taken(&leaf(&between), &[&between], &[&root], "a.example", &OTHER), expect);
+        };
+        issued_by(&|_| {}, true);
+        issued_by(&|params| params.is_ca = IsCa::NoCa, false);
+        issued_by(&|params| params.is_ca = IsCa::ExplicitNoCa, false);
+        issued_by(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature], false);
+        issued_by(&|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign], true);
+        issued_by(
+            &|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth],
+            false,
+        );
+        issued_by(&|params| params.not_after = rcgen::date_time_ymd(2020, 1, 1), false);
+        issued_by(&|params| params.not_before = rcgen::date_time_ymd(2090, 1, 1), false);
+        issued_by(&|params| params.custom_extensions.push(unknown()), false);
+    }
+
+    /// A critical one that nobody knows.
+    fn unknown() -> CustomExtension {
+        let mut unknown = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0]);
+        unknown.set_criticality(true);
+        unknown
+    }
+
+    #[test]
+    fn what_webpki_cannot_read_has_the_names_that_stand_in_it() {
+        let root = ca("root", None);
+        let with = |names: &[&str], extension: Option<CustomExtension>| {
+            let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+            params.custom_extensions.extend(extension);
+            let key = KeyPair::generate().unwrap();
+            params.signed_by(&key, &root.issuer).unwrap().der().clone()
+        };
+        // webpki refuses policies that are critical, and Go reads them.
+        let policies = || {
+            let any_policy = vec![0x30, 0x08, 0x30, 0x06, 0x06, 0x04, 0x55, 0x1d, 0x20, 0x00];
+            let mut policies = CustomExtension::from_oid_content(&[2, 5, 29, 32], any_policy);
+            policies.set_criticality(true);
+            policies
+        };
+        let check = |names: &[&str], extension: Option<CustomExtension>, name: &str, expect: bool| {
+            assert_eq!(
+                may_be_taken(&with(names, extension), &[], &[&root], name, &OTHER),
+                expect,
+                "{names:?} {name}"
+            );
+        };
+        for (names, name, expect) in [
+            (["a.example"].as_slice(), "a.example", true),
+            (&["A.Example"], "a.example", true),
+            (&["b.example"], "a.example", false),
+            (&["b.example", "*.example"], "a.example", true),
+            (&["*.example"], "a.b.example", false),
+            (&["*.example"], "example", false),
+            (&["192.0.2.1"], "192.0.2.1", true),
+            (&["192.0.2.1"], "192.0.2.2", false),
+            (&["2001:db8::1"], "2001:db8::1", true),
+            (&[], "a.example", false),
+        ] {
+            check(names, Some(policies()), name, expect);
+            check(names, None, name, expect);
+            check(names, Some(unknown()), name, false);
+        }
     }
 
     #[test]

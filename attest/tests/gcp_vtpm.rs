@@ -232,8 +232,12 @@ fn security_properties() {
     unreadable(with(&[&flag(2, true), &flag(1, true)]));
     unreadable(with(&[&flag(1, true), &flag(6, true)]));
     unreadable(with(&[&der(0xa1, &[&[1, 1, 1]])]));
-    unreadable(with(&[&der(0xa1, &[&[1, 0]])]));
-    unreadable(with(&[&der(0xa0, &[&[2, 0]])]));
+    for empty in [0x01, 0x02, 0x03, 0x04, 0x05, 0x0c, 0x30] {
+        unreadable(with(&[&der(0xa1, &[&[empty, 0]])]));
+        unreadable(with(&[&der(0xa0, &[&[empty, 0]])]));
+    }
+    unreadable(with(&[&der(0xa1, &[&[0x21, 1, 0xff]])]));
+    unreadable(with(&[&der(0xa1, &[&[1, 2, 0xff, 0xff]])]));
     unreadable(with(&[&der(0xa1, &[&der_number(1)])]));
     unreadable(with(&[&der(0xa1, &[&der_flag(true), &der_flag(true)])]));
     unreadable(with(&[&der(0xa1, &[])]));

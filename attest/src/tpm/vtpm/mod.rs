@@ -35,9 +35,6 @@ const INSTANCE_OID_DER: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0xd6, 0x79, 0x02
 /// Largest extension that is read, in bytes. Real ones have about 110.
 const EXTENSION_LIMIT_BYTES: usize = 1024;
 
-/// A BOOLEAN without content, which is none (X.690, 8.2.1).
-const EMPTY_BOOLEAN: [u8; 2] = [0x01, 0x00];
-
 /// Google's CAs for vTPMs, and nobody else's: what they certify is believed about instances.
 #[derive(Debug, Clone)]
 pub struct VtpmRoots(EkRoots);
@@ -252,11 +249,11 @@ fn security_properties(mut tagged: Elements<'_>) -> Result<SecurityProperties, V
     tagged.end("securityProperties")?;
     let properties = SecurityProperties {
         security_version: fields.optional(0, "securityVersion")?,
-        is_production: fields.optional(1, "isProduction")?,
-        tpm_data_always_encrypted: fields.optional(2, "tpmDataAlwaysEncrypted")?,
-        suspend_resume_always_disabled: fields.optional(3, "suspendResumeAlwaysDisabled")?,
-        vmtd_always_disabled: fields.optional(4, "vmtdAlwaysDisabled")?,
-        always_in_yarn: fields.optional(5, "alwaysInYarn")?,
+        is_production: fields.flag(1, "isProduction")?,
+        tpm_data_always_encrypted: fields.flag(2, "tpmDataAlwaysEncrypted")?,
+        suspend_resume_always_disabled: fields.flag(3, "suspendResumeAlwaysDisabled")?,
+        vmtd_always_disabled: fields.flag(4, "vmtdAlwaysDisabled")?,
+        always_in_yarn: fields.flag(5, "alwaysInYarn")?,
     };
     fields.end("securityProperties")?;
     Ok(properties)
@@ -275,10 +272,6 @@ impl<'a> Elements<'a> {
     fn value<T: FromDer<'a, asn1_rs::Error>>(&mut self, name: &'static str) -> Result<T, VtpmError> {
         if !has_shortest_length(self.0) {
             return Err(unreadable(format!("{name}: its length is absent, or longer than DER writes it")));
-        }
-        // asn1-rs looks at the first byte of a BOOLEAN before it looks whether there is one.
-        if self.0.starts_with(&EMPTY_BOOLEAN) {
-            return Err(unreadable(format!("{name}: a BOOLEAN of no bytes")));
         }
         let (rest, value) = T::from_der(self.0).map_err(|error| unreadable(format!("{name}: {error}")))?;
         self.0 = rest;
@@ -318,6 +311,21 @@ impl<'a> Elements<'a> {
         let value = tagged.value(name)?;
         tagged.end(name)?;
         Ok(value)
+    }
+
+    /// asn1-rs looks at a BOOLEAN's first byte before it looks whether it is one, and whether there is a byte.
+    fn flag(&mut self, number: u32, name: &'static str) -> Result<bool, VtpmError> {
+        let Some(mut tagged) = self.tagged(number, name)? else {
+            return Ok(false);
+        };
+        let any: Any<'a> = tagged.value(name)?;
+        tagged.end(name)?;
+        let is_boolean = any.header.class() == Class::Universal && any.header.tag() == Tag::Boolean && !any.header.constructed();
+        match (is_boolean, any.data) {
+            (true, [0]) => Ok(false),
+            (true, [0xff]) => Ok(true),
+            _ => Err(unreadable(format!("{name} is no BOOLEAN"))),
+        }
     }
 
     fn end(&self, name: &'static str) -> Result<(), VtpmError> {

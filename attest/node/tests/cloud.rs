@@ -149,6 +149,25 @@ fn an_answer_that_the_deadline_cuts_off_does_not_hide_the_one_before_it() {
 }
 
 #[test]
+fn an_answer_does_not_hide_that_nobody_answers_after_it() {
+    let (ended, until_the_end) = mpsc::channel::<()>();
+    let until_the_end = Mutex::new(until_the_end);
+    let (_server, metadata) = google(move |_, number| match number {
+        0 => status(503),
+        // Hangs up without an answer.
+        1 => None,
+        _ => {
+            // Ends with its sender.
+            let _: Result<(), _> = until_the_end.lock().unwrap().recv();
+            status(503)
+        }
+    });
+    let error = user_data(Cloud::Gcp, &metadata, Deadline::after(Duration::from_secs(4))).unwrap_err();
+    assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
+    drop(ended);
+}
+
+#[test]
 fn what_is_refused_or_absent_is_not_asked_again() {
     check_client(vec![status(404)], long(), Ok(None), 1);
     check_client(vec![ok("")], long(), Ok(None), 1);

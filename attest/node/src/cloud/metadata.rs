@@ -185,8 +185,8 @@ impl Metadata {
                         status,
                     }
                 }
-                Err(Lost::Perhaps(error)) => match said.filter(|_| deadline.remaining().is_zero()) {
-                    // The deadline has cut this one off: it says nothing of a server that has answered before.
+                // The deadline may have cut this one off, and not the server: it says nothing of one that answered just before.
+                Err(Lost::Perhaps(error)) => match said.take().filter(|_| deadline.remaining().is_zero()) {
                     Some(status) => CloudError::Failing {
                         url: url.clone(),
                         attempts,

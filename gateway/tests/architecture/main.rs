@@ -56,6 +56,13 @@ fn servers_are_verified_in_one_place() {
         .collect();
     // The probe believes anybody, and shows nothing.
     assert_eq!(verifiers, ["attest/tls/src/lib.rs", "gateway/src/probe/tls.rs"]);
+    let takes_more: Vec<String> = packages
+        .iter()
+        .filter(|path| code(path).contains("fn trusted("))
+        .map(|path| path.strip_prefix(root()).unwrap().display().to_string())
+        .collect();
+    // Nobody, if it is not said; and the node, what stands in its pointer.
+    assert_eq!(takes_more, ["attest/tls/src/lib.rs", "attest/node/src/gateway/tls.rs"]);
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod cli;
 mod clock;
 mod cloud_anchors;
 mod cloud_evidence;
+mod conformance;
+mod embedded;
 mod examples;
 mod first_boot;
 mod given_back;

@@ -1,0 +1,154 @@
+//! Uses that their holder can make again.
+
+use attest_gateway::store::Holder;
+
+use super::*;
+
+/// A store, and who uses the token `t` of it.
+struct Case<P> {
+    place: P,
+    store: Arc<dyn Store>,
+}
+
+fn token(limit: u32) -> Spendable {
+    Spendable {
+        kind: EntryKind::TokenUse,
+        ..thing("t", limit, 1_000_000)
+    }
+}
+
+fn by(who: &str) -> Occasion {
+    Occasion::By(Holder {
+        id: who.to_owned(),
+        seconds: HOUR,
+        repeats: 2,
+    })
+}
+
+const fn again(use_number: u32) -> Spend {
+    Spend::Again { use_number }
+}
+
+impl<P: Place> Case<P> {
+    async fn new() -> Self {
+        let place = P::empty().await;
+        let store = place.open().await;
+        Self { place, store }
+    }
+
+    async fn spend(&self, limit: u32, who: &str, decision: &str, at: u64) -> Spend {
+        let would = self.store.would_spend(token(limit), by(who), at).await.unwrap();
+        let found = self.store.spend_for(token(limit), by(who), pending_at(decision, at)).await.unwrap();
+        assert_eq!(would, found);
+        found
+    }
+
+    async fn recorded(&self, limit: u32, who: &str, decision: &str, at: u64) -> Spend {
+        let found = self.spend(limit, who, decision, at).await;
+        self.store.settle(decision);
+        found
+    }
+
+    async fn crash_and_open(&mut self) {
+        let opened = self.place.open().await;
+        crash(std::mem::replace(&mut self.store, opened));
+    }
+
+    async fn close_and_open(self) -> Self {
+        self.place.close(self.store).await;
+        let store = self.place.open().await;
+        Self { store, place: self.place }
+    }
+}
+
+pub async fn who_comes_again_makes_the_same_use_for_a_while_and_not_without_end<P: Place>() {
+    let case = Case::<P>::new().await;
+    assert_eq!(case.recorded(1, "a", "d1", 100).await, granted(1));
+    assert_eq!(case.recorded(1, "b", "d2", 100).await, Spend::Exhausted, "somebody else");
+    assert_eq!(case.recorded(1, "a", "d3", 100 + HOUR).await, again(1));
+    assert_eq!(case.recorded(1, "a", "d4", 101 + HOUR).await, Spend::Exhausted, "too late");
+    // What the clock says counts, and what it said; one that was set back has no more repeats.
+    assert_eq!(case.recorded(1, "a", "d5", 7).await, again(1));
+    assert_eq!(case.recorded(1, "a", "d6", 100).await, Spend::Exhausted, "too often");
+    let case = case.close_and_open().await;
+    assert_eq!(case.recorded(1, "a", "d7", 100).await, Spend::Exhausted, "a start changes nothing");
+    // Where there are uses left, it is one more, which can be made again in its turn.
+    assert_eq!(case.recorded(2, "a", "d8", 200 + HOUR).await, granted(2));
+    assert_eq!(case.recorded(2, "a", "d9", 200 + HOUR).await, again(2));
+    // What goes with the token goes whole.
+    case.store.remove(EntryKind::Token, "t").await.unwrap();
+    assert_eq!(case.recorded(1, "b", "d10", 200 + HOUR).await, granted(1));
+    assert_eq!(case.recorded(1, "a", "d11", 200 + HOUR).await, Spend::Exhausted);
+}
+
+pub async fn attack_33_a_use_that_comes_to_nothing_is_nobodys_also_after_a_crash<P: Place>() {
+    let mut case = Case::<P>::new().await;
+    assert_eq!(case.spend(1, "a", "d1", 100).await, granted(1));
+    case.crash_and_open().await;
+    assert!(case.store.give_back("d1").await.unwrap());
+    assert_eq!(case.recorded(1, "b", "d2", 100).await, granted(1));
+    let before = case.recorded(1, "a", "d3", 100).await;
+    assert_eq!(before, Spend::Exhausted, "it has not made the use that is another's now");
+    assert_eq!(case.recorded(1, "b", "d4", 100).await, again(1));
+}
+
+pub async fn attack_33_a_repeat_that_comes_to_nothing_is_no_repeat_also_after_a_crash<P: Place>() {
+    let case = Case::<P>::new().await;
+    case.recorded(1, "a", "d", 100).await;
+    let mut case = case.close_and_open().await;
+    for decision in ["d1", "d2", "d3", "d4"] {
+        assert_eq!(case.spend(1, "a", decision, 100).await, again(1));
+        case.crash_and_open().await;
+        assert_eq!(decisions(&*case.store).await, [decision]);
+        assert!(case.store.give_back(decision).await.unwrap());
+        assert!(!case.store.give_back(decision).await.unwrap(), "once");
+    }
+    assert_eq!(case.store.uses(EntryKind::TokenUse, "t").await.unwrap(), 1);
+    for (decision, found) in [("d5", again(1)), ("d6", again(1)), ("d7", Spend::Exhausted)] {
+        assert_eq!(case.recorded(1, "a", decision, 100).await, found);
+    }
+    let case = case.close_and_open().await;
+    assert!(case.store.pending().await.unwrap().is_empty());
+}
+
+pub async fn attack_18_a_use_is_free_when_all_have_given_it_back_that_made_it_and_not_before<P: Place>() {
+    // In whatever order they come to nothing, and whichever is recorded.
+    for (back, settled) in [
+        (["d1", "d2"].as_slice(), [].as_slice()),
+        (&["d2", "d1"], &[]),
+        (&["d1"], &["d2"]),
+        (&["d2"], &["d1"]),
+    ] {
+        for settled_first in [true, false] {
+            let case = Case::<P>::new().await;
+            assert_eq!(case.spend(1, "a", "d1", 100).await, granted(1));
+            assert_eq!(case.spend(1, "a", "d2", 100).await, again(1));
+            let settle = || settled.iter().for_each(|decision| case.store.settle(decision));
+            if settled_first {
+                settle();
+            }
+            for decision in back {
+                assert_eq!(case.spend(1, "b", "other", 100).await, Spend::Exhausted, "{back:?} {settled:?}");
+                case.store.give_back(decision).await.unwrap();
+            }
+            settle();
+            let free = case.spend(1, "b", "d3", 100).await == granted(1);
+            assert_eq!(free, settled.is_empty(), "{back:?} {settled:?}");
+            let has = case.spend(1, "a", "d4", 100).await == again(1);
+            assert_eq!(has, !settled.is_empty(), "{back:?} {settled:?}");
+        }
+    }
+}
+
+pub async fn whose_use_was_forgotten_has_none<P: Place>() {
+    let case = Case::<P>::new().await;
+    case.store.put(EntryKind::Token, entry("t", "{}")).await.unwrap();
+    assert_eq!(case.spend(1, "a", "d1", 100).await, granted(1));
+    assert!(case.store.remove(EntryKind::Token, "t").await.unwrap());
+    assert_eq!(decisions(&*case.store).await, ["d1"], "its decision is not decided by that");
+    // The same number, by somebody else: who had it before gives nothing back of that.
+    assert_eq!(case.spend(1, "b", "d2", 100).await, granted(1));
+    assert!(case.store.give_back("d1").await.unwrap());
+    assert_eq!(case.spend(1, "a", "d3", 100).await, Spend::Exhausted);
+    assert_eq!(case.spend(1, "b", "d4", 100).await, again(1));
+}

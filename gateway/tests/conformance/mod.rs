@@ -1,0 +1,173 @@
+//! What every store does, whatever keeps it: one suite. `conforms!(Engine)` makes a test of each case.
+
+#![deny(dead_code, reason = "a case that is not listed is not run")]
+
+pub mod claims;
+pub mod crashes;
+pub mod entries;
+pub mod holders;
+pub mod late;
+pub mod time;
+pub mod uses;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attest_gateway::store::{Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
+
+/// Where a store is, on one engine.
+#[async_trait]
+pub trait Place: Sized + Send + Sync + 'static {
+    /// Somewhere where there is none yet.
+    async fn empty() -> Self;
+
+    /// Opens the store, and makes it if there is none. Who has opened it before is another process.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// Closes it in order, as a gateway that is told to stop.
+    async fn close(&self, store: Arc<dyn Store>) {
+        drop(store);
+    }
+
+    /// Lets the engine answer nobody until what this gives is dropped.
+    async fn hold(&self) -> Box<dyn Send>;
+}
+
+/// Makes a test of each case, in modules of the place's own.
+macro_rules! conforms {
+    ($place:ident) => {
+        $crate::conformance::conforms! { $place:
+            uses: [
+                attack_18_of_many_that_race_for_few_uses_just_so_many_win,
+                attack_18_giving_back_makes_nothing_good_twice,
+                a_use_that_is_given_back_is_free_again_once_and_with_its_number,
+                what_was_spent_is_spent_after_a_restart,
+                a_decision_stands_on_a_use_once,
+                what_is_pending_is_told_the_oldest_first,
+                to_look_uses_nothing_up,
+            ]
+            holders: [
+                who_comes_again_makes_the_same_use_for_a_while_and_not_without_end,
+                attack_33_a_use_that_comes_to_nothing_is_nobodys_also_after_a_crash,
+                attack_33_a_repeat_that_comes_to_nothing_is_no_repeat_also_after_a_crash,
+                attack_18_a_use_is_free_when_all_have_given_it_back_that_made_it_and_not_before,
+                whose_use_was_forgotten_has_none,
+            ]
+            late: [
+                what_has_expired_is_used_first_in_time_and_then_for_a_while,
+                what_was_used_before_it_expired_is_too_late,
+                a_late_use_that_comes_to_nothing_was_none,
+            ]
+            claims: [
+                what_was_claimed_for_nothing_is_given_back_once_and_nothing_else,
+                what_two_decisions_stand_on_stays_until_both_come_to_nothing,
+                who_took_the_place_of_a_claim_that_comes_to_nothing_gives_it_back_to_nobody,
+                what_the_administrator_writes_is_not_undone_with_a_claim_that_comes_to_nothing,
+                what_stays_and_what_stands_waits_for_decisions,
+                attack_13_of_many_that_claim_the_same_one_has_it,
+            ]
+            entries: [
+                a_change_is_made_only_of_what_was_expected,
+                attack_18_of_many_that_change_the_same_one_writes,
+                the_first_entry_stays_until_it_is_put_or_removed,
+                ids_are_told_apart_whatever_is_in_them,
+                a_hundred_thousand_entries_are_listed_by_id,
+                what_is_written_raises_the_mark_and_what_is_read_does_not,
+            ]
+            time: [
+                what_is_forgotten_is_not_given_back,
+                what_was_spent_is_forgotten_a_day_after_it_expired_and_not_before,
+                attack_41_a_challenge_is_remembered_for_a_day_and_is_never_good_again,
+                attack_41_after_two_hours_with_a_clock_that_is_ahead_tickets_and_challenges_are_good,
+                attack_41_a_clock_that_jumps_makes_nothing_forgotten_and_what_is_forgotten_is_never_good_again,
+                a_store_that_was_begun_with_a_clock_ahead_goes_on_with_a_right_one,
+                attack_41_a_store_begins_with_the_oldest_thing_that_it_remembers,
+                attack_41_the_uses_of_a_token_go_with_it_and_never_by_time,
+                what_is_used_again_is_remembered_as_long_as_its_last_use_says,
+                a_thousand_things_are_forgotten_and_decisions_come_in_between,
+            ]
+            crashes: [
+                what_was_answered_is_there_after_a_crash,
+                a_settle_that_a_crash_has_lost_is_found_again,
+                an_engine_that_stands_still_makes_nothing_good_twice,
+            ]
+        }
+    };
+    ($place:ident: $($room:ident: [$($case:ident),+ $(,)?])+) => {
+        $(mod $room {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                $crate::conformance::$room::$case::<super::$place>().await;
+            })+
+        })+
+    };
+}
+pub(crate) use conforms;
+
+pub const HOUR: u64 = 3600;
+pub const DAY: u64 = 24 * HOUR;
+
+/// A ticket.
+pub fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
+    Spendable {
+        kind: EntryKind::Ticket,
+        id: id.to_owned(),
+        limit,
+        remember_until,
+    }
+}
+
+pub fn challenge(id: &str, remember_until: u64) -> Spendable {
+    Spendable {
+        kind: EntryKind::Challenge,
+        ..thing(id, 1, remember_until)
+    }
+}
+
+pub fn entry(id: &str, value: &str) -> Entry {
+    Entry {
+        id: id.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+pub fn pending(decision: &str) -> Pending {
+    pending_at(decision, 5)
+}
+
+pub fn pending_at(decision: &str, at: u64) -> Pending {
+    Pending {
+        decision: decision.to_owned(),
+        at,
+    }
+}
+
+pub const fn granted(use_number: u32) -> Spend {
+    Spend::Granted { use_number }
+}
+
+/// Uses a ticket for a decision, if it can be used so often.
+pub async fn spend_for(store: &dyn Store, id: &str, limit: u32, decision: &str) -> Spend {
+    store
+        .spend_for(thing(id, limit, 10), Occasion::Any, pending(decision))
+        .await
+        .unwrap()
+}
+
+/// The decisions that are pending.
+pub async fn decisions(store: &dyn Store) -> Vec<String> {
+    let pending = store.pending().await.unwrap();
+    pending.into_iter().map(|pending| pending.decision).collect()
+}
+
+/// Lets time go on: what the clock says, and how many seconds the gateway has run.
+pub async fn tick(store: &dyn Store, now: u64, passed: u64) -> u64 {
+    let passed = Duration::from_secs(passed);
+    store.forget_expired(Tick { now, passed }).await.unwrap()
+}
+
+/// Ends as a process that is killed: nothing is closed in order.
+pub fn crash(store: Arc<dyn Store>) {
+    std::mem::forget(store);
+}

@@ -1,0 +1,40 @@
+//! The embedded store does what every store does.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use attest_gateway::store::{Embedded, Store};
+use rusqlite::Connection;
+
+use crate::conformance::{self, Place};
+
+/// One file, and whoever opens it.
+struct SqliteFile {
+    folder: tempfile::TempDir,
+}
+
+/// Somebody who writes, and comes to no end.
+struct Writing {
+    _connection: Connection,
+}
+
+#[async_trait]
+impl Place for SqliteFile {
+    async fn empty() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(Embedded::open(&self.folder.path().join("gateway.db")).unwrap())
+    }
+
+    async fn hold(&self) -> Box<dyn Send> {
+        let connection = Connection::open(self.folder.path().join("gateway.db")).unwrap();
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Box::new(Writing { _connection: connection })
+    }
+}
+
+conformance::conforms!(SqliteFile);

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use crate::support::node::Node;
 use crate::support::soft_tpm::Case;
 use crate::support::soft_tpm::maker::Maker;
-use crate::support::{Answer, Gateway, bearer, challenge_request, digest, next_boot, now, tpm};
+use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, ChallengeResponse, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
 use attest::{Reject, SpkiSha256};
 use attest_gateway::audit::{Blobs, ReplayError, replay};
@@ -162,6 +163,28 @@ async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells
         code(|record| record["basis"]["policy"]["tpm"]["pcrs"]["0"] = json!({ "any_of": ["ab".repeat(32)] })),
         "pcr-mismatch"
     );
+}
+
+/// Nothing of the gateway's is known to the node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
+    let gateway = Gateway::start();
+    let (mut node, client, base) = (Node::new(), &gateway.client, gateway.url(""));
+    gateway.command(&["ek", "add", &node.ek()]);
+    let challenged = node.challenge(client, &base).await.unwrap();
+    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let evidence = node.evidence(&challenged, &key);
+    let ticket = Node::send(client, &base, &evidence).await.unwrap().ticket();
+    let config = Node::config(client, &base, &ticket).await.unwrap();
+    config.is_config(&gateway.rendered(POOL, "full"));
+    // Another node's secret is not this one's.
+    let challenged = node.challenge(client, &base).await.unwrap();
+    let mut evidence = node.evidence(&challenged, &key);
+    evidence.evidence.tpm.as_mut().unwrap().secret_sha256 = HexDigest::from([0x55; 32]);
+    Node::send(client, &base, &evidence)
+        .await
+        .unwrap()
+        .refused(403, "credential-mismatch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

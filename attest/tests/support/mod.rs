@@ -10,6 +10,7 @@
     reason = "a test may panic"
 )]
 
+pub mod activation;
 pub mod maker;
 
 use std::collections::BTreeMap;

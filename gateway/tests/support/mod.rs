@@ -16,6 +16,7 @@ pub mod soft_tpm;
 pub mod held;
 pub mod kubelet;
 pub mod log_schema;
+pub mod node;
 pub mod served;
 pub mod stand_in;
 
@@ -379,13 +380,15 @@ pub struct Answer {
 
 impl Answer {
     pub async fn of(request: reqwest::RequestBuilder) -> Self {
-        let response = request.send().await.unwrap();
+        Self::of_any(request).await.unwrap()
+    }
+
+    /// Of a gateway that may be gone.
+    pub async fn of_any(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
         let (status, headers) = (response.status(), response.headers().clone());
-        Self {
-            status,
-            headers,
-            body: response.bytes().await.unwrap().to_vec(),
-        }
+        let body = response.bytes().await?.to_vec();
+        Ok(Self { status, headers, body })
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -1,0 +1,58 @@
+//! A node with a TPM in software, which does over the network all that `attest-node` and Ignition do: it asks for a challenge, activates the credential,
+//! sends its evidence, and fetches its config. Each step may go to another gateway.
+
+use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::protocol::{ChallengeResponse, EvidenceRequest};
+use attest::tpm::ak::AkPublic;
+use attest::{HashAlg, SpkiSha256};
+
+use super::soft_tpm::activation::SoftTpm;
+use super::{Answer, Case, POOL, SPEC, accept, bearer, challenge_request, digest, tpm};
+
+pub struct Node {
+    tpm: SoftTpm,
+    case: Case,
+}
+
+impl Node {
+    /// Another machine than any before.
+    pub fn new() -> Self {
+        let tpm = SoftTpm::p256();
+        let case = self::tpm().but(|case| case.ek_area = tpm.ek.clone());
+        Self { tpm, case }
+    }
+
+    /// What `ek add` takes.
+    pub fn ek(&self) -> String {
+        digest(&self.case)
+    }
+
+    /// Asks the gateway with this base URL.
+    pub async fn challenge(&self, client: &reqwest::Client, gateway: &str) -> reqwest::Result<Answer> {
+        let request = client.post(format!("{gateway}/v1/attest/challenge"));
+        Answer::of_any(request.json(&challenge_request(&self.case, POOL))).await
+    }
+
+    /// What answers it, on a connection to a server with this key.
+    pub fn evidence(&mut self, challenged: &Answer, server_key: &SpkiSha256) -> EvidenceRequest {
+        let challenged: ChallengeResponse = serde_json::from_slice(&challenged.body).unwrap();
+        let ak = AkPublic::parse(&self.case.ak_area.to_bytes()).unwrap();
+        let secret = self.tpm.activate(&challenged.task.tpm.unwrap(), ak.name()).unwrap();
+        self.case.secret_sha256 = HashAlg::Sha256.digest(&[&secret]).as_ref().try_into().unwrap();
+        self.case.quoted.extra_data = qualifying_data(challenged.nonce.as_ref(), PURPOSE_CONFIG, POOL, server_key).to_vec();
+        EvidenceRequest {
+            challenge: challenged.challenge,
+            evidence: self.case.evidence(),
+        }
+    }
+
+    pub async fn send(client: &reqwest::Client, gateway: &str, evidence: &EvidenceRequest) -> reqwest::Result<Answer> {
+        Answer::of_any(client.post(format!("{gateway}/v1/attest/evidence")).json(evidence)).await
+    }
+
+    /// As Ignition does, with a ticket.
+    pub async fn config(client: &reqwest::Client, gateway: &str, ticket: &str) -> reqwest::Result<Answer> {
+        let request = client.get(format!("{gateway}/config/{POOL}")).header("accept", accept(SPEC));
+        Answer::of_any(request.header("authorization", bearer(ticket))).await
+    }
+}

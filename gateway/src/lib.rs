@@ -40,6 +40,7 @@ pub mod inspection;
 pub mod machine_config;
 pub mod machines;
 pub mod metrics;
+pub mod network;
 pub mod pki;
 pub mod pointers;
 pub mod policy;

@@ -14,6 +14,7 @@ mod attestation;
 mod audit;
 mod authentication;
 mod authorities;
+mod balancers;
 mod certificates;
 mod cli;
 mod clock;

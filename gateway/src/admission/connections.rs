@@ -11,12 +11,16 @@ use super::shares::{GRACE, NoRoom, Share, Shares};
 const WAITING_LIMIT: usize = 256;
 /// How long one waits for a place. Its client waits as long for a handshake, and then comes again.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
+/// balancer's next few bytes. Each costs a socket and no more.
+const UNNAMED_LIMIT: usize = 1024;
 
 /// All connections.
 #[derive(Debug)]
 pub struct Connections {
     places: Shares,
     waiting: Shares,
+    unnamed: Shares,
 }
 
 /// A connection that has been accepted, with a place or without.
@@ -27,6 +31,10 @@ pub struct Entered {
     /// While it has no place.
     waits: Option<Share>,
 }
+
+/// A balancer's connection, which has not said yet whose it is.
+#[derive(Debug)]
+pub struct Unnamed(Share);
 
 /// One connection's place. It is given back with the last copy of this.
 #[derive(Debug, Clone)]
@@ -43,7 +51,19 @@ impl Connections {
         Self {
             places: Shares::new(at_once),
             waiting: Shares::new(WAITING_LIMIT),
+            unnamed: Shares::new(UNNAMED_LIMIT),
         }
+    }
+
+    /// A connection of a balancer, until it has said whose it is. It holds none of the places: whose it takes cannot be said yet.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub fn enter_unnamed(&self, balancer: Source) -> Result<Unnamed, NoRoom> {
+        let (share, now) = (self.unnamed.enter(balancer), Instant::now());
+        share.grow(1, now)?;
+        share.waits(now);
+        Ok(Unnamed(share))
     }
 
     /// One more connection of this source. It has a place at once if there is one: the source with most connections gives up the one that has
@@ -104,6 +124,13 @@ impl Entered {
     }
 }
 
+impl Unnamed {
+    /// Completes when others are to say whose they are instead.
+    pub async fn evicted(&self) {
+        self.0.evicted().await;
+    }
+}
+
 impl Place {
     /// From now on the gateway works for this connection.
     #[must_use]
@@ -161,6 +188,23 @@ mod tests {
         drop(working);
         drop(busy);
         node.place().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_does_not_say_whose_its_connections_are_takes_no_place_and_no_other_balancers_turn() {
+        let connections = Connections::new(1);
+        let silent: Vec<_> = (0..UNNAMED_LIMIT)
+            .map(|_| connections.enter_unnamed(ATTACKER.into()).unwrap())
+            .collect();
+        assert_eq!(connections.enter_unnamed(ATTACKER.into()).unwrap_err(), NoRoom);
+        assert!(has_place(&connections, NODE) && has_place(&connections, ATTACKER));
+        let balancer = connections.enter_unnamed(NODE.into()).unwrap();
+        let evicted = silent.iter().filter(|silent| silent.evicted().now_or_never().is_some());
+        assert_eq!(evicted.count(), 1);
+        assert!(balancer.evicted().now_or_never().is_none());
+        // What is given back is there again.
+        drop(silent);
+        connections.enter_unnamed(ATTACKER.into()).unwrap();
     }
 
     #[tokio::test]

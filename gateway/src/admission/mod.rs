@@ -15,7 +15,7 @@ mod wrong;
 
 pub use bodies::{Bodies, NoBody, Whole};
 pub use budget::{Budget, Spending};
-pub use connections::{Connections, Entered, Place, Working};
+pub use connections::{Connections, Entered, Place, Unnamed, Working};
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};

@@ -78,7 +78,7 @@ pub struct Create {
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
     /// From where it may be used, such as 192.0.2.0/24 or 2001:db8::/48; may be repeated [default: from everywhere].
-    #[arg(long, value_parser = tokens::network)]
+    #[arg(long, value_parser = attest_gateway::network::network)]
     network: Vec<IpNet>,
     /// Have the serving gateway replace it by itself, that often.
     #[arg(long, value_parser = seconds, requires = "into")]

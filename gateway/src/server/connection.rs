@@ -1,6 +1,6 @@
-//! One connection: its place, its handshake, its requests.
+//! One connection: whose it is, its place, its handshake, its requests.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +9,16 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use hyper_util::service::TowerToHyperService;
+use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::pace::Paced;
-use super::refused::{self, Refused};
-use crate::admission::{Entered, NoRoom, Place};
+use super::proxy_protocol::{self, HeaderError, Whose};
+use super::refused;
+use super::said::Said;
+use crate::admission::{Admission, Entered, NoRoom, Place, Unnamed};
 use crate::api::Peer;
 use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
@@ -32,16 +35,83 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 /// What connections have in common.
 pub(super) struct ConnectionService {
     pub limits: Limits,
+    /// Whose connections say first whose they are.
+    pub balancers: Vec<IpNet>,
+    pub admission: Arc<Admission>,
     pub clock: Clock,
     pub tls: Arc<LiveTls>,
     pub metrics: Arc<Metrics>,
-    pub refused: Refused,
+    /// Who was said to refuse the MCS certificate.
+    pub refused: Said,
+    /// Which balancers were said not to say whose their connections are.
+    pub unnamed: Said,
     pub router: Router,
 }
 
+/// A connection that was let in.
+pub(super) enum Arrived {
+    /// From whoever opened it.
+    Itself(Entered),
+    /// From a balancer, which has to say for whom.
+    ByBalancer(Unnamed),
+}
+
 impl ConnectionService {
+    /// Lets a connection in. Nobody else waits for it here.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub(super) fn arrive(&self, address: IpAddr) -> Result<Arrived, NoRoom> {
+        let connections = &self.admission.connections;
+        match self.balancers.iter().any(|balancer| balancer.contains(&address)) {
+            true => Ok(Arrived::ByBalancer(connections.enter_unnamed(address.into())?)),
+            false => Ok(Arrived::Itself(connections.enter(address.into())?)),
+        }
+    }
+
+    /// One connection: whose it is, and then its requests.
+    pub(super) async fn accept(&self, mut stream: TcpStream, address: SocketAddr, arrived: Arrived, watcher: Watcher) {
+        let (peer, entered) = match arrived {
+            Arrived::Itself(entered) => (address, Ok(entered)),
+            Arrived::ByBalancer(unnamed) => {
+                let Some(peer) = self.peer_by_balancer(&mut stream, address, &unnamed).await else {
+                    return;
+                };
+                (peer, self.admission.connections.enter(peer.ip().into()))
+            }
+        };
+        match entered {
+            Ok(entered) => self.with_place(stream, peer, entered, watcher).await,
+            Err(NoRoom) => tracing::debug!(%peer, "closed: there is no place for it, and too many wait for one"),
+        }
+    }
+
+    /// What the balancer says of this connection: from here on that is where it comes from. `None` if it is to be closed.
+    async fn peer_by_balancer(&self, stream: &mut TcpStream, balancer: SocketAddr, unnamed: &Unnamed) -> Option<SocketAddr> {
+        let header = tokio::time::timeout(self.limits.handshake, proxy_protocol::read(stream));
+        let whose = tokio::select! {
+            whose = header => whose.unwrap_or(Err(HeaderError::Late)),
+            () = unnamed.evicted() => {
+                tracing::debug!(%balancer, "closed: it has not said whose it is, and others are to say so");
+                return None;
+            }
+        };
+        match whose {
+            Ok(Whose::Own) => Some(balancer),
+            Ok(Whose::Of(peer)) => Some(peer),
+            Err(error) => {
+                if self.unnamed.is_worth_saying(balancer.ip(), self.clock.now().as_secs()) {
+                    tracing::warn!(
+                        "closed a connection of {balancer}, which is in proxy_protocol_from and has to begin with a header of the PROXY protocol, version 2: {error}"
+                    );
+                }
+                None
+            }
+        }
+    }
+
     /// One connection, once it has a place.
-    pub(super) async fn accept(&self, stream: TcpStream, peer: SocketAddr, entered: Entered, watcher: Watcher) {
+    async fn with_place(&self, stream: TcpStream, peer: SocketAddr, entered: Entered, watcher: Watcher) {
         match entered.place().await {
             Ok(place) => self.serve(stream, peer, place, watcher).await,
             Err(NoRoom) => tracing::debug!(%peer, "closed: there was no place for it in time"),

@@ -3,7 +3,9 @@
 mod background;
 mod connection;
 mod pace;
+mod proxy_protocol;
 mod refused;
+mod said;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,7 +29,7 @@ use crate::settings::Settings;
 use crate::store::{Embedded, Store, StoreError};
 use background::Hangup;
 use connection::ConnectionService;
-use refused::Refused;
+use said::Said;
 
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -135,6 +137,10 @@ impl Server {
             );
         }
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
+        if !settings.balancers.is_empty() {
+            let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
+            tracing::info!("connections from {} say by the PROXY protocol whose they are", balancers.join(", "));
+        }
         tracing::info!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
             listener
@@ -194,8 +200,11 @@ impl Server {
         background::spawn(&mut tasks, &gateway, hangup);
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
-            refused: Refused::default(),
+            refused: Said::default(),
+            unnamed: Said::default(),
             limits,
+            balancers: gateway.settings.balancers.clone(),
+            admission: Arc::clone(&gateway.admission),
             clock: gateway.clock,
             tls: Arc::clone(&gateway.tls),
             metrics: Arc::clone(&gateway.metrics),
@@ -217,13 +226,13 @@ impl Server {
                 () = &mut stop => break,
             };
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-            let Ok(entered) = gateway.admission.connections.enter(peer.ip().into()) else {
+            let Ok(arrived) = connections.arrive(peer.ip()) else {
                 tracing::debug!(%peer, "closed: there is no place for it, and too many wait for one");
                 continue;
             };
             // Whoever has no place yet waits for it there, so that the next one is accepted meanwhile.
             let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());
-            tokio::spawn(async move { connections.accept(stream, peer, entered, watcher).await });
+            tokio::spawn(async move { connections.accept(stream, peer, arrived, watcher).await });
         }
         gateway.drain();
         drop(listener);

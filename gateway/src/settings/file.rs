@@ -26,6 +26,7 @@ pub(super) const SECTIONS: &[&str] = &[
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub listen: SocketAddr,
+    pub proxy_protocol_from: Vec<String>,
     pub state: PathBuf,
     pub pools: PathBuf,
     pub ek_roots: PathBuf,
@@ -46,6 +47,7 @@ impl Default for File {
         Self {
             // The Machine Config Server's port, on every address, IPv4 and IPv6.
             listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 22623)),
+            proxy_protocol_from: Vec::new(),
             state: "state".into(),
             pools: "pools".into(),
             ek_roots: "ek-roots".into(),

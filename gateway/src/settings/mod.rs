@@ -13,7 +13,10 @@ use attest::protocol::EVIDENCE_BODY_LIMIT_BYTES;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use file::LogFormat;
 use file::{File, SECTIONS};
+use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
+
+use crate::network::network;
 
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
@@ -29,6 +32,8 @@ const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 pub struct Settings {
     /// Where it listens.
     pub listen: SocketAddr,
+    /// Balancers: each connection from there says first, by the PROXY protocol, whose it is.
+    pub balancers: Vec<IpNet>,
     /// Private state: store, seal, attestation log.
     pub state: PathBuf,
     /// One folder for each pool.
@@ -180,6 +185,7 @@ impl Settings {
         };
         let File {
             listen,
+            proxy_protocol_from,
             state,
             pools,
             ek_roots,
@@ -194,6 +200,16 @@ impl Settings {
             aws,
             azure,
         } = file;
+        let balancers = match balancers(&proxy_protocol_from) {
+            Ok(balancers) => balancers,
+            Err(found) => {
+                return range(
+                    "proxy_protocol_from",
+                    found,
+                    "addresses and networks of balancers, such as \"192.0.2.10\" or \"2001:db8::/64\", and never everybody's: whoever comes from there says whose connection it is",
+                );
+            }
+        };
         if u64::from(ticket.late_seconds) > TICKET_LATE_LIMIT_SECONDS {
             return range("ticket.late_seconds", ticket.late_seconds.to_string(), "0 to 604800, a week");
         }
@@ -221,6 +237,7 @@ impl Settings {
         };
         Ok(Self {
             listen,
+            balancers,
             state: folder.join(state),
             pools: folder.join(pools),
             ek_roots: folder.join(ek_roots),
@@ -283,6 +300,15 @@ impl Settings {
     }
 }
 
+/// The networks that are named; the text that names none, or everybody.
+fn balancers(texts: &[String]) -> Result<Vec<IpNet>, String> {
+    let balancers = texts.iter().map(|text| match network(text) {
+        Ok(network) if network.prefix_len() > 0 => Ok(network),
+        _ => Err(format!("{text:?}")),
+    });
+    balancers.collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
@@ -331,6 +357,21 @@ mod tests {
         assert_eq!(parse("").unwrap().clouds.wait, Duration::from_secs(5));
         let clouds = parse("[limits]\nrequest_seconds = 1").unwrap().clouds;
         assert_eq!(clouds.wait, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn balancers_are_named_by_their_addresses() {
+        let balancers = |text: &str| parse(&format!("proxy_protocol_from = [{text}]")).map(|settings| settings.balancers);
+        let named = balancers(r#""192.0.2.10", "10.1.2.3/8", "::ffff:192.0.2.16/124""#).unwrap();
+        assert_eq!(
+            named.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["192.0.2.10/32", "10.0.0.0/8", "192.0.2.16/28"]
+        );
+        assert!(balancers("").unwrap().is_empty());
+        for everybody in ["0.0.0.0/0", "::/0", "10.0.0.0/0", "::ffff:0.0.0.0/96", "balancer", ""] {
+            let error = balancers(&format!("{everybody:?}")).unwrap_err().to_string();
+            assert!(error.contains("proxy_protocol_from") && error.contains(everybody), "{error}");
+        }
     }
 
     #[test]

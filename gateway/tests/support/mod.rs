@@ -183,6 +183,12 @@ impl Gateway {
         self.lines(1, wanted)
     }
 
+    /// How many such lines there are so far.
+    pub fn how_often(&self, wanted: impl Fn(&str) -> bool) -> usize {
+        let all = self.process.as_ref().unwrap().lines.all.lock().unwrap();
+        all.0.iter().filter(|line| wanted(line)).count()
+    }
+
     /// Waits for that many lines of the program's output; the last of them.
     #[track_caller]
     pub fn lines(&self, count: usize, wanted: impl Fn(&str) -> bool) -> String {

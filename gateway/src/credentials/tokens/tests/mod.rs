@@ -11,6 +11,7 @@ use std::time::Duration;
 use attest::UnixTime;
 
 use super::*;
+use crate::network::network;
 use crate::pki::{Names, create as create_ca};
 use crate::settings::Settings;
 use crate::store::{Embedded, Entry, EntryKind, Pending, Store};

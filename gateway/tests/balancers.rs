@@ -1,0 +1,251 @@
+//! Nodes behind a balancer that ends no TLS: by the PROXY protocol it says whose connections it passes on, and nobody else does.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use crate::support::kubelet::{PATH, client};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer};
+use rustls::version::TLS13;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+
+/// Where the balancer comes from. All of 127.0.0.0/8 is this machine's.
+const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
+/// Where nodes and strangers come from.
+const NODE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+
+/// A gateway that knows the balancer, and whose pool takes tokens.
+fn init(settings: &str) -> Gateway {
+    let gateway = Gateway::init();
+    gateway.settings(&format!("proxy_protocol_from = [\"{BALANCER}\"]\n{settings}"));
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway
+}
+
+fn start() -> Gateway {
+    let mut gateway = init("");
+    gateway.run();
+    gateway
+}
+
+/// Debian's haproxy before a gateway; killed when dropped.
+struct Haproxy {
+    process: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Haproxy {
+    fn before(gateway: &Gateway, options: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("haproxy.cfg");
+        // The socket is there before haproxy is, so that nobody has to wait for it.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let configuration = format!(
+            "global\n log stdout format raw daemon\ndefaults\n mode tcp\n log global\n option log-health-checks\n timeout connect 60s\n timeout client 60s\n timeout server 60s\n\
+             frontend nodes\n bind fd@0\n default_backend gateways\n\
+             backend gateways\n server one {} source {BALANCER} send-proxy-v2 {options}\n",
+            gateway.address()
+        );
+        std::fs::write(&file, configuration).unwrap();
+        let process = Command::new("/usr/sbin/haproxy")
+            .args(["-db", "-f"])
+            .arg(&file)
+            .stdin(Stdio::from(OwnedFd::from(listener)))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("haproxy: make deps installs it");
+        Self {
+            process,
+            address,
+            _folder: folder,
+        }
+    }
+
+    /// Waits for its first line about a health check.
+    fn health_check(&mut self) -> String {
+        let lines = BufReader::new(self.process.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        lines.find(|line| line.contains("Health check")).unwrap()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.address)
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Asks for the config, with this credential.
+async fn fetch(client: &reqwest::Client, url: &str, credential: &str) -> Answer {
+    let request = client
+        .get(url)
+        .header("accept", accept(SPEC))
+        .header("authorization", bearer(credential));
+    Answer::of(request).await
+}
+
+/// Where the decisions came from, in their order.
+fn peers(gateway: &Gateway) -> Vec<IpAddr> {
+    let records = gateway.records();
+    let peers = records.iter().map(|record| record["peer"].as_str().unwrap());
+    peers.map(|peer| peer.parse::<SocketAddr>().unwrap().ip()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_behind_haproxy_are_who_they_are() {
+    let gateway = start();
+    let haproxy = Haproxy::before(&gateway, "");
+    let url = haproxy.url(PATH);
+    let full = gateway.rendered(POOL, "full");
+    let token = gateway.token(&["--network", "127.0.0.7"]);
+    let (node, stranger) = (gateway.client_from(NODE), gateway.client_from(STRANGER));
+    fetch(&node, &url, &token).await.is_config(&full);
+    fetch(&stranger, &url, &token).await.refused(403, "token-wrong-network");
+    // A TPM's evidence: the same connection, the same source.
+    let case = crate::support::tpm();
+    gateway.endorse(&case, &[]);
+    let challenge = gateway.challenge(&case, None);
+    let answer = gateway.answer(case, &challenge);
+    let answer = Answer::of(node.post(haproxy.url("/v1/attest/evidence")).json(&answer)).await;
+    fetch(&node, &url, &answer.ticket()).await.is_config(&full);
+    assert_eq!(peers(&gateway), [NODE, STRANGER, NODE, NODE].map(IpAddr::from));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
+    let gateway = start();
+    let haproxy = Haproxy::before(&gateway, "");
+    let url = haproxy.url(PATH);
+    let (stranger, node) = (gateway.client_from(STRANGER), gateway.client_from(NODE));
+    let wrong = "A".repeat(43);
+    let mut refused = 0;
+    while fetch(&stranger, &url, &wrong).await.status == 403 {
+        refused += 1;
+        assert!(refused < 1000, "guesses are not counted");
+    }
+    fetch(&node, &url, &wrong).await.refused(403, "token-invalid");
+    fetch(&stranger, &url, &wrong).await.try_again();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn haproxys_health_checks_are_its_own() {
+    // It looks at the gateway by TLS: a header of the command LOCAL comes first. What fails takes the gateway out.
+    let gateway = start();
+    let options = format!(
+        "check check-send-proxy check-ssl verify required ca-file {} verifyhost localhost inter 200 rise 2 fall 1",
+        gateway.path("tls/mcs-ca.crt").display()
+    );
+    let mut haproxy = Haproxy::before(&gateway, &options);
+    let checked = haproxy.health_check();
+    assert!(checked.contains("succeeded"), "{checked}");
+    let full = gateway.rendered(POOL, "full");
+    let token = gateway.token(&[]);
+    fetch(&gateway.client_from(NODE), &haproxy.url(PATH), &token).await.is_config(&full);
+    assert_eq!(peers(&gateway), [IpAddr::from(NODE)]);
+}
+
+/// A connection from this address.
+async fn connect(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    socket.connect(gateway.address()).await.unwrap()
+}
+
+/// A header that says PROXY, and this source.
+fn header(source: Ipv4Addr) -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    header.extend(source.octets());
+    header.extend([127, 0, 0, 1, 0xab, 0xcd, 0x58, 0x5f]);
+    header
+}
+
+/// The status of a request over a connection on which this was sent first; an error if there is no TLS.
+async fn status_after(gateway: &Gateway, from: Ipv4Addr, first: &[u8]) -> std::io::Result<u16> {
+    let mut stream = connect(gateway, from).await;
+    stream.write_all(first).await?;
+    let connector = TlsConnector::from(Arc::new(client(gateway, &[&TLS13], None)));
+    let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await?;
+    let request = format!(
+        "GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+        "A".repeat(43)
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await?;
+    Ok(String::from_utf8(answer).unwrap().split_once(' ').unwrap().1.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_43_a_stranger_names_nobody_elses_address() {
+    let gateway = start();
+    // A header of his own is no TLS, with the balancer's or without.
+    status_after(&gateway, STRANGER, &header(NODE)).await.unwrap_err();
+    status_after(&gateway, BALANCER, &[header(STRANGER), header(NODE)].concat())
+        .await
+        .unwrap_err();
+    assert!(gateway.records().is_empty());
+    assert_eq!(status_after(&gateway, STRANGER, b"").await.unwrap(), 403);
+    assert_eq!(status_after(&gateway, BALANCER, &header(NODE)).await.unwrap(), 403);
+    // What the command LOCAL says of addresses is not read.
+    let mut local = header(NODE);
+    local[12] = 0x20;
+    assert_eq!(status_after(&gateway, BALANCER, &local).await.unwrap(), 403);
+    assert_eq!(peers(&gateway), [STRANGER, NODE, BALANCER].map(IpAddr::from));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_balancer_that_says_nothing_is_closed_and_named_once() {
+    let mut gateway = init("[limits]\nhandshake_seconds = 1");
+    gateway.run();
+    let mut udp = header(NODE);
+    udp[13] = 0x12;
+    for first in [&b"PROXY TCP4 127.0.0.7 127.0.0.1 1 2\r\n"[..], b"", &udp] {
+        status_after(&gateway, BALANCER, first).await.unwrap_err();
+    }
+    // A byte, and then nothing for longer than a handshake may take.
+    let mut slow = connect(&gateway, BALANCER).await;
+    slow.write_all(b"\r").await.unwrap();
+    let closed = tokio::time::timeout(LIMIT, slow.read(&mut [0; 1])).await.unwrap();
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    let said = gateway.line(|line| line.contains("proxy_protocol_from"));
+    assert!(said.contains("127.0.0.10") && said.contains("does not begin with one"), "{said}");
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    assert_eq!(gateway.how_often(|line| line.contains("proxy_protocol_from")), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_38_who_does_not_say_whose_its_connections_are_holds_no_place() {
+    let mut gateway = init("[limits]\nconnections = 2\nhandshake_seconds = 120");
+    gateway.run();
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect(&gateway, BALANCER).await;
+        stream.write_all(b"\r\n").await.unwrap();
+        silent.push(stream);
+    }
+    assert_eq!(status_after(&gateway, BALANCER, &header(NODE)).await.unwrap(), 403);
+    assert_eq!(status_after(&gateway, NODE, b"").await.unwrap(), 403);
+    // Nothing was lost by those that may say it still.
+    for mut stream in silent {
+        stream.flush().await.unwrap();
+        assert!(
+            stream
+                .try_read(&mut [0; 1])
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        );
+    }
+}

@@ -3,6 +3,7 @@
 mod cloud;
 mod file;
 pub(crate) mod misplaced;
+mod store;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, Outgoing
 pub use file::LogFormat;
 use file::{File, SECTIONS};
 use ipnet::IpNet;
+pub use store::EtcdSettings;
 use tracing_subscriber::EnvFilter;
 
 use crate::network::network;

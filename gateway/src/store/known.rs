@@ -41,6 +41,8 @@ pub struct Known {
     pub log: Option<StoreMark>,
     /// Files that are not there before there was a store.
     pub traces: Vec<PathBuf>,
+    /// Where all this is.
+    folder: PathBuf,
 }
 
 impl Known {
@@ -65,14 +67,15 @@ impl Known {
             file: None,
             log: last_of_log(&log).map_err(|source| StoreError::Io { path: log.clone(), source })?,
             traces: [folder.join(SEAL_KEY), log].into_iter().filter(is_there).collect(),
+            folder: folder.to_owned(),
         })
     }
 
-    /// Whether what is there is what is known.
+    /// Whether what is there, in this place, is what is known.
     ///
     /// # Errors
     /// [`StoreError::Lost`], [`StoreError::Other`] and [`StoreError::Older`].
-    pub(super) fn check(&self, store: &Path, found: &StoreFile) -> Result<(), StoreError> {
+    pub(super) fn check(&self, place: &Path, found: &StoreFile) -> Result<(), StoreError> {
         // After `store accept` the log knows another store; what it says counts where nothing newer does.
         let expected = self.file.as_ref().or(self.log.as_ref());
         let found = match (found, expected) {
@@ -81,7 +84,7 @@ impl Known {
                 return match self.traces.first() {
                     None => Ok(()),
                     Some(trace) => Err(StoreError::Lost {
-                        path: store.to_owned(),
+                        path: place.to_owned(),
                         known: format!("{} is there", trace.display()),
                     }),
                 };
@@ -90,24 +93,24 @@ impl Known {
             (StoreFile::Unmarked | StoreFile::Store(_), None) => return Ok(()),
             (StoreFile::Nothing, Some(known)) => {
                 return Err(StoreError::Lost {
-                    path: store.to_owned(),
-                    known: format!("{} knows store {known}", self.source(store)),
+                    path: place.to_owned(),
+                    known: format!("{} knows store {known}", self.source()),
                 });
             }
             (StoreFile::Unmarked, Some(known)) => {
                 return Err(StoreError::Other {
-                    path: store.to_owned(),
+                    path: place.to_owned(),
                     found: "that of an older release".to_owned(),
                     known: known.clone(),
-                    by: self.source(store),
+                    by: self.source(),
                 });
             }
             (StoreFile::Store(found), Some(known)) => {
                 return Err(StoreError::Other {
-                    path: store.to_owned(),
+                    path: place.to_owned(),
                     found: format!("store {found}"),
                     known: known.clone(),
-                    by: self.source(store),
+                    by: self.source(),
                 });
             }
         };
@@ -115,7 +118,7 @@ impl Known {
         let furthest = self.file.iter().chain(by_log).max_by_key(|known| known.mark);
         match furthest {
             Some(known) if known.mark > found.mark => Err(StoreError::Older {
-                path: store.to_owned(),
+                path: place.to_owned(),
                 found: found.mark,
                 known: known.mark,
             }),
@@ -136,9 +139,9 @@ impl Known {
     }
 
     /// Who knows of the store that is expected.
-    fn source(&self, store: &Path) -> String {
+    fn source(&self) -> String {
         let name = if self.file.is_some() { MARK_FILE } else { ATTESTATION_LOG };
-        files::folder(store).join(name).display().to_string()
+        self.folder.join(name).display().to_string()
     }
 }
 

@@ -7,6 +7,8 @@ mod accept;
 mod believed;
 mod embedded;
 pub mod engine;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod held;
 mod holders;
 mod known;

@@ -1,0 +1,303 @@
+//! The one who commits: takes the works that have queued up, does them one on top of the other, and commits them as one transaction of etcd.
+//!
+//! Works do not wait for locks. They run on what was fetched; the commit says under which revisions that was found, and if one is another
+//! by now, nothing is written, and they run once more on what is there. So replicas conflict with one another, and the tasks of one process do not.
+//!
+//! **A commit whose answer was lost.** Each commit that writes also puts a number under a key of this process, and wants that key unchanged
+//! since the one before. If an answer is lost, the same key is put once more under the same condition: if that is taken, the lost commit did not
+//! happen and never will, and the works run again; if not, the key says whether it was the lost commit that came before. Only if etcd cannot be asked until the
+//! works' time is over it stays unknown, and the error says so. Then callers must not take it for done; and those who have made something
+//! pending give it back, now or at the next start, which undoes what may have happened: a spend or a claim stands on its decision, and
+//! a decision that was answered by an error is not in the log as one that gave something. What an administrator's command has put, changed or removed it says it does not know, and
+//! doing it again does no harm.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::members::{Failure, FailureKind};
+use super::opened::{Opened, Trouble, get, revision, seen, version};
+use super::overlay::{Batch, Fetched, MOST_KEYS, Seen};
+use super::queue::{BATCH_LIMIT, CONFLICT_PAUSE_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
+
+/// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
+const OWN_LEASE_SECONDS: i64 = 86_400;
+
+pub(super) struct Committer {
+    opened: Arc<Opened>,
+    own: Own,
+}
+
+/// The key of this process.
+struct Own {
+    key: String,
+    lease: Option<i64>,
+    /// Since when it stands there, as far as is known; 0: it does not.
+    mod_revision: i64,
+    /// The last number that was put there.
+    number: u64,
+}
+
+/// What a commit came to.
+enum Committed {
+    Done,
+    /// Somebody was faster: this is there now.
+    Stale(Fetched),
+    /// It did not happen, and may be tried again.
+    Again,
+}
+
+impl Committer {
+    pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
+        let key = opened.keys.committer(id);
+        Self {
+            opened,
+            own: Own {
+                key,
+                lease: None,
+                mod_revision: 0,
+                number: 0,
+            },
+        }
+    }
+
+    /// Until nobody can ask any more; what nobody waits for is done then.
+    pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut waiting = VecDeque::new();
+        while gather(&mut waiting, &mut jobs).await {
+            self.round(&mut waiting).await;
+        }
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            self.round(&mut waiting).await;
+            if waiting.len() == before {
+                tracing::warn!("{before} works that nobody waits for were not done: etcd does not answer");
+                break;
+            }
+        }
+        if let Some(lease) = self.own.lease {
+            let until = Instant::now() + self.opened.timeout;
+            drop(
+                self.opened
+                    .members
+                    .ask_one(until, |mut client| async move { client.lease_revoke(lease).await })
+                    .await,
+            );
+        }
+    }
+
+    /// One commit, or an error for those who wait.
+    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+        let mut fetched = Fetched::new();
+        let (mut fetches, mut conflicts, mut most) = (0_u32, 0_u32, BATCH_LIMIT);
+        loop {
+            refuse_late(waiting, &self.opened);
+            let Some(until) = until(waiting, most, self.opened.timeout) else {
+                return;
+            };
+            let (count, plan) = plan(waiting, most, &fetched);
+            let trouble = match plan {
+                Plan::TooLarge => {
+                    refuse_first(waiting, &self.opened);
+                    continue;
+                }
+                Plan::Fetch(keys) => {
+                    fetches += 1;
+                    match self.fetch(&keys, until).await {
+                        Ok(found) => {
+                            fetched.extend(found);
+                            continue;
+                        }
+                        Err(trouble) => trouble,
+                    }
+                }
+                // Read at one moment, and after it was asked for.
+                Plan::Commit(batch, answers) if !batch.writes_anything() && fetches < 2 => {
+                    answer(waiting, answers);
+                    return;
+                }
+                Plan::Commit(batch, answers) => match self.commit(&batch, &fetched, until).await {
+                    Ok(Committed::Done) => {
+                        answer(waiting, answers);
+                        return;
+                    }
+                    Ok(Committed::Again) => {
+                        (fetched, fetches) = (Fetched::new(), 0);
+                        continue;
+                    }
+                    Ok(Committed::Stale(now)) => {
+                        (fetched, fetches, conflicts) = (now, 1, conflicts + 1);
+                        pause(conflicts).await;
+                        if Instant::now() < until {
+                            continue;
+                        }
+                        Trouble::Contended
+                    }
+                    Err(Trouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
+                        if count > 1 {
+                            most = count / 2;
+                        } else {
+                            refuse_first(waiting, &self.opened);
+                        }
+                        continue;
+                    }
+                    Err(trouble) => trouble,
+                },
+            };
+            tracing::warn!("{}", self.opened.error(&trouble));
+            fail(waiting, count, &self.opened, &trouble);
+            return;
+        }
+    }
+
+    /// What stands under these keys.
+    async fn fetch(&self, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, Trouble> {
+        let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
+        let gets: Vec<TxnOp> = keys.iter().map(|key| get(&self.opened.keys.of(key))).collect();
+        let answers = self.opened.read(until, &gets).await?;
+        Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
+    }
+
+    async fn commit(&mut self, batch: &Batch, fetched: &Fetched, until: Instant) -> Result<Committed, Trouble> {
+        let writes = batch.writes_anything();
+        if writes && self.own.lease.is_none() {
+            self.own.lease = Some(self.lease(until).await?);
+        }
+        let number = self.own.number + 1;
+        let txn = self.transaction(batch, fetched, number);
+        let opened = Arc::clone(&self.opened);
+        let send = |mut client: etcd_client::Client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        };
+        if !writes {
+            let answer = opened.members.ask(until, send).await.map_err(Trouble::Member)?;
+            return self.committed(batch, &answer);
+        }
+        self.own.number = number;
+        match opened.members.ask_one(until, send).await {
+            Ok(answer) => self.committed(batch, &answer),
+            Err(lost) if lost.kind == FailureKind::Unanswered => self.find_out(until, lost).await,
+            Err(over) if over.kind == FailureKind::NoLease => {
+                self.own.lease = None;
+                Ok(Committed::Again)
+            }
+            Err(refused) => Err(Trouble::Member(refused)),
+        }
+    }
+
+    async fn lease(&self, until: Instant) -> Result<i64, Trouble> {
+        let grant = |mut client: etcd_client::Client| async move { client.lease_grant(OWN_LEASE_SECONDS, None).await };
+        let granted = self.opened.members.ask(until, grant).await.map_err(Trouble::Member)?;
+        Ok(granted.id())
+    }
+
+    /// All of it or nothing. If it is nothing: what is there.
+    fn transaction(&self, batch: &Batch, fetched: &Fetched, number: u64) -> Txn {
+        let Opened { keys, .. } = &*self.opened;
+        let (mut when, mut then, mut otherwise) = (self.opened.guard(), Vec::new(), self.opened.guard_gets());
+        if batch.writes_anything() {
+            when.push(Compare::mod_revision(
+                self.own.key.as_str(),
+                CompareOp::Equal,
+                self.own.mod_revision,
+            ));
+            then.push(TxnOp::put(keys.mark(), "", Some(PutOptions::new().with_prev_key())));
+            then.push(self.put_own(number));
+        }
+        otherwise.push(get(&self.own.key));
+        for key in &batch.reads {
+            let stored = keys.of(key);
+            let revision = fetched.get(key).map_or(0, |seen| seen.mod_revision);
+            when.push(Compare::mod_revision(stored.as_str(), CompareOp::Equal, revision));
+            otherwise.push(get(&stored));
+        }
+        then.extend(batch.writes.iter().map(|(key, value)| match value {
+            Some(value) => TxnOp::put(keys.of(key), value.as_str(), None),
+            None => TxnOp::delete(keys.of(key), None),
+        }));
+        then.extend(batch.removed.iter().map(|range| {
+            let until = DeleteOptions::new().with_range(keys.of(&range.until));
+            TxnOp::delete(keys.of(&range.from), Some(until))
+        }));
+        Txn::new().when(when).and_then(then).or_else(otherwise)
+    }
+
+    fn put_own(&self, number: u64) -> TxnOp {
+        let lease = PutOptions::new().with_lease(self.own.lease.unwrap_or(0));
+        TxnOp::put(self.own.key.as_str(), number.to_string(), Some(lease))
+    }
+
+    /// What an answer to [`Committer::transaction`] says.
+    fn committed(&mut self, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
+        let answers = answer.op_responses();
+        if answer.succeeded() {
+            if batch.writes_anything() {
+                if let Some(TxnOpResponse::Put(mark)) = answers.first() {
+                    self.opened.raise(mark.prev_key().map_or(0, etcd_client::KeyValue::version) + 1);
+                }
+                self.own.mod_revision = revision(answer);
+            }
+            return Ok(Committed::Done);
+        }
+        let puts = answers.get(1).map_or(0, version);
+        let answers: Vec<Seen> = answers.iter().map(seen).collect();
+        if !self.opened.is_it(&answers, puts) {
+            return Err(Trouble::Replaced);
+        }
+        // A commit that was in doubt has happened after all, or the lease is over.
+        let (_, rest) = answers.split_at_checked(2).unwrap_or_default();
+        let mut rest = rest.iter().cloned();
+        self.own.mod_revision = rest.next().map_or(0, |own| own.mod_revision);
+        Ok(Committed::Stale(batch.reads.iter().cloned().zip(rest).collect()))
+    }
+
+    /// What became of a commit whose answer was lost.
+    async fn find_out(&mut self, until: Instant, lost: Failure) -> Result<Committed, Trouble> {
+        let sent = self.own.number;
+        let Self { opened, own } = self;
+        loop {
+            own.number += 1;
+            let lease = PutOptions::new().with_lease(own.lease.unwrap_or(0));
+            let fence = Txn::new()
+                .when([Compare::mod_revision(own.key.as_str(), CompareOp::Equal, own.mod_revision)])
+                .and_then([TxnOp::put(own.key.as_str(), own.number.to_string(), Some(lease))])
+                .or_else([get(&own.key), get(&opened.keys.mark())]);
+            let asked = opened.members.ask_one(until, |mut client| {
+                let fence = fence.clone();
+                async move { client.txn(fence).await }
+            });
+            match asked.await {
+                Ok(answer) if answer.succeeded() => {
+                    own.mod_revision = revision(&answer);
+                    return Ok(Committed::Again);
+                }
+                Ok(answer) => {
+                    let answers = answer.op_responses();
+                    let Some(found) = answers.first().map(seen) else {
+                        return Err(Trouble::Doubt(lost));
+                    };
+                    own.mod_revision = found.mod_revision;
+                    let Some(number) = found.value.and_then(|number| number.parse::<u64>().ok()) else {
+                        return Err(Trouble::Doubt(lost));
+                    };
+                    if number == sent {
+                        opened.raise(answers.get(1).map_or(0, version));
+                        return Ok(Committed::Done);
+                    }
+                    return Ok(Committed::Again);
+                }
+                Err(failure) if failure.kind != FailureKind::Unanswered => return Err(Trouble::Doubt(failure)),
+                Err(_) => {
+                    if Instant::now() + CONFLICT_PAUSE_LIMIT >= until {
+                        return Err(Trouble::Doubt(lost));
+                    }
+                    sleep(CONFLICT_PAUSE_LIMIT).await;
+                }
+            }
+        }
+    }
+}

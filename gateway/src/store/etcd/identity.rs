@@ -1,0 +1,132 @@
+//! Which store it is: looked at, begun, given another name.
+
+use aws_lc_rs::rand;
+use data_encoding::HEXLOWER;
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::super::known::StoreFile;
+use super::super::{StoreError, StoreMark};
+use super::keys::Keys;
+use super::members::Members;
+
+/// The version of what stands below the prefix.
+const VERSION: i64 = 1;
+/// Bytes of a store's identity, and of a process's: nobody guesses another's, and no two are the same.
+const ID_BYTES: usize = 16;
+
+/// The store's own entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Identity {
+    v: u8,
+    id: String,
+    /// The mark before the first commit: what it was where the store came from.
+    began: u64,
+}
+
+/// A store that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    /// As it stands there.
+    pub identity: String,
+    pub began: u64,
+    pub mark: StoreMark,
+}
+
+impl Found {
+    pub(super) fn file(found: Option<&Self>) -> StoreFile {
+        found.map_or(StoreFile::Nothing, |found| StoreFile::Store(found.mark.clone()))
+    }
+}
+
+pub(super) fn new_id() -> Result<String, StoreError> {
+    let mut id = [0; ID_BYTES];
+    rand::fill(&mut id).map_err(|_| StoreError::Random)?;
+    Ok(HEXLOWER.encode(&id))
+}
+
+/// What is below the prefix. Nothing is written.
+pub(super) async fn look(members: &Members, keys: &Keys, until: Instant) -> Result<Option<Found>, StoreError> {
+    let (from, end) = keys.all();
+    let anything = GetOptions::new().with_range(end).with_count_only();
+    let read = Txn::new().and_then([
+        TxnOp::get(keys.schema(), None),
+        TxnOp::get(keys.identity(), None),
+        TxnOp::get(keys.mark(), None),
+        TxnOp::get(from, Some(anything)),
+    ]);
+    let asked = members.ask(until, |mut client| {
+        let read = read.clone();
+        async move { client.txn(read).await }
+    });
+    let answers = asked.await.map_err(|failure| members.explain(&failure, false))?.op_responses();
+    let gets: Vec<_> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            TxnOpResponse::Get(get) => Some(get),
+            _ => None,
+        })
+        .collect();
+    let [schema, identity, mark, anything] = gets.as_slice() else {
+        return Err(foreign(members, "an answer without what was asked for"));
+    };
+    let text = |get: &etcd_client::GetResponse| get.kvs().first().map(|found| String::from_utf8_lossy(found.value()).into_owned());
+    let Some(schema) = text(schema) else {
+        return match anything.count() {
+            0 => Ok(None),
+            _ => Err(foreign(members, "it has keys, and none that says `schema`")),
+        };
+    };
+    let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is no number"))?;
+    if version > VERSION {
+        return Err(StoreError::Schema {
+            path: members.place.clone().into(),
+            found: version,
+            known: VERSION,
+        });
+    }
+    let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
+    let Identity { id, began, .. } =
+        serde_json::from_str(&identity).map_err(|_| foreign(members, "it says nothing readable of who it is"))?;
+    let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
+    let mark = StoreMark {
+        id,
+        mark: began.saturating_add(puts),
+    };
+    Ok(Some(Found { identity, began, mark }))
+}
+
+/// Begins a store, unless another process is faster.
+pub(super) async fn begin(members: &Members, keys: &Keys, until: Instant) -> Result<(), StoreError> {
+    let identity = Identity {
+        v: 1,
+        id: new_id()?,
+        began: 0,
+    };
+    let text = serde_json::to_string(&identity).unwrap_or_default();
+    let write = Txn::new()
+        .when([
+            Compare::create_revision(keys.schema(), CompareOp::Equal, 0),
+            Compare::create_revision(keys.identity(), CompareOp::Equal, 0),
+        ])
+        .and_then([
+            TxnOp::put(keys.schema(), VERSION.to_string(), None),
+            TxnOp::put(keys.identity(), text, None),
+            TxnOp::put(keys.mark(), "", None),
+        ]);
+    // Asked twice it is done once: whoever comes second finds it there.
+    let asked = members.ask(until, |mut client| {
+        let write = write.clone();
+        async move { client.txn(write).await }
+    });
+    asked.await.map(drop).map_err(|failure| members.explain(&failure, false))
+}
+
+fn foreign(members: &Members, missing: &str) -> StoreError {
+    StoreError::Foreign {
+        path: members.place.clone().into(),
+        missing: missing.to_owned(),
+    }
+}

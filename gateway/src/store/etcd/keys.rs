@@ -1,0 +1,59 @@
+//! Where things stand in etcd.
+//!
+//! ```text
+//! <prefix>/schema           the version of what is below
+//! <prefix>/store            who the store is, and with which mark it began
+//! <prefix>/mark             put by each commit that writes: how often that was is its mark
+//! <prefix>/committer/<id>   the last commit of one process, by which it finds out about one whose answer was lost; goes with its lease
+//! <prefix>/leader/<work>    who does what only one does at a time; goes with its lease
+//! <prefix>/kv/<key>         what the store holds: this moves with it, nothing else
+//! ```
+
+/// Keys of a [`super::super::engine::Transaction`] that begin so are no part of what the store holds.
+pub(super) const LEADER: &str = "leader/";
+
+/// The prefix, without a `/` at its end.
+#[derive(Debug, Clone)]
+pub(super) struct Keys(String);
+
+impl Keys {
+    pub(super) fn below(prefix: &str) -> Self {
+        Self(prefix.trim_end_matches('/').to_owned())
+    }
+
+    pub(super) fn schema(&self) -> String {
+        format!("{}/schema", self.0)
+    }
+
+    pub(super) fn identity(&self) -> String {
+        format!("{}/store", self.0)
+    }
+
+    pub(super) fn mark(&self) -> String {
+        format!("{}/mark", self.0)
+    }
+
+    pub(super) fn committer(&self, id: &str) -> String {
+        format!("{}/committer/{id}", self.0)
+    }
+
+    /// Where a transaction's key stands.
+    pub(super) fn of(&self, key: &str) -> String {
+        if key.starts_with(LEADER) {
+            format!("{}/{key}", self.0)
+        } else {
+            format!("{}/kv/{key}", self.0)
+        }
+    }
+
+    /// The transaction's key that stands here.
+    pub(super) fn without<'k>(&self, stored: &'k str) -> &'k str {
+        let below = stored.strip_prefix(self.0.as_str()).unwrap_or(stored);
+        below.strip_prefix("/kv/").unwrap_or(below)
+    }
+
+    /// Everything: from here, until there.
+    pub(super) fn all(&self) -> (String, String) {
+        (format!("{}/", self.0), format!("{}0", self.0))
+    }
+}

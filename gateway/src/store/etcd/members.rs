@@ -1,0 +1,246 @@
+//! The members of an etcd cluster: a request goes to one of them, and to the next if that one does not answer.
+
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::super::StoreError;
+use crate::causes::with_causes;
+use crate::settings::EtcdSettings;
+
+/// Pause before all members are asked once more.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+/// How often an idle connection is tried: not more often than etcd allows (`--grpc-keepalive-min-time`, 5 s).
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// The least time that a member gets for an answer.
+const LEAST_ATTEMPT: Duration = Duration::from_millis(200);
+
+/// What is wrong, and whether it is wrong wherever it is asked.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub endpoint: String,
+    pub problem: String,
+    pub kind: FailureKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailureKind {
+    /// Whether it was done is not known: there was no answer, or one that says so.
+    Unanswered,
+    /// It was not done, because it is too much at once.
+    TooLarge,
+    /// It was not done: a lease that it names is over.
+    NoLease,
+    /// It was not done, and will not be.
+    Refused,
+}
+
+/// All that is known of the cluster.
+#[derive(Debug)]
+pub(super) struct Members {
+    members: Vec<Member>,
+    /// Who has answered last.
+    preferred: AtomicUsize,
+    /// How long one is waited for, if there are others.
+    attempt: Duration,
+    /// For errors: the endpoints and the prefix.
+    pub place: String,
+}
+
+struct Member {
+    endpoint: String,
+    options: ConnectOptions,
+    client: OnceCell<Client>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.endpoint)
+    }
+}
+
+impl Members {
+    /// Reads certificates and keys; connects to nobody.
+    pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
+        let count = u32::try_from(settings.endpoints.len().max(1)).unwrap_or(u32::MAX);
+        let attempt = (settings.timeout / count).max(LEAST_ATTEMPT);
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(attempt)
+            .with_keep_alive(KEEP_ALIVE, attempt)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some((user, file)) = &settings.user {
+            let password = read(file)?;
+            options = options.with_user(user, password.trim_end_matches(['\r', '\n']));
+        }
+        if settings.is_encrypted() {
+            options = options.with_tls(tls(settings)?);
+        }
+        let member = |endpoint: &String| Member {
+            endpoint: endpoint.clone(),
+            options: options.clone(),
+            client: OnceCell::new(),
+        };
+        Ok(Self {
+            members: settings.endpoints.iter().map(member).collect(),
+            preferred: AtomicUsize::new(0),
+            attempt,
+            place: settings.place(),
+        })
+    }
+
+    /// Asks one member after the other until one answers, or until then. For what may be asked twice.
+    pub(super) async fn ask<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        loop {
+            let mut last = None;
+            for _ in &self.members {
+                match self.ask_one(until, &ask).await {
+                    Err(failure) if failure.kind == FailureKind::Unanswered => last = Some(failure),
+                    answered => return answered,
+                }
+            }
+            let again = Instant::now() + ROUND_PAUSE;
+            if again >= until {
+                return Err(last.unwrap_or_else(|| unanswered(&self.place, "there are no endpoints".to_owned())));
+            }
+            sleep_until(again).await;
+        }
+    }
+
+    /// Asks a member once. If that does not answer, the next one is asked the next time.
+    pub(super) async fn ask_one<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        let Some(member) = self.members.get(preferred % self.members.len().max(1)) else {
+            return Err(unanswered(&self.place, "there are no endpoints".to_owned()));
+        };
+        let attempt = until.min(Instant::now() + self.attempt);
+        let answered = timeout_at(attempt, async { ask(member.client().await?).await }).await;
+        let failure = match answered {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => Failure {
+                endpoint: member.endpoint.clone(),
+                problem: text(&error),
+                kind: kind(&error),
+            },
+            Err(_) => unanswered(&member.endpoint, "there was no answer in time".to_owned()),
+        };
+        if failure.kind == FailureKind::Unanswered {
+            let next = preferred.wrapping_add(1);
+            // Somebody else may have gone on already.
+            let _ = self
+                .preferred
+                .compare_exchange(preferred, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Err(failure)
+    }
+
+    /// The store's words for it. `doubt`: whether it was done is not known.
+    pub(super) fn explain(&self, failure: &Failure, doubt: bool) -> StoreError {
+        let Failure { endpoint, problem, kind } = failure;
+        let done = if doubt { "whether it was done is not known: " } else { "" };
+        StoreError::Engine {
+            engine: "etcd",
+            place: self.place.clone(),
+            problem: format!("{done}{endpoint}: {problem}"),
+            advice: advice(*kind, problem).to_owned(),
+        }
+    }
+}
+
+impl Member {
+    async fn client(&self) -> Result<Client, Error> {
+        let connect = || Client::connect([self.endpoint.as_str()], Some(self.options.clone()));
+        self.client.get_or_try_init(connect).await.cloned()
+    }
+}
+
+fn unanswered(endpoint: &str, problem: String) -> Failure {
+    Failure {
+        endpoint: endpoint.to_owned(),
+        problem,
+        kind: FailureKind::Unanswered,
+    }
+}
+
+fn read(path: &Path) -> Result<String, StoreError> {
+    fs::read_to_string(path).map_err(|source| StoreError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn tls(settings: &EtcdSettings) -> Result<TlsOptions, StoreError> {
+    let mut tls = TlsOptions::new();
+    if let Some(ca) = &settings.ca {
+        tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+    }
+    if let Some((certificate, key)) = &settings.identity {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(tls)
+}
+
+/// The client's errors name no cause.
+fn text(error: &Error) -> String {
+    match error {
+        Error::GRpcStatus(status) => {
+            let causes = std::error::Error::source(status).map(with_causes);
+            match causes {
+                Some(causes) if !status.message().contains(&causes) => format!("{}: {causes}", status.message()),
+                _ => status.message().to_owned(),
+            }
+        }
+        Error::TransportError(error) => with_causes(error),
+        other => other.to_string(),
+    }
+}
+
+/// By the code's name: tonic, whose type it is, is the client's affair.
+fn kind(error: &Error) -> FailureKind {
+    let Error::GRpcStatus(status) = error else {
+        return match error {
+            Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => FailureKind::Refused,
+            _ => FailureKind::Unanswered,
+        };
+    };
+    let message = status.message();
+    match format!("{:?}", status.code()).as_str() {
+        "InvalidArgument" if message.contains("too large") || message.contains("too many operations") => FailureKind::TooLarge,
+        "ResourceExhausted" if message.contains("larger than max") => FailureKind::TooLarge,
+        "ResourceExhausted" if message.contains("too many requests") => FailureKind::Unanswered,
+        "NotFound" if message.contains("lease") => FailureKind::NoLease,
+        "InvalidArgument" | "ResourceExhausted" | "FailedPrecondition" | "PermissionDenied" | "Unauthenticated" | "NotFound"
+        | "Unimplemented" => FailureKind::Refused,
+        _ => FailureKind::Unanswered,
+    }
+}
+
+fn advice(kind: FailureKind, problem: &str) -> &'static str {
+    let says = |word: &str| problem.contains(word);
+    if says("space exceeded") {
+        return "its quota is used up: compact and defragment it, then disarm its alarm (etcdctl compact, defrag, alarm disarm)";
+    }
+    if says("certificate") || says("Certificate") || says("UnknownIssuer") || says("UnknownCA") || says("tls") {
+        return "look at store.ca, store.certificate and store.key, at who has signed etcd's certificate, and at their dates";
+    }
+    if says("permission denied") || says("authentication") || says("user name") || says("auth token") {
+        return "look at store.user and store.password_file, and at what that user may do below store.prefix (etcdctl user get)";
+    }
+    match kind {
+        FailureKind::TooLarge => "it does not fit into one request: raise etcd's --max-request-bytes",
+        _ => "etcd must be there, and most of its members must reach one another: look at etcdctl endpoint status, and at store.endpoints",
+    }
+}

@@ -1,0 +1,370 @@
+//! The store on etcd: for several gateways, on machines of which any may die.
+//!
+//! All reads are linearizable, and nothing is kept of what was read before: a process that cannot reach etcd, or reaches members that have
+//! lost the others, answers errors and decides nothing.
+
+mod committer;
+mod identity;
+mod keys;
+mod members;
+mod opened;
+mod overlay;
+mod queue;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use committer::Committer;
+use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
+use identity::Found;
+use keys::Keys;
+use members::{Failure, FailureKind, Members};
+use opened::Opened;
+use overlay::MOST_KEYS;
+use queue::Job;
+use rustix::fs::{FlockOperation, flock};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::engine::{Engine, KeyRange, KeyValue, Work};
+use super::known::{self, Known};
+use super::{StoreError, StoreMark};
+use crate::files;
+use crate::settings::EtcdSettings;
+
+/// Works that may wait; beyond that the gateway is overloaded and says so.
+const QUEUE_LIMIT: usize = 4096;
+/// Works that nobody waits for and that may wait, while etcd does not answer.
+const LATER_LIMIT: usize = 4096;
+/// How much longer whoever asked waits than what it asked for is tried: the committer knows better what has become of it.
+const GRACE: Duration = Duration::from_millis(200);
+/// How much of an answer is taken: a page of a store.
+const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Below the keys that one commit takes, for what a work reads besides.
+const MOST_WRITES: usize = MOST_KEYS - 20;
+
+/// A store below a prefix of an etcd cluster. Clones are the same store.
+#[derive(Clone)]
+pub struct Etcd {
+    open: Arc<Open>,
+}
+
+struct Open {
+    opened: Arc<Opened>,
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    later: Arc<AtomicUsize>,
+    /// Says so when everything is done.
+    closed: Mutex<std::sync::mpsc::Receiver<()>>,
+    threads: Threads,
+    /// The store's file, if it were embedded: beside it is what is known of the store.
+    beside: PathBuf,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Etcd({})", self.open.opened.members.place)
+    }
+}
+
+impl Etcd {
+    /// Opens the store, and begins it if there is none and there never was one. What is known of it lies in the folder of `beside`.
+    ///
+    /// # Errors
+    /// [`StoreError`] if etcd does not answer in time, or if what is there is no store or not the one that is known ([`Known`]).
+    pub fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
+        let threads = Threads::start(&settings.place())?;
+        let (settings, folder) = (settings.clone(), beside.to_owned());
+        let opened = threads.wait(async move {
+            // Known first: what is found is then at least as new.
+            let known = Known::beside(&folder)?;
+            let opened = open(&settings, &known).await?;
+            if known.file.is_none() {
+                under_lock(&folder, || known::write_mark(&folder, &standing(&opened)))?;
+            }
+            Ok(opened)
+        })?;
+        let opened = Arc::new(opened);
+        let (jobs, queue) = mpsc::channel(QUEUE_LIMIT);
+        let (done, closed) = std::sync::mpsc::channel();
+        let committer = Committer::new(Arc::clone(&opened), &identity::new_id()?);
+        threads.handle.spawn(async move {
+            committer.run(queue).await;
+            // Nobody waits for it if the process ends.
+            let _ = done.send(());
+        });
+        Ok(Self {
+            open: Arc::new(Open {
+                opened,
+                jobs: Mutex::new(Some(jobs)),
+                later: Arc::default(),
+                closed: Mutex::new(closed),
+                threads,
+                beside: beside.to_owned(),
+            }),
+        })
+    }
+
+    /// Whether there is a store that could be opened; nothing is written. `false` if there is none yet, and never was one.
+    ///
+    /// # Errors
+    /// As [`Etcd::open`].
+    pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
+        let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
+        Threads::start(&place)?.wait(async move {
+            let known = Known::beside(&folder)?;
+            let members = Members::of(&settings)?;
+            let found = identity::look(&members, &Keys::below(&settings.prefix), Instant::now() + settings.timeout).await?;
+            known.check(Path::new(&members.place), &Found::file(found.as_ref()))?;
+            Ok(found.is_some())
+        })
+    }
+
+    /// Does something on the store's own threads: those of whoever asks may have neither clock nor network.
+    async fn spawn<T: Send + 'static>(&self, work: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Result<T, StoreError> {
+        self.open.threads.handle.spawn(work).await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        let jobs = self.open.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.as_ref()
+            .ok_or(StoreError::Closed)?
+            .try_send(job)
+            .map_err(|_| self.overloaded())
+    }
+
+    fn overloaded(&self) -> StoreError {
+        self.failed(
+            "more works wait than can be done",
+            "etcd is too slow, or does not answer: look at etcdctl endpoint status",
+        )
+    }
+
+    fn failed(&self, problem: &str, advice: &str) -> StoreError {
+        StoreError::Engine {
+            engine: "etcd",
+            place: self.open.opened.members.place.clone(),
+            problem: problem.to_owned(),
+            advice: advice.to_owned(),
+        }
+    }
+
+    fn keys(&self, range: &KeyRange) -> (String, String) {
+        let Opened { keys, .. } = &*self.open.opened;
+        (keys.of(&range.from), keys.of(&range.until))
+    }
+}
+
+/// The store's own, so that it can be used and dropped anywhere.
+struct Threads {
+    handle: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    fn start(place: &str) -> Result<Self, StoreError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("etcd")
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|source| StoreError::Io {
+            path: place.to_owned().into(),
+            source,
+        })?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Waits for it, in a function that is not async: what is opened is opened at the start.
+    fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Result<T, StoreError> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.handle.spawn(async move { drop(sender.send(work.await)) });
+        receiver.recv().map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Without waiting: it may be dropped where waiting is not allowed.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreError> {
+    let (members, keys) = (Members::of(settings)?, Keys::below(&settings.prefix));
+    let place = Path::new(&settings.place()).to_owned();
+    let until = Instant::now() + settings.timeout;
+    let found = match identity::look(&members, &keys, until).await? {
+        Some(found) => Some(found),
+        None => {
+            known.check(&place, &Found::file(None))?;
+            identity::begin(&members, &keys, until).await?;
+            identity::look(&members, &keys, until).await?
+        }
+    };
+    known.check(&place, &Found::file(found.as_ref()))?;
+    let Found { identity, began, mark } = found.ok_or(StoreError::Replaced(place))?;
+    Ok(Opened {
+        members,
+        keys,
+        identity,
+        began,
+        standing: Mutex::new(mark),
+        timeout: settings.timeout,
+    })
+}
+
+/// Does what only one process of this machine may do at a time.
+fn under_lock(beside: &Path, work: impl FnOnce() -> Result<(), StoreError>) -> Result<(), StoreError> {
+    let folder = files::folder(beside);
+    let io = |source| StoreError::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let lock = File::open(folder).map_err(io)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(error.into()))?;
+    work()
+}
+
+fn standing(opened: &Opened) -> StoreMark {
+    opened.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Ok(jobs) = self.jobs.get_mut() {
+            jobs.take();
+        }
+        if let Ok(closed) = self.closed.get_mut() {
+            // What nobody waits for is tried once more, and the lease given back.
+            let _ = closed.recv_timeout(self.opened.timeout * 2);
+        }
+    }
+}
+
+#[async_trait]
+impl Engine for Etcd {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        let deadline = Instant::now() + self.open.opened.timeout;
+        let (answer, answered) = oneshot::channel();
+        self.send(Job {
+            work,
+            answer: Some(answer),
+            deadline: Some(deadline),
+        })?;
+        let opened = Arc::clone(&self.open.opened);
+        self.spawn(async move {
+            match timeout_at(deadline + GRACE, answered).await {
+                Ok(answer) => answer.map_err(|_| StoreError::Closed)?,
+                Err(_) => Err(opened.members.explain(
+                    &Failure {
+                        endpoint: "all members".to_owned(),
+                        problem: "there was no answer in time".to_owned(),
+                        kind: FailureKind::Unanswered,
+                    },
+                    true,
+                )),
+            }
+        })
+        .await
+    }
+
+    fn later(&self, mut work: Work) {
+        let waiting = Arc::clone(&self.open.later);
+        if waiting.fetch_add(1, Ordering::Relaxed) >= LATER_LIMIT {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{}", self.overloaded());
+            return;
+        }
+        let counted = Counted(waiting);
+        let work: Work = Box::new(move |transaction| {
+            let _ = &counted;
+            work(transaction)
+        });
+        let job = Job {
+            work,
+            answer: None,
+            deadline: None,
+        };
+        if let Err(error) = self.send(job) {
+            tracing::warn!(%error, "a work that nobody waits for is not done");
+        }
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        let (from, until) = self.keys(&range);
+        let options = GetOptions::new()
+            .with_range(until)
+            .with_limit(i64::try_from(most).unwrap_or(i64::MAX));
+        let opened = Arc::clone(&self.open.opened);
+        self.spawn(async move {
+            let read = [TxnOp::get(from, Some(options))];
+            let answers = opened.read(Instant::now() + opened.timeout, &read).await;
+            let answers = answers.map_err(|trouble| opened.error(&trouble))?;
+            let found = answers.iter().filter_map(|answer| match answer {
+                TxnOpResponse::Get(found) => Some(found.kvs()),
+                _ => None,
+            });
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Ok(found
+                .flatten()
+                .map(|found| KeyValue {
+                    key: opened.keys.without(&text(found.key())).to_owned(),
+                    value: text(found.value()),
+                })
+                .collect())
+        })
+        .await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        let (from, until) = self.keys(&range);
+        let opened = Arc::clone(&self.open.opened);
+        self.spawn(async move {
+            let read = [TxnOp::get(from, Some(GetOptions::new().with_range(until).with_count_only()))];
+            let answers = opened.read(Instant::now() + opened.timeout, &read).await;
+            let answers = answers.map_err(|trouble| opened.error(&trouble))?;
+            Ok(match answers.first() {
+                Some(TxnOpResponse::Get(found)) => found.count().unsigned_abs(),
+                _ => 0,
+            })
+        })
+        .await
+    }
+
+    fn most_writes(&self) -> usize {
+        MOST_WRITES
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        Some(standing(&self.open.opened))
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        let (standing, beside) = (standing(&self.open.opened), self.open.beside.clone());
+        let written = self
+            .open
+            .threads
+            .handle
+            .spawn_blocking(move || under_lock(&beside, || known::write_mark(&beside, &standing)));
+        written.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// One of the works that nobody waits for.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,137 @@
+//! The store that a process has opened, and what every request wants of it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use tokio::time::Instant;
+
+use super::super::{StoreError, StoreMark};
+use super::keys::Keys;
+use super::members::{Failure, Members};
+use super::overlay::Seen;
+
+/// Which store a process has opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub members: Members,
+    pub keys: Keys,
+    /// What says who it is, as it stands there.
+    pub identity: String,
+    /// The mark that it began with, before its first commit.
+    pub began: u64,
+    pub standing: Mutex<StoreMark>,
+    pub timeout: Duration,
+}
+
+/// Why nothing was written, or why that is not known.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Member(Failure),
+    /// Whether it was done is not known.
+    Doubt(Failure),
+    /// It is not the store that was opened.
+    Replaced,
+    /// Others were faster until there was no time left.
+    Contended,
+}
+
+impl Opened {
+    pub(super) fn error(&self, trouble: &Trouble) -> StoreError {
+        let engine = |problem: &str, advice: &str| StoreError::Engine {
+            engine: "etcd",
+            place: self.members.place.clone(),
+            problem: problem.to_owned(),
+            advice: advice.to_owned(),
+        };
+        match trouble {
+            Trouble::Member(failure) => self.members.explain(failure, false),
+            Trouble::Doubt(failure) => self.members.explain(failure, true),
+            Trouble::Replaced => StoreError::Replaced(self.members.place.clone().into()),
+            Trouble::Contended => engine(
+                "others wrote the same until there was no time left; nothing was done",
+                "try again; if it lasts, etcd is too slow: look at its disks",
+            ),
+        }
+    }
+
+    /// How often the mark was put, as far as is known.
+    pub(super) fn puts(&self) -> i64 {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        i64::try_from(standing.mark.saturating_sub(self.began)).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn raise(&self, puts: i64) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
+    }
+
+    /// What every request wants: that it is the store that was opened, and has not been set back.
+    pub(super) fn guard(&self) -> Vec<Compare> {
+        vec![
+            Compare::value(self.keys.identity(), CompareOp::Equal, self.identity.as_str()),
+            Compare::version(self.keys.mark(), CompareOp::Greater, self.puts() - 1),
+        ]
+    }
+
+    /// What says why a request was not taken: two gets.
+    pub(super) fn guard_gets(&self) -> Vec<TxnOp> {
+        vec![get(&self.keys.identity()), get(&self.keys.mark())]
+    }
+
+    /// Whether it is the store that was opened, by the answers to [`Opened::guard_gets`].
+    pub(super) fn is_it(&self, answers: &[Seen], puts: i64) -> bool {
+        answers
+            .first()
+            .is_some_and(|seen| seen.value.as_deref() == Some(self.identity.as_str()))
+            && puts >= self.puts()
+    }
+
+    /// Does these reads at one moment, of the store that was opened.
+    pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, Trouble> {
+        let txn = Txn::new().when(self.guard()).and_then(reads).or_else(self.guard_gets());
+        let asked = self.members.ask(until, |client| {
+            let txn = txn.clone();
+            async move {
+                client
+                    .kv_client()
+                    .max_decoding_message_size(super::MOST_ANSWER_BYTES)
+                    .txn(txn)
+                    .await
+            }
+        });
+        let answer = asked.await.map_err(Trouble::Member)?;
+        if answer.succeeded() {
+            Ok(answer.op_responses())
+        } else {
+            Err(Trouble::Replaced)
+        }
+    }
+}
+
+pub(super) fn get(key: &str) -> TxnOp {
+    TxnOp::get(key, Some(GetOptions::new()))
+}
+
+/// What an answer to a get of one key says.
+pub(super) fn seen(answer: &TxnOpResponse) -> Seen {
+    let found = match answer {
+        TxnOpResponse::Get(found) => found.kvs().first(),
+        _ => None,
+    };
+    Seen {
+        value: found.map(|found| String::from_utf8_lossy(found.value()).into_owned()),
+        mod_revision: found.map_or(0, etcd_client::KeyValue::mod_revision),
+    }
+}
+
+pub(super) fn version(answer: &TxnOpResponse) -> i64 {
+    match answer {
+        TxnOpResponse::Get(found) => found.kvs().first().map_or(0, etcd_client::KeyValue::version),
+        _ => 0,
+    }
+}
+
+pub(super) fn revision(answer: &TxnResponse) -> i64 {
+    answer.header().map_or(0, etcd_client::ResponseHeader::revision)
+}

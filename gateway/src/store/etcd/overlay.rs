@@ -1,0 +1,186 @@
+//! What works read and write before it is committed: one on top of the other, all on top of what was fetched.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::StoreError;
+use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
+
+/// Keys of which one commit says what must stand there, and those that it writes, at most each. etcd takes 128 (`--max-txn-ops`), and the
+/// engine's own need some.
+pub(super) const MOST_KEYS: usize = 120;
+/// What one commit writes at most, unless it is one work's: etcd takes 1.5 MiB (`--max-request-bytes`).
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// What stands under a key, and since which revision: 0 if nothing does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub value: Option<String>,
+    pub mod_revision: i64,
+}
+
+/// What was fetched, by key.
+pub(super) type Fetched = BTreeMap<String, Seen>;
+
+/// What a commit does.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Keys whose value decided something: they must not have changed.
+    pub reads: BTreeSet<String>,
+    /// What is put, or removed.
+    pub writes: BTreeMap<String, Option<String>>,
+    pub removed: Vec<KeyRange>,
+    bytes: usize,
+}
+
+/// What came of a work.
+#[derive(Debug)]
+pub(super) enum Ran {
+    /// It is part of the batch.
+    Done,
+    /// It must not be done; that it was found is part of the batch.
+    Refused(StoreError),
+    /// These have to be fetched first.
+    Missing(BTreeSet<String>),
+    /// It fits into the next batch only, or into none if this one is empty.
+    Full,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads.is_empty() && !self.writes_anything()
+    }
+
+    pub(super) fn writes_anything(&self) -> bool {
+        !self.writes.is_empty() || !self.removed.is_empty()
+    }
+
+    /// Does a work on top of those before it.
+    pub(super) fn run(&mut self, fetched: &Fetched, work: &mut Work) -> Ran {
+        let mut overlay = Overlay {
+            fetched,
+            batch: self,
+            reads: BTreeSet::new(),
+            writes: BTreeMap::new(),
+            removed: Vec::new(),
+            missing: BTreeSet::new(),
+            clash: false,
+        };
+        let finished = work(&mut overlay);
+        let Overlay {
+            reads,
+            writes,
+            removed,
+            missing,
+            clash,
+            ..
+        } = overlay;
+        if clash {
+            return Ran::Full;
+        }
+        // Whatever the work made of it: it went on without knowing.
+        if !missing.is_empty() {
+            return if reads.len() > MOST_KEYS {
+                Ran::Full
+            } else {
+                Ran::Missing(missing)
+            };
+        }
+        match finished {
+            Ok(()) => self.add(reads, writes, removed),
+            Err(Unfinished::Refused(error)) => match self.add(reads, BTreeMap::new(), Vec::new()) {
+                Ran::Done => Ran::Refused(error),
+                full => full,
+            },
+            // It has given up without having had to.
+            Err(Unfinished::Engine) => Ran::Refused(StoreError::Closed),
+        }
+    }
+
+    fn add(&mut self, reads: BTreeSet<String>, writes: BTreeMap<String, Option<String>>, removed: Vec<KeyRange>) -> Ran {
+        let read = self.reads.len() + reads.difference(&self.reads).count();
+        let new = writes.keys().filter(|key| !self.writes.contains_key(*key)).count();
+        let written = self.writes.len() + self.removed.len() + new + removed.len();
+        let bytes = self.bytes
+            + writes
+                .iter()
+                .map(|(key, value)| key.len() + value.as_ref().map_or(0, String::len))
+                .sum::<usize>();
+        if read > MOST_KEYS || written > MOST_KEYS || (bytes > BATCH_BYTES && !self.is_empty()) {
+            return Ran::Full;
+        }
+        self.reads.extend(reads);
+        self.writes.extend(writes);
+        self.removed.extend(removed);
+        self.bytes = bytes;
+        Ran::Done
+    }
+}
+
+fn holds(range: &KeyRange, key: &str) -> bool {
+    range.from.as_str() <= key && key < range.until.as_str()
+}
+
+/// One work's transaction.
+struct Overlay<'a> {
+    fetched: &'a Fetched,
+    batch: &'a Batch,
+    reads: BTreeSet<String>,
+    writes: BTreeMap<String, Option<String>>,
+    removed: Vec<KeyRange>,
+    missing: BTreeSet<String>,
+    /// It touches what another work of the batch removes, or the other way round: etcd would not take both at once.
+    clash: bool,
+}
+
+impl Overlay<'_> {
+    fn separate(&mut self) -> Unfinished {
+        self.clash = true;
+        Unfinished::Engine
+    }
+}
+
+impl Transaction for Overlay<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+        if let Some(own) = self.writes.get(key) {
+            return Ok(own.clone());
+        }
+        if self.batch.removed.iter().any(|range| holds(range, key)) {
+            return Err(self.separate());
+        }
+        if let Some(others) = self.batch.writes.get(key) {
+            return Ok(others.clone());
+        }
+        self.reads.insert(key.to_owned());
+        match self.fetched.get(key) {
+            Some(seen) => Ok(seen.value.clone()),
+            None => {
+                self.missing.insert(key.to_owned());
+                Err(Unfinished::Engine)
+            }
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+        if self.batch.removed.iter().any(|range| holds(range, key)) {
+            return Err(self.separate());
+        }
+        self.writes.insert(key.to_owned(), Some(value.to_owned()));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+        self.writes.insert(key.to_owned(), None);
+        Ok(())
+    }
+
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+        if range.from >= range.until {
+            return Ok(());
+        }
+        if self.batch.writes.keys().any(|key| holds(range, key)) {
+            return Err(self.separate());
+        }
+        self.removed.push(range.clone());
+        Ok(())
+    }
+}

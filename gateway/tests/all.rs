@@ -22,6 +22,7 @@ mod cloud_anchors;
 mod cloud_evidence;
 mod conformance;
 mod embedded;
+mod etcd;
 mod examples;
 mod first_boot;
 mod given_back;

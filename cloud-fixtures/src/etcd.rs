@@ -1,0 +1,242 @@
+//! A real etcd, Debian's, on free ports of this machine and with data of its own; gone when dropped.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+};
+
+/// How long a start may take on a machine that is busy.
+const START: Duration = Duration::from_secs(60);
+/// How often other ports are tried: somebody may take those that were free.
+const TRIES: usize = 5;
+
+/// A cluster of one.
+pub struct Etcd {
+    process: Option<Child>,
+    folder: tempfile::TempDir,
+    data: String,
+    ports: [u16; 2],
+    encrypted: bool,
+}
+
+impl Etcd {
+    /// Runs, over plain HTTP.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::run(false)
+    }
+
+    /// Runs, over TLS, for clients whose certificate is of the same CA: [`Etcd::path`] has `ca.crt` and, for clients, `client.crt` and
+    /// `client.key`.
+    #[must_use]
+    pub fn start_encrypted() -> Self {
+        Self::run(true)
+    }
+
+    fn run(encrypted: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        if encrypted {
+            let authority = Authority::new("etcd's CA");
+            fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
+            authority.issue(folder.path(), "server", 2040);
+            authority.issue(folder.path(), "client", 2040);
+            authority.issue(folder.path(), "expired", 2025);
+        }
+        let mut etcd = Self {
+            process: None,
+            folder,
+            data: "data".to_owned(),
+            ports: [0; 2],
+            encrypted,
+        };
+        for _ in 0..TRIES {
+            etcd.ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+            if etcd.try_start() {
+                return etcd;
+            }
+            drop(fs::remove_dir_all(etcd.path("data")));
+        }
+        panic!("etcd does not start: are Debian's packages etcd-server and etcd-client there?");
+    }
+
+    /// A file of its folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where clients come.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("{}://127.0.0.1:{}", if self.encrypted { "https" } else { "http" }, self.ports[0])
+    }
+
+    /// Starts it again on the data that it has, and waits until it serves.
+    pub fn restart(&mut self) {
+        self.kill();
+        assert!(self.try_start(), "etcd does not start again");
+    }
+
+    /// Without warning.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // A process that was stopped dies of this, too.
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Stops it, as if its machine stood still: connections stay.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// What `etcdctl` says.
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoint());
+        if self.encrypted {
+            command.arg("--cacert").arg(self.path("ca.crt"));
+            command
+                .arg("--cert")
+                .arg(self.path("client.crt"))
+                .arg("--key")
+                .arg(self.path("client.key"));
+        }
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Copies what it holds to a file of its folder.
+    pub fn save(&self, name: &str) {
+        self.ctl(&["snapshot", "save", self.path(name).to_str().unwrap()]);
+    }
+
+    /// Starts it again on what was saved, whatever came after.
+    pub fn restore(&mut self, name: &str) {
+        self.kill();
+        self.data = format!("restored-{name}");
+        let (data, saved) = (self.path(&self.data), self.path(name));
+        let peer = self.peer();
+        let arguments = [
+            "snapshot",
+            "restore",
+            saved.to_str().unwrap(),
+            "--data-dir",
+            data.to_str().unwrap(),
+            "--initial-cluster",
+            &format!("default={peer}"),
+            "--initial-advertise-peer-urls",
+            &peer,
+        ];
+        let restored = Command::new("etcdctl").env("ETCDCTL_API", "3").args(arguments).output().unwrap();
+        assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+        assert!(self.try_start(), "etcd does not start on what was saved");
+    }
+
+    fn peer(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[1])
+    }
+
+    /// Whether it serves.
+    fn try_start(&mut self) -> bool {
+        let (endpoint, peer) = (self.endpoint(), self.peer());
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(self.path(&self.data)).args(["--logger", "zap"]);
+        command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("default={peer}"), "--enable-grpc-gateway=false"]);
+        if self.encrypted {
+            command
+                .arg("--cert-file")
+                .arg(self.path("server.crt"))
+                .arg("--key-file")
+                .arg(self.path("server.key"));
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(self.path("ca.crt"));
+        }
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        self.process = Some(process);
+        let (serves, served) = mpsc::channel();
+        // To its end, or etcd would wait for somebody to read.
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok).filter(|line| line.contains("serving client traffic")) {
+                drop(serves.send(line));
+            }
+        });
+        let serving = served.recv_timeout(START).is_ok();
+        if !serving {
+            self.kill();
+        }
+        serving
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Signs certificates of servers and clients.
+pub struct Authority {
+    key: KeyPair,
+    params: CertificateParams,
+}
+
+impl Authority {
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let mut params = dated(name, 2040);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        Self {
+            key: KeyPair::generate().unwrap(),
+            params,
+        }
+    }
+
+    /// Its certificate.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        self.params.self_signed(&self.key).unwrap().pem()
+    }
+
+    /// Writes `NAME.crt` and `NAME.key`, of 127.0.0.1 and until the end of the year before `until`.
+    pub fn issue(&self, folder: &Path, name: &str, until: i32) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = dated(name, until);
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
+        fs::write(folder.join(format!("{name}.crt")), certificate.pem()).unwrap();
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+}
+
+fn dated(name: &str, until: i32) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params.not_before, params.not_after) = (date_time_ymd(2024, 1, 1), date_time_ymd(until, 1, 1));
+    params
+}

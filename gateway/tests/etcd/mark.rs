@@ -1,0 +1,87 @@
+//! Which store it is, and how far it has come.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mark_rises_with_each_commit_that_writes() {
+    let site = Site::start();
+    let (store, other) = (site.open("one"), site.open("two"));
+    let began = store.standing().unwrap();
+    assert_eq!(other.standing().unwrap().id, began.id);
+    put(&store, "a", "1").await.unwrap();
+    let written = store.standing().unwrap();
+    assert_eq!((written.id, written.mark), (began.id, began.mark + 1));
+    get(&store, "a").await.unwrap();
+    assert_eq!(store.standing().unwrap().mark, began.mark + 1, "nothing was written");
+    put(&other, "b", "1").await.unwrap();
+    assert_eq!(other.standing().unwrap().mark, began.mark + 2, "that of the other replica counts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_an_older_store_is_noticed_at_once_and_at_the_next_start() {
+    let mut site = Site::start();
+    let store = site.open("one");
+    put(&store, "revoked", "1").await.unwrap();
+    site.etcd.save("before");
+    put(&store, "revoked", "2").await.unwrap();
+    store.keep_mark().await.unwrap();
+    site.etcd.restore("before");
+    // Whoever has it open decides nothing by it.
+    for refused in [get(&store, "revoked").await.map(drop), put(&store, "revoked", "3").await] {
+        assert!(matches!(refused, Err(StoreError::Replaced(_))), "{refused:?}");
+    }
+    let refused = store.count(range("a", "z")).await;
+    assert!(matches!(refused, Err(StoreError::Replaced(_))), "{refused:?}");
+    drop(store);
+    let refused = site.try_open("one").unwrap_err();
+    assert!(matches!(refused, StoreError::Older { .. }), "{refused}");
+    assert!(refused.to_string().contains("store accept"), "{refused}");
+    // Who never knew it cannot tell.
+    assert_eq!(get(&site.open("two"), "revoked").await.unwrap().as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_store_that_was_emptied_or_is_another_is_refused() {
+    let mut site = Site::start();
+    let store = site.open("one");
+    put(&store, "revoked", "1").await.unwrap();
+    store.keep_mark().await.unwrap();
+    site.etcd.ctl(&["del", "--prefix", "a/gateway/"]);
+    let refused = get(&store, "revoked").await;
+    assert!(matches!(refused, Err(StoreError::Replaced(_))), "{refused:?}");
+    drop(store);
+    let refused = site.try_open("one").unwrap_err();
+    assert!(matches!(refused, StoreError::Lost { .. }), "{refused}");
+    // Begun anew by another gateway.
+    site.open("two");
+    let refused = site.try_open("one").unwrap_err();
+    assert!(matches!(refused, StoreError::Other { .. }), "{refused}");
+    site.etcd.restart();
+    site.open("two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_below_the_prefix_and_not_ours_is_left_alone() {
+    let site = Site::start();
+    site.etcd.ctl(&["put", "a/gatewayx", "somebody else's"]);
+    site.open("one");
+    site.etcd.ctl(&["put", "a/gateway/schema", "2"]);
+    let refused = site.try_open("one").unwrap_err().to_string();
+    assert!(refused.contains("schema version 2") && refused.contains("knows 1"), "{refused}");
+    site.etcd.ctl(&["del", "a/gateway/schema"]);
+    let refused = site.try_open("one").unwrap_err();
+    assert!(matches!(refused, StoreError::Foreign { .. }), "{refused}");
+    assert_eq!(site.etcd.ctl(&["get", "--print-value-only", "a/gatewayx"]), "somebody else's\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_leaves_nothing_behind_but_what_it_wrote() {
+    let site = Site::start();
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    let keys = || site.etcd.ctl(&["get", "--prefix", "--keys-only", ""]);
+    assert!(keys().contains("a/gateway/committer/"), "{}", keys());
+    drop(store);
+    let left: Vec<String> = keys().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    assert_eq!(left, ["a/gateway/kv/a", "a/gateway/mark", "a/gateway/schema", "a/gateway/store"]);
+}

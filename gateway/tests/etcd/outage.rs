@@ -1,0 +1,139 @@
+//! An etcd that is slow, away, or loses answers.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_was_killed_is_an_error_and_back_it_is_used_again() {
+    let mut site = Site::start();
+    let quick = EtcdSettings {
+        timeout: Duration::from_secs(2),
+        ..site.settings()
+    };
+    let store = site.open_by("one", &quick).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    site.etcd.kill();
+    for error in [
+        put(&store, "a", "2").await.unwrap_err(),
+        get(&store, "a").await.unwrap_err(),
+        store.page(range("a", "b"), 1).await.unwrap_err(),
+        store.count(range("a", "b")).await.unwrap_err(),
+    ] {
+        let error = error.to_string();
+        assert!(
+            error.contains(&site.etcd.endpoint()) && error.contains("etcdctl endpoint status"),
+            "{error}"
+        );
+    }
+    site.etcd.restart();
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
+    put(&store, "a", "3").await.unwrap();
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_stands_still_is_an_error_in_time() {
+    let site = Site::start();
+    let quick = EtcdSettings {
+        timeout: Duration::from_secs(1),
+        ..site.settings()
+    };
+    let store = site.open_by("one", &quick).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    site.etcd.pause();
+    let asked = Instant::now();
+    let tasks = (0..20).map(|_| count_up(&store, "counter"));
+    let (written, read) = tokio::join!(futures_util::future::join_all(tasks), get(&store, "a"));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    assert!(read.is_err());
+    for error in written {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("etcd") && error.contains(&site.etcd.endpoint()), "{error}");
+    }
+    site.etcd.resume();
+    // What was sent may be done still, so the number is anything; but from here on nothing is in doubt.
+    let before = loop {
+        if let Ok(number) = count_up(&store, "counter").await {
+            break number;
+        }
+    };
+    assert_eq!(count_up(&store, "counter").await.unwrap(), before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_away_is_passed_over() {
+    let site = Site::start();
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    // And one that takes connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoints = vec![
+        format!("http://{nobody}"),
+        format!("http://{}", silent.local_addr().unwrap()),
+        site.etcd.endpoint(),
+    ];
+    let three = EtcdSettings {
+        endpoints,
+        timeout: Duration::from_secs(6),
+        ..site.settings()
+    };
+    let store = site.open_by("one", &three).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
+}
+
+/// Stands between a gateway and etcd, and can lose an answer.
+struct Between {
+    address: SocketAddr,
+    /// The next bytes that come from etcd go nowhere, and the connection is cut.
+    lose: Arc<AtomicBool>,
+}
+
+impl Between {
+    async fn start(etcd: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let lose = Arc::new(AtomicBool::new(false));
+        let losing = Arc::clone(&lose);
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let server = TcpStream::connect(&etcd).await.unwrap();
+                tokio::spawn(pass(client, server, Arc::clone(&losing)));
+            }
+        });
+        Self { address, lose }
+    }
+}
+
+async fn pass(client: TcpStream, server: TcpStream, lose: Arc<AtomicBool>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let there = tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });
+    let mut bytes = vec![0; 65_536];
+    while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+        if lose.swap(false, Ordering::Relaxed) || to_client.write_all(&bytes[..length]).await.is_err() {
+            break;
+        }
+    }
+    there.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_answer_was_lost_is_done_once() {
+    let site = Site::start();
+    let etcd = site.etcd.endpoint().strip_prefix("http://").unwrap().to_owned();
+    let between = Between::start(etcd).await;
+    let store = site.open_by("one", &settings(format!("http://{}", between.address))).unwrap();
+    for round in 1..=100 {
+        between.lose.store(true, Ordering::Relaxed);
+        assert_eq!(count_up(&store, "counter").await.unwrap(), round);
+    }
+    let direct = site.open("two");
+    assert_eq!(get(&direct, "counter").await.unwrap().as_deref(), Some("100"));
+}

@@ -1,0 +1,179 @@
+//! Transactions: whole, one after the other, whoever races.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_is_done_as_a_whole_or_not_at_all() {
+    let site = Site::start();
+    let (store, other) = (site.open("one"), site.open("two"));
+    run(&store, |transaction| {
+        transaction.put("a", "1")?;
+        assert_eq!(transaction.get("a")?.as_deref(), Some("1"), "it sees what it has written");
+        transaction.put("b", "1")?;
+        transaction.delete("b")?;
+        assert_eq!(transaction.get("b")?, None);
+        transaction.put("c", "1")
+    })
+    .await
+    .unwrap();
+    for key in ["a", "b", "c"] {
+        assert_eq!(get(&other, key).await.unwrap().is_some(), key != "b", "{key}");
+    }
+    let refused = |transaction: &mut dyn Transaction| {
+        transaction.get("a")?;
+        transaction.put("a", "2")?;
+        transaction.put("d", "2")?;
+        Err::<(), _>(StoreError::Random.into())
+    };
+    // It takes nobody else of the same commit down.
+    let (refused, beside) = tokio::join!(run(&store, refused), put(&store, "e", "1"));
+    assert!(matches!(refused, Err(StoreError::Random)), "{refused:?}");
+    beside.unwrap();
+    assert_eq!(get(&other, "a").await.unwrap().as_deref(), Some("1"));
+    assert_eq!(get(&other, "d").await.unwrap(), None);
+    assert_eq!(get(&other, "e").await.unwrap().as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_of_two_replicas_that_race_for_one_key_exactly_one_wins() {
+    let site = Site::start();
+    let (one, two) = (site.open("one"), site.open("two"));
+    let claim = async |store: &Etcd, key: String, who: &'static str| {
+        run(store, move |transaction| {
+            let free = transaction.get(&key)?.is_none();
+            if free {
+                transaction.put(&key, who)?;
+            }
+            Ok(free)
+        })
+        .await
+        .unwrap()
+    };
+    for round in 0..1000 {
+        let key = format!("race/{round}");
+        let (first, second) = tokio::join!(claim(&one, key.clone(), "one"), claim(&two, key.clone(), "two"));
+        assert!(first != second, "round {round}: {first} {second}");
+        let winner = if first { "one" } else { "two" };
+        assert_eq!(get(&two, &key).await.unwrap().as_deref(), Some(winner), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_conflicts_ends_and_loses_nothing() {
+    let site = Site::start();
+    let stores: Vec<Etcd> = ["one", "two", "three", "four"].map(|name| site.open(name)).into();
+    let storm = stores.iter().flat_map(|store| (0..50).map(move |_| count_up(store, "counter")));
+    let mut numbers: Vec<u32> = futures_util::future::join_all(storm)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=200).collect::<Vec<u32>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tasks_of_one_process_share_commits_and_do_not_conflict() {
+    let site = Site::start();
+    let store = site.open("one");
+    let before = store.standing().unwrap().mark;
+    let tasks = (0..500).map(|_| count_up(&store, "counter"));
+    let mut numbers: Vec<u32> = futures_util::future::join_all(tasks)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=500).collect::<Vec<u32>>());
+    let commits = store.standing().unwrap().mark - before;
+    assert!(commits < 50, "{commits} commits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_is_removed_with_what_others_have_put_into_it() {
+    let site = Site::start();
+    let (store, other) = (site.open("one"), site.open("two"));
+    for key in ["holder/a", "holder/b", "holder0", "holdes"] {
+        put(&other, key, "1").await.unwrap();
+    }
+    let remove = |transaction: &mut dyn Transaction| {
+        transaction.delete_range(&range("holder/", "holder0"))?;
+        transaction.delete_range(&range("z", "a"))?;
+        transaction.put("removed", "1")
+    };
+    // In one commit they would be one too many for etcd: it takes no key twice.
+    let beside = futures_util::future::join_all(["holder/b", "holder/c", "other"].map(|key| put(&store, key, "2")));
+    let (before, removed, after) = tokio::join!(beside, run(&store, remove), get(&store, "holder/a"));
+    assert!(before.into_iter().all(|put| put.is_ok()));
+    removed.unwrap();
+    assert_eq!(after.unwrap(), None);
+    let left = store.page(range("", "~"), 10).await.unwrap();
+    let left: Vec<&str> = left.iter().map(|left| left.key.as_str()).collect();
+    assert_eq!(left, ["holder0", "holdes", "other", "removed"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_and_counts_of_a_hundred_thousand() {
+    const EACH: usize = 100;
+    let site = Site::start();
+    let store = site.open("one");
+    assert!(EACH <= store.most_writes());
+    let fill = (0..1000).map(|hundred| {
+        run(&store, move |transaction| {
+            (0..EACH).try_for_each(|one| transaction.put(&format!("entry/{:06}", hundred * EACH + one), "{}"))
+        })
+    });
+    // A few at a time: each of them is a commit of its own, and those behind would wait for too long.
+    let mut fill = futures_util::stream::StreamExt::buffer_unordered(futures_util::stream::iter(fill), 8);
+    while let Some(filled) = futures_util::StreamExt::next(&mut fill).await {
+        filled.unwrap();
+    }
+    put(&store, "entry0", "behind it").await.unwrap();
+    assert_eq!(store.count(range("entry/", "entry0")).await.unwrap(), 100_000);
+    let (mut from, mut seen) = ("entry/".to_owned(), 0);
+    loop {
+        let page = store.page(range(&from, "entry0"), 5000).await.unwrap();
+        for found in &page {
+            assert_eq!(found.key, format!("entry/{seen:06}"));
+            seen += 1;
+        }
+        let Some(last) = page.last() else { break };
+        from = format!("{}\0", last.key);
+    }
+    assert_eq!(seen, 100_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_waits_for_is_done_soon_and_at_the_end() {
+    let site = Site::start();
+    let (store, other) = (site.open("one"), site.open("two"));
+    store.later(Box::new(|transaction| transaction.put("soon", "1")));
+    while get(&other, "soon").await.unwrap().is_none() {}
+    store.later(Box::new(|transaction| transaction.put("at the end", "1")));
+    drop(store);
+    assert_eq!(get(&other, "at the end").await.unwrap().as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refused() {
+    let site = Site::start();
+    let store = site.open("one");
+    let large = "x".repeat(900_000);
+    let together = ["a", "b", "c", "d"].map(|key| put(&store, key, &large));
+    for put in futures_util::future::join_all(together).await {
+        put.unwrap();
+    }
+    let too_large = "x".repeat(1_700_000);
+    let (refused, beside) = tokio::join!(put(&store, "e", &too_large), put(&store, "f", "1"));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("too large") && refused.contains("nothing was done"), "{refused}");
+    beside.unwrap();
+    let too_many = |transaction: &mut dyn Transaction| (0..121).try_for_each(|one| transaction.put(&format!("many/{one}"), "1"));
+    let refused = run(&store, too_many).await.unwrap_err().to_string();
+    assert!(refused.contains("too large"), "{refused}");
+    let too_many = |transaction: &mut dyn Transaction| (0..121).try_for_each(|one| transaction.get(&format!("many/{one}")).map(drop));
+    let refused = run(&store, too_many).await.unwrap_err().to_string();
+    assert!(refused.contains("too large"), "{refused}");
+    assert_eq!(get(&store, "e").await.unwrap(), None);
+    assert_eq!(store.count(range("many/", "many0")).await.unwrap(), 0);
+}

@@ -30,6 +30,7 @@ mod hold;
 mod inspection;
 mod inventory;
 mod journal;
+mod killed;
 mod kubelet;
 mod log_chain;
 mod mcs;

@@ -171,19 +171,18 @@ async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
     let gateway = Gateway::start();
     let (mut node, client, base) = (Node::new(), &gateway.client, gateway.url(""));
     gateway.command(&["ek", "add", &node.ek()]);
-    let challenged = node.challenge(client, &base).await.unwrap();
+    let challenged = Answer::of(node.challenge(client, &base)).await;
     let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
     let evidence = node.evidence(&challenged, &key);
-    let ticket = Node::send(client, &base, &evidence).await.unwrap().ticket();
-    let config = Node::config(client, &base, &ticket).await.unwrap();
+    let ticket = Answer::of(Node::send(client, &base, &evidence)).await.ticket();
+    let config = Answer::of(Node::config(client, &base, &ticket)).await;
     config.is_config(&gateway.rendered(POOL, "full"));
     // Another node's secret is not this one's.
-    let challenged = node.challenge(client, &base).await.unwrap();
+    let challenged = Answer::of(node.challenge(client, &base)).await;
     let mut evidence = node.evidence(&challenged, &key);
     evidence.evidence.tpm.as_mut().unwrap().secret_sha256 = HexDigest::from([0x55; 32]);
-    Node::send(client, &base, &evidence)
+    Answer::of(Node::send(client, &base, &evidence))
         .await
-        .unwrap()
         .refused(403, "credential-mismatch");
 }
 

@@ -3,6 +3,7 @@
 use attest::tpm::wire::{Curve, KeyParameters, Public};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm,
 };
 
 use super::{SoftKey, ek_area};
@@ -52,11 +53,36 @@ impl Maker {
             },
             ..ek_area(&SoftKey::p256())
         };
+        (area, self.certify(&key))
+    }
+
+    /// The certificate of an EK on P-256, DER.
+    pub fn certificate(&self, ek: &Public) -> Vec<u8> {
+        match &ek.key {
+            KeyParameters::Ecc { x, y, .. } => self.certify(&Point([&[4], x.as_slice(), y].concat())),
+            KeyParameters::Rsa { .. } => panic!("a point"),
+        }
+    }
+
+    fn certify(&self, key: &impl PublicKeyData) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(EK_USAGE.to_vec())];
-        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
-        (area, certificate.der().to_vec())
+        let certificate = params.signed_by(key, &Issuer::from_params(&self.params, &self.key)).unwrap();
+        certificate.der().to_vec()
+    }
+}
+
+/// A public key on P-256, uncompressed.
+struct Point(Vec<u8>);
+
+impl PublicKeyData for Point {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
     }
 }

@@ -7,6 +7,7 @@ use attest::tpm::ak::AkPublic;
 use attest::{HashAlg, SpkiSha256};
 
 use super::soft_tpm::activation::SoftTpm;
+use super::soft_tpm::maker::Maker;
 use super::{Answer, Case, POOL, SPEC, accept, bearer, challenge_request, digest, tpm};
 
 pub struct Node {
@@ -22,15 +23,22 @@ impl Node {
         Self { tpm, case }
     }
 
+    /// As [`Node::new`], with a TPM of this maker.
+    pub fn made_by(maker: &Maker) -> Self {
+        let mut node = Self::new();
+        node.case.ek_certificate = Some(maker.certificate(&node.tpm.ek));
+        node
+    }
+
     /// What `ek add` takes.
     pub fn ek(&self) -> String {
         digest(&self.case)
     }
 
-    /// Asks the gateway with this base URL.
-    pub async fn challenge(&self, client: &reqwest::Client, gateway: &str) -> reqwest::Result<Answer> {
+    /// Asks the gateway with this base URL for a challenge.
+    pub fn challenge(&self, client: &reqwest::Client, gateway: &str) -> reqwest::RequestBuilder {
         let request = client.post(format!("{gateway}/v1/attest/challenge"));
-        Answer::of_any(request.json(&challenge_request(&self.case, POOL))).await
+        request.json(&challenge_request(&self.case, POOL))
     }
 
     /// What answers it, on a connection to a server with this key.
@@ -46,13 +54,13 @@ impl Node {
         }
     }
 
-    pub async fn send(client: &reqwest::Client, gateway: &str, evidence: &EvidenceRequest) -> reqwest::Result<Answer> {
-        Answer::of_any(client.post(format!("{gateway}/v1/attest/evidence")).json(evidence)).await
+    pub fn send(client: &reqwest::Client, gateway: &str, evidence: &EvidenceRequest) -> reqwest::RequestBuilder {
+        client.post(format!("{gateway}/v1/attest/evidence")).json(evidence)
     }
 
-    /// As Ignition does, with a ticket.
-    pub async fn config(client: &reqwest::Client, gateway: &str, ticket: &str) -> reqwest::Result<Answer> {
+    /// As Ignition does, with a ticket or a token.
+    pub fn config(client: &reqwest::Client, gateway: &str, credential: &str) -> reqwest::RequestBuilder {
         let request = client.get(format!("{gateway}/config/{POOL}")).header("accept", accept(SPEC));
-        Answer::of_any(request.header("authorization", bearer(ticket))).await
+        request.header("authorization", bearer(credential))
     }
 }

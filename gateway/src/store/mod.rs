@@ -9,6 +9,7 @@ mod embedded;
 pub mod engine;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+pub mod fence;
 mod held;
 mod holders;
 mod known;
@@ -287,6 +288,12 @@ pub enum StoreError {
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,
+    /// Only one does it at a time, and it is another one by now, or nobody.
+    #[error("another gateway may have begun {work} meanwhile: this one has left it")]
+    Led {
+        /// What only one does.
+        work: String,
+    },
     /// The store was closed, or its thread is gone.
     #[error("the store is closed")]
     Closed,

@@ -1,7 +1,9 @@
 //! The store's engine on a real etcd.
 
+mod leader;
 mod mark;
 mod outage;
+mod tls;
 mod transactions;
 
 use std::sync::{Arc, Mutex};

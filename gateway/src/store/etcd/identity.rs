@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use super::super::known::StoreFile;
 use super::super::{StoreError, StoreMark};
+use super::diagnosis;
 use super::keys::Keys;
-use super::members::Members;
+use super::members::{Failure, Members};
+use crate::settings::EtcdSettings;
 
 /// The version of what stands below the prefix.
 const VERSION: i64 = 1;
@@ -48,7 +50,8 @@ pub(super) fn new_id() -> Result<String, StoreError> {
 }
 
 /// What is below the prefix. Nothing is written.
-pub(super) async fn look(members: &Members, keys: &Keys, until: Instant) -> Result<Option<Found>, StoreError> {
+pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<Found>, StoreError> {
+    let keys = Keys::below(&settings.prefix);
     let (from, end) = keys.all();
     let anything = GetOptions::new().with_range(end).with_count_only();
     let read = Txn::new().and_then([
@@ -61,7 +64,14 @@ pub(super) async fn look(members: &Members, keys: &Keys, until: Instant) -> Resu
         let read = read.clone();
         async move { client.txn(read).await }
     });
-    let answers = asked.await.map_err(|failure| members.explain(&failure, false))?.op_responses();
+    let answers = match asked.await {
+        Ok(answer) => answer.op_responses(),
+        Err(failure) => {
+            let problem = diagnosis::of_tls(settings, &failure.endpoint).await;
+            let problem = problem.unwrap_or(failure.problem);
+            return Err(members.explain(&Failure { problem, ..failure }, false));
+        }
+    };
     let gets: Vec<_> = answers
         .iter()
         .filter_map(|answer| match answer {

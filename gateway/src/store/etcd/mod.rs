@@ -4,8 +4,10 @@
 //! lost the others, answers errors and decides nothing.
 
 mod committer;
+mod diagnosis;
 mod identity;
 mod keys;
+mod leader;
 mod members;
 mod opened;
 mod overlay;
@@ -22,6 +24,7 @@ use committer::Committer;
 use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
 use identity::Found;
 use keys::Keys;
+pub use leader::Leadership;
 use members::{Failure, FailureKind, Members};
 use opened::Opened;
 use overlay::MOST_KEYS;
@@ -118,7 +121,7 @@ impl Etcd {
         Threads::start(&place)?.wait(async move {
             let known = Known::beside(&folder)?;
             let members = Members::of(&settings)?;
-            let found = identity::look(&members, &Keys::below(&settings.prefix), Instant::now() + settings.timeout).await?;
+            let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
             known.check(Path::new(&members.place), &Found::file(found.as_ref()))?;
             Ok(found.is_some())
         })
@@ -203,12 +206,12 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
     let (members, keys) = (Members::of(settings)?, Keys::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
-    let found = match identity::look(&members, &keys, until).await? {
+    let found = match identity::look(settings, &members, until).await? {
         Some(found) => Some(found),
         None => {
             known.check(&place, &Found::file(None))?;
             identity::begin(&members, &keys, until).await?;
-            identity::look(&members, &keys, until).await?
+            identity::look(settings, &members, until).await?
         }
     };
     known.check(&place, &Found::file(found.as_ref()))?;

@@ -1,0 +1,153 @@
+//! Who does what only one of several gateways may do at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::StoreError;
+use super::super::fence::Fence;
+use super::keys::LEADER;
+use super::opened::Opened;
+use super::{Etcd, identity};
+
+/// The least that etcd gives a lease: its election takes as long.
+const LEAST_LEASE: Duration = Duration::from_secs(2);
+
+/// To be the one who does a work, until the lease is over. Whoever drops it lets others do it.
+#[derive(Debug)]
+pub struct Leadership {
+    fence: Fence,
+    lost: watch::Receiver<bool>,
+    given_up: Arc<AtomicBool>,
+    opened: Arc<Opened>,
+    lease: i64,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Leadership {
+    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Whether it is known here that another may lead by now.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        *self.lost.borrow()
+    }
+
+    /// When it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
+    pub async fn lost(&mut self) {
+        // An error says that nobody keeps the lease any more.
+        drop(self.lost.wait_for(|lost| *lost).await);
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        let (opened, lease) = (Arc::clone(&self.opened), self.lease);
+        self.runtime.spawn(async move {
+            let until = Instant::now() + opened.timeout;
+            drop(
+                opened
+                    .members
+                    .ask_one(until, |mut client| async move { client.lease_revoke(lease).await })
+                    .await,
+            );
+        });
+    }
+}
+
+impl Etcd {
+    /// Leads a work, if nobody does: for as long as etcd hears of this process every `lease`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn lead(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
+        let runtime = self.open.threads.handle.clone();
+        let opened = Arc::clone(&self.open.opened);
+        let (key, value) = (format!("{LEADER}{work}"), identity::new_id()?);
+        let lease = lease.max(LEAST_LEASE);
+        let (taking, fence) = (Arc::clone(&opened), Fence::held(work, &key, &value));
+        let Some(id) = self.spawn(async move { take(&taking, &key, &value, lease).await }).await? else {
+            return Ok(None);
+        };
+        let (tell, lost) = watch::channel(false);
+        let given_up = Arc::new(AtomicBool::new(false));
+        runtime.spawn(keep(Arc::clone(&opened), id, lease, tell, Arc::clone(&given_up)));
+        Ok(Some(Leadership {
+            fence,
+            lost,
+            given_up,
+            opened,
+            lease: id,
+            runtime,
+        }))
+    }
+}
+
+/// Puts the key, with a lease, unless another has.
+async fn take(opened: &Opened, key: &str, value: &str, lease: Duration) -> Result<Option<i64>, StoreError> {
+    let until = Instant::now() + opened.timeout;
+    let explain = |failure| opened.members.explain(&failure, false);
+    let seconds = i64::try_from(lease.as_secs()).unwrap_or(i64::MAX);
+    let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
+    let id = opened.members.ask(until, grant).await.map_err(explain)?.id();
+    let stored = opened.keys.of(key);
+    let mut when = opened.guard();
+    when.push(Compare::create_revision(stored.as_str(), CompareOp::Equal, 0));
+    let txn = Txn::new()
+        .when(when)
+        .and_then([TxnOp::put(stored.as_str(), value, Some(PutOptions::new().with_lease(id)))])
+        .or_else([TxnOp::get(stored.as_str(), None)]);
+    let asked = opened.members.ask(until, |mut client| {
+        let txn = txn.clone();
+        async move { client.txn(txn).await }
+    });
+    let answer = asked.await.map_err(explain)?;
+    // Asked twice, because an answer was lost, it finds itself.
+    let own = answer.op_responses().first().is_some_and(|answer| match answer {
+        etcd_client::TxnOpResponse::Get(found) => found.kvs().first().is_some_and(|found| found.value() == value.as_bytes()),
+        _ => false,
+    });
+    if answer.succeeded() || own {
+        return Ok(Some(id));
+    }
+    drop(
+        opened
+            .members
+            .ask_one(until, |mut client| async move { client.lease_revoke(id).await })
+            .await,
+    );
+    Ok(None)
+}
+
+/// Keeps the lease, until that fails for as long as it lasts.
+async fn keep(opened: Arc<Opened>, id: i64, lease: Duration, tell: watch::Sender<bool>, given_up: Arc<AtomicBool>) {
+    let mut kept = Instant::now();
+    while !given_up.load(Ordering::Relaxed) {
+        sleep(lease / 3).await;
+        let asked = Instant::now();
+        match opened.members.ask_one(asked + lease / 3, |client| keep_alive(client, id)).await {
+            Ok(0) => break,
+            Ok(_) => kept = asked,
+            Err(_) if kept.elapsed() < lease => {}
+            Err(_) => break,
+        }
+    }
+    // Nobody may listen any more.
+    let _ = tell.send(true);
+}
+
+/// For how many seconds more; 0: it is over.
+async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_client::Error> {
+    let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;
+    keeper.keep_alive().await?;
+    Ok(answers.message().await?.map_or(0, |answer| answer.ttl()))
+}

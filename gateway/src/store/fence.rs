@@ -1,0 +1,99 @@
+//! What keeps one who led from writing after another leads.
+
+use async_trait::async_trait;
+
+use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work};
+use super::{StoreError, StoreMark};
+
+/// Refuses works unless somebody leads still. It is looked at in the transaction itself: a process that was stopped for longer than its
+/// lease, and goes on, finds its work refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence(Option<Held>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    work: String,
+    key: String,
+    value: String,
+}
+
+impl Fence {
+    /// Nobody else can lead: the store is one process's.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self(None)
+    }
+
+    #[cfg(feature = "etcd")]
+    /// Whoever leads has put this value under this key.
+    pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
+        Self(Some(Held {
+            work: work.to_owned(),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }))
+    }
+
+    /// # Errors
+    /// [`StoreError::Led`] if another leads, or nobody.
+    pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
+        let Some(Held { work, key, value }) = &self.0 else { return Ok(()) };
+        if transaction.get(key)?.as_ref() == Some(value) {
+            Ok(())
+        } else {
+            Err(StoreError::Led { work: work.clone() }.into())
+        }
+    }
+}
+
+/// An engine whose works are all behind a fence.
+#[derive(Debug, Clone)]
+pub struct Fenced<E> {
+    engine: E,
+    fence: Fence,
+}
+
+impl<E: Engine> Fenced<E> {
+    pub const fn new(engine: E, fence: Fence) -> Self {
+        Self { engine, fence }
+    }
+
+    fn behind(&self, mut work: Work) -> Work {
+        let fence = self.fence.clone();
+        Box::new(move |transaction| {
+            fence.check(transaction)?;
+            work(transaction)
+        })
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Engine for Fenced<E> {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine.transact(self.behind(work)).await
+    }
+
+    fn later(&self, work: Work) {
+        self.engine.later(self.behind(work));
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine.page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine.count(range).await
+    }
+
+    fn most_writes(&self) -> usize {
+        self.engine.most_writes()
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        self.engine.standing()
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        self.engine.keep_mark().await
+    }
+}

@@ -169,6 +169,10 @@ fn check_fails_for_state_that_serve_cannot_use() {
         file(gateway, "state/seal.key", "abc");
         mode(gateway, "state/seal.key", SECRET);
     });
+    agree("no log key", "ERROR", "log.key", |gateway| {
+        file(gateway, "state/log.key", "abc");
+        mode(gateway, "state/log.key", SECRET);
+    });
     agree("everybody's seal", "ERROR", "seal.key", |gateway| {
         file(gateway, "state/seal.key", "0".repeat(64));
         mode(gateway, "state/seal.key", 0o644);

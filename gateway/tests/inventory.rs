@@ -31,7 +31,10 @@ fn every_certificate_and_key_in_play_is_listed() {
     let mcs_ca = format!("MCS CA {ca}");
     let (good, items) = certificates(&gateway);
     assert!(good, "{items:?}");
-    assert_eq!(names(&items), [&mcs_ca, "MCS certificate", "MCS key", "CA key", "seal key"]);
+    assert_eq!(
+        names(&items),
+        [&mcs_ca, "MCS certificate", "MCS key", "CA key", "seal key", "log key"]
+    );
     for item in &items {
         for field in ["purpose", "made", "place", "fails", "rotates"] {
             assert!(item[field].as_str().is_some_and(|text| text.len() > 8), "{field} in {item}");
@@ -44,7 +47,7 @@ fn every_certificate_and_key_in_play_is_listed() {
     let text = gateway.command(&["certificates"]);
     let table: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
     assert!(
-        table[0].starts_with("NAME") && table[0].ends_with("STATE") && table.len() == 6,
+        table[0].starts_with("NAME") && table[0].ends_with("STATE") && table.len() == 7,
         "{text}"
     );
     assert!(
@@ -52,7 +55,7 @@ fn every_certificate_and_key_in_play_is_listed() {
         "{text}"
     );
     for word in ["for ", "made ", "lies ", "fails ", "expires ", "rotates "] {
-        assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(word)).count(), 5, "{word}");
+        assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(word)).count(), 6, "{word}");
     }
     assert!(!text.contains("PRIVATE KEY"));
 
@@ -85,6 +88,7 @@ fn every_certificate_and_key_in_play_is_listed() {
         "CA key".to_owned(),
         "next CA key".to_owned(),
         "seal key".to_owned(),
+        "log key".to_owned(),
         format!("kubelet client CA {next}"),
         format!("EK root {next}"),
         format!("upstream CA of pool worker {next}"),
@@ -136,6 +140,7 @@ fn what_is_broken_is_said_and_the_rest_is_listed() {
     broken(&chmod("tls/mcs-ca.key"), "CA key", "0640");
     broken(&write("tls/mcs-ca.key", "garbage"), "CA key", "is neither PEM nor a manifest");
     broken(&write("state/seal.key", "short"), "seal key", "seal.key");
+    broken(&write("state/log.key", "short"), "log key", "log.key");
     broken(&write("ek-roots/maker.der", "garbage"), "EK root", "certificate");
     broken(
         &write("pools/infra/pool.toml", "[upstream]\nurl = 7"),

@@ -9,6 +9,7 @@ mod counted;
 mod digests;
 mod journal;
 mod log_file;
+mod log_key;
 mod pending;
 mod reason;
 mod record;
@@ -21,6 +22,7 @@ pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
 pub use log_file::is_written;
+pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};
 pub use record::{

@@ -8,6 +8,7 @@ pub mod check;
 pub mod diff;
 pub mod ek;
 pub mod init;
+pub mod log;
 pub mod node;
 mod owner;
 pub mod pointer;

@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::Finding;
-use crate::audit::is_written;
+use crate::audit::{LogKey, is_written};
 use crate::credentials::seal::Seal;
 use crate::settings::Settings;
 use crate::store::Embedded;
@@ -53,6 +53,12 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
     // A link to nowhere is there.
     if fs::symlink_metadata(&seal_key).is_ok()
         && let Err(error) = Seal::open(&seal_key)
+    {
+        findings.push(Finding::Error(error.to_string()));
+    }
+    let log_key = settings.log_key();
+    if fs::symlink_metadata(&log_key).is_ok()
+        && let Err(error) = LogKey::read(&log_key)
     {
         findings.push(Finding::Error(error.to_string()));
     }

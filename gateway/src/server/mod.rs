@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
-use crate::audit::{BlobError, Blobs, Journal, JournalError, Resolved, resolve_pending};
+use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, resolve_pending};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
@@ -56,6 +56,9 @@ pub enum ServeError {
     /// The attestation log.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The key of its checkpoints.
+    #[error(transparent)]
+    LogKey(#[from] LogKeyError),
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
@@ -123,6 +126,7 @@ impl Server {
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
+        LogKey::open(&settings.log_key())?;
         let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {

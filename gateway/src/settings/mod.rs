@@ -277,6 +277,12 @@ impl Settings {
         self.state.join("attestation.jsonl")
     }
 
+    /// The key that signs the attestation log's checkpoints.
+    #[must_use]
+    pub fn log_key(&self) -> PathBuf {
+        self.state.join("log.key")
+    }
+
     /// The attestation log's large parts.
     #[must_use]
     pub fn evidence(&self) -> PathBuf {

@@ -1,9 +1,10 @@
-//! What the gateway shows to nodes, and what that stands on: CA, certificate, their keys, and the seal's.
+//! What the gateway shows to nodes, and what that stands on: CA, certificate, their keys, the seal's and the attestation log's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::{SpkiSha256, UnixTime};
+use attest_gateway::audit::LogKey;
 use attest_gateway::certificates::{Certificate, Fingerprint, source};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::pki::Serving;
@@ -52,6 +53,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items.push(key(settings));
     items.extend(ca_keys(settings, authorities.as_deref().unwrap_or_default(), &keys));
     items.push(seal(settings));
+    items.push(log(settings));
     items
 }
 
@@ -229,6 +231,30 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
         }
     }
     items
+}
+
+/// The key of the attestation log's checkpoints.
+fn log(settings: &Settings) -> Item {
+    let path = settings.log_key();
+    let item = Item {
+        name: "log key".to_owned(),
+        state: State::NotHere,
+        problem: None,
+        purpose: "Ed25519: signs how far the attestation log has come, and nothing else",
+        made: "by serve, at its first start".to_owned(),
+        place: place(&path),
+        fails: "auditors do not know the new one's checkpoints; whoever has it can make a log that holds",
+        expires: None,
+        rotates: "not by itself; remove the file, restart, and give auditors both public halves (log key)".to_owned(),
+    };
+    if !path.exists() {
+        return item;
+    }
+    let there = Item {
+        state: State::Good,
+        ..item
+    };
+    private(there, &path, LogKey::read(&path).map(drop).map_err(|error| error.to_string()))
 }
 
 fn seal(settings: &Settings) -> Item {

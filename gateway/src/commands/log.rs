@@ -1,0 +1,24 @@
+//! `attest-gateway log`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest_gateway::audit::LogKey;
+use attest_gateway::settings::Settings;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Print the public half of the key that signs the attestation log's checkpoints, PEM: for auditors.
+    #[command(
+        after_help = "Example:\n  attest-gateway log key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
+    )]
+    Key,
+}
+
+pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    match command {
+        Command::Key => print!("{}", LogKey::read(&settings.log_key())?.public().pem()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -26,6 +26,7 @@ pub struct Metrics {
     clock_ahead: Gauge,
     log_broken: Gauge,
     log_moved: Gauge,
+    log_incomplete: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -156,9 +157,16 @@ impl Default for Metrics {
             "1 while the attestation log was moved and no new one is begun: who reads it by its name does not see what is recorded",
             log_moved.clone(),
         );
+        let log_incomplete = Gauge::default();
+        registry.register(
+            "log_incomplete",
+            "1 since it was found that the attestation log does not hold what the store says was signed, or that another writes its chain",
+            log_incomplete.clone(),
+        );
         Self {
             log_broken,
             log_moved,
+            log_incomplete,
             registry,
             decisions,
             pool_broken,
@@ -277,6 +285,11 @@ impl Metrics {
         self.log_moved.set(i64::from(moved));
     }
 
+    /// Says that the attestation log is not what the store knows of it. It stays said until the gateway starts again.
+    pub fn log_incomplete(&self) {
+        self.log_incomplete.set(1);
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -318,6 +331,7 @@ mod tests {
         metrics.clock_ahead(7);
         metrics.log_broken(true);
         metrics.log_moved(true);
+        metrics.log_incomplete();
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -336,6 +350,7 @@ mod tests {
             "attest_gateway_clock_ahead_seconds 7",
             "attest_gateway_log_broken 1",
             "attest_gateway_log_moved 1",
+            "attest_gateway_log_incomplete 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

@@ -33,6 +33,7 @@ mod journal;
 mod killed;
 mod kubelet;
 mod log_chain;
+mod log_checkpoints;
 mod mcs;
 mod older_release;
 mod owner;

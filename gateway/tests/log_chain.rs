@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, Record, Why, link_of};
+use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, Signer, Why, link_of};
 use futures_util::future::join_all;
 
 /// How often the journal's process is killed.
@@ -19,7 +19,8 @@ const LOG: &str = "attestation.jsonl";
 
 fn open(folder: &Path) -> Result<Journal, JournalError> {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    Ok(Journal::open(&folder.join(LOG), blobs, Arc::default())?.0)
+    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    Ok(Journal::open(&folder.join(LOG), signer, blobs, Arc::default())?.0)
 }
 
 /// Opens the log once the writer of a dropped journal has let go of it.
@@ -87,7 +88,7 @@ async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
     write(&journal, "b").await;
     fs::rename(&log, &moved).unwrap();
     write(&journal, "c").await;
-    assert!(journal.reopen().await.unwrap());
+    assert!(journal.reopen(1).await.unwrap());
     write(&journal, "d").await;
     let first = lines(&log);
     assert_chained(&[lines(&moved), first.clone()].concat(), 1);
@@ -98,8 +99,9 @@ async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
     fs::remove_file(&log).unwrap();
     write(&journal, "f").await;
     let third = lines(&log);
-    assert_eq!((first.len(), second.len(), third.len()), (1, 1, 1));
-    assert_chained(&[first, second, third.clone()].concat(), 4);
+    // One file ends with a checkpoint, and the next begins with one.
+    assert_eq!((first.len(), second.len(), third.len()), (2, 1, 1));
+    assert_chained(&[first, second, third.clone()].concat(), 5);
     // A torn line was never acknowledged.
     drop(journal);
     OpenOptions::new()
@@ -112,7 +114,7 @@ async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
     write(&journal, "g").await;
     let fourth = lines(&log);
     assert_eq!(fourth.len(), 2);
-    let chain = assert_chained(&fourth, 6);
+    let chain = assert_chained(&fourth, 8);
     // After a start without the log another chain begins.
     drop(journal);
     fs::remove_file(&log).unwrap();

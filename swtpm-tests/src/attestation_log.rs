@@ -11,11 +11,12 @@ use serde_json::Value;
 pub struct Record(Value);
 
 impl Record {
-    /// All complete lines of a log.
+    /// All decisions of a log: its lines but for checkpoints.
     pub fn read_all(log: &Path) -> Result<Vec<Self>> {
         let text = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
         let parse = |line| serde_json::from_str(line).map(Self).with_context(|| format!("a record: {line:?}"));
-        text.lines().map(parse).collect()
+        let records: Vec<Self> = text.lines().map(parse).collect::<Result<_>>()?;
+        Ok(records.into_iter().filter(|record| record.decision() != "checkpoint").collect())
     }
 
     /// A member, by JSON pointer, as text.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use aws_lc_rs::digest::{self, SHA256, SHA256_OUTPUT_LEN};
 use data_encoding::HEXLOWER;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::journal::JournalError;
@@ -79,6 +80,9 @@ pub struct Begins {
     /// What stands before it in its file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Before>,
+    /// Lines that the gateway had signed, and that are not in its log any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Point>,
 }
 
 /// Why a chain begins.
@@ -89,6 +93,19 @@ pub enum Why {
     New,
     /// The last line of the log is of no chain: an older release wrote it.
     Unchained,
+    /// The log does not hold what the gateway had signed.
+    Incomplete,
+}
+
+/// A line of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Which chain.
+    pub chain: String,
+    pub number: u64,
+    /// The hash of the line.
+    pub sha256: LineHash,
 }
 
 /// The beginning of a file: it is what it was when a chain began after it.
@@ -104,6 +121,7 @@ pub struct Before {
 #[derive(Deserialize)]
 struct Linked {
     chain: Option<Link>,
+    checkpoint: Option<IgnoredAny>,
 }
 
 /// A line's place in its chain, if it has one.
@@ -120,6 +138,8 @@ pub(super) struct Chain {
     id: String,
     number: u64,
     head: LineHash,
+    /// Whether its last line is a checkpoint.
+    signed: bool,
     begins: Option<Begins>,
 }
 
@@ -130,19 +150,32 @@ impl Chain {
             id: decision_id().ok_or(JournalError::Failed)?,
             number: 0,
             head: LineHash::NONE,
+            signed: false,
             begins: Some(begins),
         })
     }
 
     /// The one that `last` is the last line of; `None` if it is of none.
     pub(super) fn after(last: &[u8]) -> Option<Self> {
-        let link = link_of(last).ok()??;
+        let Linked { chain, checkpoint } = serde_json::from_slice(last).ok()?;
+        let link = chain?;
         Some(Self {
             id: link.id,
             number: link.number,
             head: LineHash::of(last),
+            signed: checkpoint.is_some(),
             begins: None,
         })
+    }
+
+    /// Whether nothing was written after its last checkpoint.
+    pub(super) const fn is_signed(&self) -> bool {
+        self.signed
+    }
+
+    /// Which chain it is, how many lines it has, and the hash of the last of them.
+    pub(super) fn head(&self) -> (&str, u64, LineHash) {
+        (&self.id, self.number, self.head)
     }
 
     /// A record, an object of JSON, as the chain's next line, with its line feed.
@@ -162,7 +195,15 @@ impl Chain {
         self.number = link.number;
         self.head = LineHash::of(&line);
         self.begins = None;
+        self.signed = false;
         line.push(b'\n');
+        Ok(line)
+    }
+
+    /// As [`Chain::link`], for a checkpoint.
+    pub(super) fn link_checkpoint(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
+        let line = self.link(record)?;
+        self.signed = true;
         Ok(line)
     }
 }
@@ -179,6 +220,7 @@ mod tests {
         let begins = Begins {
             why: Why::New,
             before: None,
+            after: Vec::new(),
         };
         Chain::begin(begins).unwrap()
     }

@@ -1,20 +1,21 @@
 //! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::blobs::{BlobError, Blobs};
-use super::chain::Chain;
+use super::chain::{Begins, Chain, Point, Why};
+use super::checkpoint::Signer;
 use super::counted::{self, Recording, Strangers};
 use super::log_file::{LogFile, WriterLock};
 use super::reason::late;
 use super::record::{Decision, Line, NotAttested, Record, Shown, Verdict};
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::{Store, StoreMark};
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 256;
@@ -63,8 +64,16 @@ impl<T> Recorded<T> {
 /// What the writer does, in this order.
 enum Work {
     Append(Append),
-    Reopen(oneshot::Sender<Result<bool, JournalError>>),
+    Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
+    BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
+    Checkpoint(Moment, oneshot::Sender<Result<(), JournalError>>),
     Probe(oneshot::Sender<bool>),
+}
+
+/// When something is written that nobody has asked for, and how far the store had come.
+struct Moment {
+    at: u64,
+    store: Option<StoreMark>,
 }
 
 struct Append {
@@ -83,6 +92,16 @@ pub struct Journal {
     strangers: Strangers,
     /// Whether the file that is written had lost the log's name when that was looked at last.
     moved: Arc<AtomicBool>,
+    unsigned: Arc<Unsigned>,
+    signed: watch::Receiver<Option<Arc<str>>>,
+}
+
+/// Lines since the start that no checkpoint covers yet.
+#[derive(Debug, Default)]
+struct Unsigned {
+    lines: AtomicU64,
+    /// There are as many as there may be.
+    many: Notify,
 }
 
 impl Journal {
@@ -91,16 +110,20 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Io`].
-    pub fn open(path: &Path, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
+    pub fn open(path: &Path, signer: Signer, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
         let lock = WriterLock::take(path)?;
         let (mut log, cut) = LogFile::open(path)?;
         let chain = log.chain()?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
-        let moved = Arc::<AtomicBool>::default();
+        let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
+        let (sender, signed) = watch::channel(None);
         let writer = Writer {
             log,
             chain,
             blobs,
+            signer,
+            unsigned: Arc::clone(&unsigned),
+            signed: sender,
             moved: Arc::clone(&moved),
             _lock: lock,
         };
@@ -117,6 +140,8 @@ impl Journal {
             store: None,
             strangers: Strangers::default(),
             moved,
+            unsigned,
+            signed,
         };
         Ok((journal, cut))
     }
@@ -130,16 +155,53 @@ impl Journal {
         }
     }
 
-    /// Goes on in the file that has the log's name now, after it was moved. Says whether it was.
+    /// Goes on in the file that has the log's name now, after it was moved. Says whether it was. The old file ends with a checkpoint, and the
+    /// new one begins with one.
     ///
     /// # Errors
     /// [`JournalError`]: it goes on in the file that was moved, and has to be told again.
-    pub async fn reopen(&self) -> Result<bool, JournalError> {
-        let (done, reopened) = oneshot::channel();
-        self.work.try_send(Work::Reopen(done)).map_err(|_| JournalError::Failed)?;
-        let reopened = reopened.await.map_err(|_| JournalError::Failed)?;
+    pub async fn reopen(&self, at: u64) -> Result<bool, JournalError> {
+        let reopened = self.ask(|done| Work::Reopen(self.moment(at), done)).await;
         self.metrics.log_moved(self.is_moved());
         reopened
+    }
+
+    /// Begins another chain, whose first line says what the log does not hold any more.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the old one goes on.
+    pub async fn begin_anew(&self, after: Vec<Point>) -> Result<(), JournalError> {
+        self.ask(|done| Work::BeginAnew(after, done)).await
+    }
+
+    /// Signs how far the log has come, if it has lines that no checkpoint covers, or begins.
+    ///
+    /// # Errors
+    /// [`JournalError`]: then it is due still.
+    pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
+        self.ask(|done| Work::Checkpoint(self.moment(at), done)).await
+    }
+
+    /// Waits until there are as many lines without a checkpoint as there may be.
+    pub async fn checkpoint_due(&self) {
+        self.unsigned.many.notified().await;
+    }
+
+    /// The last checkpoint that was written since the start, a line of the log.
+    #[must_use]
+    pub fn checkpoints(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.signed.clone()
+    }
+
+    async fn ask<T>(&self, work: impl FnOnce(oneshot::Sender<Result<T, JournalError>>) -> Work) -> Result<T, JournalError> {
+        let (done, answer) = oneshot::channel();
+        self.work.try_send(work(done)).map_err(|_| JournalError::Failed)?;
+        answer.await.map_err(|_| JournalError::Failed)?
+    }
+
+    fn moment(&self, at: u64) -> Moment {
+        let store = self.store.as_ref().and_then(|store| store.standing());
+        Moment { at, store }
     }
 
     /// Whether the file that is written does not have the log's name, as far as was looked at last: at each write and each
@@ -231,6 +293,10 @@ struct Writer {
     /// As far as it is on disk.
     chain: Chain,
     blobs: Blobs,
+    signer: Signer,
+    unsigned: Arc<Unsigned>,
+    /// The last checkpoint.
+    signed: watch::Sender<Option<Arc<str>>>,
     moved: Arc<AtomicBool>,
     _lock: WriterLock,
 }
@@ -243,11 +309,17 @@ impl Writer {
                 match work {
                     Work::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
-                    Work::Reopen(done) => {
+                    Work::Reopen(moment, done) => {
                         self.append(std::mem::take(&mut batch));
-                        let reopened = self.log.reopen();
-                        self.look();
-                        drop(done.send(reopened));
+                        drop(done.send(self.reopen(&moment)));
+                    }
+                    Work::BeginAnew(after, done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.begin_anew(after)));
+                    }
+                    Work::Checkpoint(moment, done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.checkpoint_if_due(&moment)));
                     }
                     Work::Probe(done) => {
                         self.look();
@@ -274,6 +346,64 @@ impl Writer {
         }
     }
 
+    fn reopen(&mut self, moment: &Moment) -> Result<bool, JournalError> {
+        let signed = |result: Result<(), JournalError>| {
+            if let Err(error) = result {
+                tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
+            }
+        };
+        if self.log.is_moved() {
+            signed(self.checkpoint_if_due(moment));
+        }
+        let reopened = self.log.reopen();
+        self.look();
+        if matches!(reopened, Ok(true)) {
+            signed(self.checkpoint(moment));
+        }
+        reopened
+    }
+
+    fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
+        let before = self.log.before().map_err(|source| JournalError::Io {
+            path: "the attestation log".into(),
+            source,
+        })?;
+        let why = Why::Incomplete;
+        self.chain = Chain::begin(Begins { why, before, after })?;
+        Ok(())
+    }
+
+    fn checkpoint_if_due(&mut self, moment: &Moment) -> Result<(), JournalError> {
+        if !self.chain.is_signed() {
+            return self.checkpoint(moment);
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, Moment { at, store }: &Moment) -> Result<(), JournalError> {
+        let (chain, count, head) = self.chain.head();
+        let record = self.signer.sign(chain, count, head, *at)?;
+        let record = serde_json::to_vec(&Line {
+            record: &record,
+            store: store.clone(),
+        })?;
+        let mut chain = self.chain.clone();
+        let line = chain.link_checkpoint(&record)?;
+        self.put(&line)?;
+        self.chain = chain;
+        self.unsigned.lines.store(0, Ordering::Relaxed);
+        let text = String::from_utf8_lossy(&line);
+        self.signed.send_replace(Some(text.trim_end().into()));
+        Ok(())
+    }
+
+    fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        self.log.append(lines).map_err(|source| JournalError::Io {
+            path: "the attestation log".into(),
+            source,
+        })
+    }
+
     /// Looks whether the log was moved.
     fn look(&self) {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
@@ -287,11 +417,13 @@ impl Writer {
         for append in batch {
             lines.extend(chain.link(&append.record)?);
         }
-        self.log.append(&lines).map_err(|source| JournalError::Io {
-            path: "the attestation log".into(),
-            source,
-        })?;
+        self.put(&lines)?;
         self.chain = chain;
+        let new = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let before = self.unsigned.lines.fetch_add(new, Ordering::Relaxed);
+        if before.saturating_add(new) >= self.signer.every() {
+            self.unsigned.many.notify_one();
+        }
         Ok(())
     }
 }
@@ -374,14 +506,20 @@ mod tests {
     use std::fs;
 
     use super::super::log_file::CHUNK_BYTES;
+    use super::super::log_key::LogKey;
     use super::*;
 
     fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
         Journal::open(
             &folder.join("attestation.jsonl"),
+            signer(folder),
             Blobs::open(&folder.join("evidence")).unwrap(),
             Arc::default(),
         )
+    }
+
+    fn signer(folder: &Path) -> Signer {
+        Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000)
     }
 
     fn record(id: &str) -> Record {
@@ -465,23 +603,23 @@ mod tests {
         let (log, moved) = (folder.path().join("attestation.jsonl"), folder.path().join("attestation.jsonl.1"));
         let count = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
         journal.record(&record("a"), Vec::new(), ()).await.unwrap();
-        assert!(!journal.reopen().await.unwrap(), "nobody has moved it");
+        assert!(!journal.reopen(1).await.unwrap(), "nobody has moved it");
         fs::rename(&log, &moved).unwrap();
         journal.record(&record("b"), Vec::new(), ()).await.unwrap();
         assert!(journal.is_moved());
-        assert!(journal.reopen().await.unwrap());
+        assert!(journal.reopen(1).await.unwrap());
         assert!(!journal.is_moved());
         journal.record(&record("c"), Vec::new(), ()).await.unwrap();
-        assert_eq!((count(&moved), count(&log)), (2, 1));
+        assert_eq!((count(&moved), count(&log)), (2 + 1, 1 + 1), "each has a checkpoint");
         // The lock is on the new one, and not on the old one any longer.
         assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
         fs::File::open(&moved).unwrap().try_lock().unwrap();
         // What cannot be opened is said, and the log goes on where it was.
         fs::rename(&log, folder.path().join("attestation.jsonl.2")).unwrap();
         fs::create_dir(&log).unwrap();
-        journal.reopen().await.unwrap_err();
+        journal.reopen(1).await.unwrap_err();
         journal.record(&record("d"), Vec::new(), ()).await.unwrap();
-        assert_eq!(count(&folder.path().join("attestation.jsonl.2")), 2);
+        assert_eq!(count(&folder.path().join("attestation.jsonl.2")), 2 + 2);
     }
 
     #[test]
@@ -526,6 +664,9 @@ mod tests {
             )
             .unwrap(),
             blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
+            signer: signer(folder.path()),
+            unsigned: Arc::default(),
+            signed: watch::channel(None).0,
             moved: Arc::default(),
             _lock: WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap(),
         };

@@ -121,11 +121,12 @@ impl LogFile {
         }
         let before = self.before().map_err(io)?;
         let why = if before.is_some() { Why::Unchained } else { Why::New };
-        Chain::begin(Begins { why, before })
+        let after = Vec::new();
+        Chain::begin(Begins { why, before, after })
     }
 
     /// What the file holds, unless it holds nothing.
-    fn before(&self) -> Result<Option<Before>> {
+    pub(super) fn before(&self) -> Result<Option<Before>> {
         let mut reader = &self.file;
         reader.seek(SeekFrom::Start(0))?;
         let (mut hash, mut bytes) = (digest::Context::new(&digest::SHA256), 0);
@@ -278,6 +279,56 @@ fn last_line(file: &mut File) -> Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
+/// The lines of a file, the last one first, without their ends.
+pub(super) fn lines_from_end(path: &Path) -> Result<LinesFromEnd> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let end = end_of_last_line(&mut file, length)?;
+    Ok(LinesFromEnd {
+        file,
+        begin: end.saturating_sub(1),
+        rest: (end > 0).then(Vec::new),
+    })
+}
+
+/// See [`lines_from_end`].
+#[derive(Debug)]
+pub(super) struct LinesFromEnd {
+    file: File,
+    /// Where what was read begins.
+    begin: u64,
+    /// What was read and not given; `None` when all was given.
+    rest: Option<Vec<u8>>,
+}
+
+impl Iterator for LinesFromEnd {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut rest = self.rest.take()?;
+        loop {
+            if let Some(newline) = rest.iter().rposition(|byte| *byte == b'\n') {
+                let line = rest.split_off(newline + 1);
+                rest.truncate(newline);
+                self.rest = Some(rest);
+                return Some(Ok(line));
+            }
+            if self.begin == 0 {
+                return Some(Ok(rest));
+            }
+            let start = self.begin.saturating_sub(CHUNK_BYTES);
+            let mut chunk = Vec::new();
+            let read = self.file.seek(SeekFrom::Start(start));
+            let read = read.and_then(|_| Read::by_ref(&mut self.file).take(self.begin - start).read_to_end(&mut chunk));
+            if let Err(error) = read {
+                return Some(Err(error));
+            }
+            chunk.append(&mut rest);
+            (rest, self.begin) = (chunk, start);
+        }
+    }
+}
+
 /// Where the last whole line ends, in bytes from the start.
 fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
     let mut end = length;
@@ -293,4 +344,28 @@ fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
         end = start;
     }
     Ok(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_from_the_end_however_long_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let chunk = usize::try_from(CHUNK_BYTES).unwrap();
+        for lengths in [&[][..], &[0], &[0, 0], &[1, 2, 3], &[chunk, 0, chunk - 1, chunk + 1, 3 * chunk, 5]] {
+            let lines: Vec<String> = lengths.iter().map(|length| "x".repeat(*length)).collect();
+            let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+            for torn in ["", "torn"] {
+                fs::write(&path, format!("{text}{torn}")).unwrap();
+                let read = lines_from_end(&path).unwrap().map(|line| String::from_utf8(line.unwrap()).unwrap());
+                let mut read: Vec<String> = read.collect();
+                read.reverse();
+                assert!(read == lines, "{lengths:?}");
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use attest::protocol::{ChallengeRequest, Evidence, GATEWAY_UNREACHABLE, HELD_TOO
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::checkpoint::Checkpoint;
 use super::digests::Digests;
 use super::reason::Use;
 use crate::credentials::challenges::Spent;
@@ -33,6 +34,8 @@ pub enum Decision {
     Counted,
     /// By the administrator: that a store is used that is not the one that is known.
     StoreAccepted,
+    /// None: how far the log has come, signed.
+    Checkpoint,
 }
 
 /// How it was decided.
@@ -154,6 +157,9 @@ pub struct Record {
     /// Of a line that says so: which store was accepted in place of which.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_store: Option<Replacement>,
+    /// Of a line that says so: how far the log has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -237,6 +243,7 @@ impl Record {
             late_seconds: None,
             counted: None,
             accepted_store: None,
+            checkpoint: None,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,

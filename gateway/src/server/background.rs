@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use super::checkpoints;
 use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::clock::rfc3339;
@@ -55,6 +56,8 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(tend_seal(Arc::clone(gateway)));
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
+    tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
+    tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
     let pools = Arc::clone(&gateway.pools);
     tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
@@ -82,7 +85,7 @@ async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
 }
 
 async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
-    if gateway.journal.reopen().await? {
+    if gateway.journal.reopen(gateway.clock.now().as_secs()).await? {
         tracing::info!("the attestation log was moved: a new one is begun");
         // What the old one knows of the store is not looked at any longer; and what it holds is settled.
         if let Err(error) = gateway.store.keep_mark().await {

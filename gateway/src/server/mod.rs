@@ -1,6 +1,7 @@
 //! The server: from a listening socket to requests, within limits, until told to stop.
 
 mod background;
+mod checkpoints;
 mod connection;
 mod pace;
 mod proxy_protocol;
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
-use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, resolve_pending};
+use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Signer, resolve_pending};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
@@ -126,8 +127,10 @@ impl Server {
         let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
-        LogKey::open(&settings.log_key())?;
-        let (journal, cut) = Journal::open(&settings.attestation_log(), blobs, Arc::clone(&metrics))?;
+        let signed = &settings.checkpoints;
+        let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
+        let key = signer.key();
+        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, blobs, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
@@ -140,6 +143,7 @@ impl Server {
                 resolved.kept
             );
         }
+        checkpoints::begin(&journal, &*store, key, &settings.attestation_log(), clock, &metrics).await?;
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
@@ -256,6 +260,7 @@ impl Server {
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot write which pointers were seen");
         }
+        checkpoints::end(&gateway).await;
         background::keep_mark(&gateway).await;
     }
 }

@@ -15,6 +15,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "ticket",
     "limits",
     "log",
+    "attestation_log",
     "metrics",
     "outgoing",
     "gcp",
@@ -35,6 +36,7 @@ pub(super) struct File {
     pub ticket: Ticket,
     pub limits: Limits,
     pub log: Log,
+    pub attestation_log: AttestationLog,
     pub metrics: Metrics,
     pub outgoing: OutgoingSection,
     pub gcp: GcpSection,
@@ -56,6 +58,7 @@ impl Default for File {
             ticket: Ticket::default(),
             limits: Limits::default(),
             log: Log::default(),
+            attestation_log: AttestationLog::default(),
             metrics: Metrics::default(),
             outgoing: OutgoingSection::default(),
             gcp: GcpSection::default(),
@@ -160,6 +163,25 @@ impl Default for Log {
         Self {
             format: LogFormat::Text,
             filter: "info".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AttestationLog {
+    pub name: Option<String>,
+    pub checkpoint_records: u64,
+    pub checkpoint_seconds: u32,
+}
+
+impl Default for AttestationLog {
+    fn default() -> Self {
+        // What is not signed yet can be cut off without a trace: a minute of it, at most.
+        Self {
+            name: None,
+            checkpoint_records: 1000,
+            checkpoint_seconds: 60,
         }
     }
 }

@@ -29,6 +29,9 @@ pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Least memory for bodies, in bytes: twice the largest body that there is, so that one of them never keeps all others waiting.
 const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 
+/// Longest name of a replica, in characters: as long as a host's name can be.
+const REPLICA_LIMIT_CHARACTERS: usize = 64;
+
 /// Everything the gateway is told, checked and with its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -52,6 +55,7 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// What the console shows, as a tracing filter.
     pub log_filter: String,
+    pub checkpoints: CheckpointSettings,
     /// Where metrics are, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
@@ -95,6 +99,17 @@ impl TicketSettings {
     }
 }
 
+/// When the gateway signs how far its attestation log has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointSettings {
+    /// What this gateway is called in them; the host's name otherwise.
+    pub name: Option<String>,
+    /// After so many records, whenever they came.
+    pub records: u64,
+    /// After so long, if there is a new record.
+    pub every: Duration,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at once.
@@ -111,6 +126,13 @@ pub struct Limits {
     pub request: Duration,
     /// For requests under way when the gateway is told to stop.
     pub drain: Duration,
+}
+
+/// Whether a gateway can be called so: one word of a line.
+#[must_use]
+pub fn is_replica_name(name: &str) -> bool {
+    let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
 }
 
 /// Why there are no settings.
@@ -180,7 +202,7 @@ impl Settings {
                     path: path.to_owned(),
                     key,
                     found: value.to_string(),
-                    allowed: "seconds, at least 1 and at most a few minutes (a day for the ticket)",
+                    allowed: "seconds, at least 1 and at most a few minutes (a day for the ticket, an hour for checkpoints)",
                 });
             }
             Ok(Duration::from_secs(value.into()))
@@ -196,6 +218,7 @@ impl Settings {
             ticket,
             limits,
             log,
+            attestation_log,
             metrics,
             outgoing,
             gcp,
@@ -232,6 +255,13 @@ impl Settings {
                 "a tracing filter, such as \"info\" or \"warn,attestation=info\"",
             );
         }
+        if let Some(name) = attestation_log.name.as_ref().filter(|name| !is_replica_name(name)) {
+            let allowed = "1 to 64 of A-Z, a-z, 0-9, '.', '-', '_'";
+            return range("attestation_log.name", format!("{name:?}"), allowed);
+        }
+        if attestation_log.checkpoint_records == 0 {
+            return range("attestation_log.checkpoint_records", "0".to_owned(), "at least 1");
+        }
         let request = seconds("limits.request_seconds", limits.request_seconds, 300)?;
         let clouds = match cloud::checked((outgoing, gcp, aws, azure), folder, request) {
             Ok(clouds) => clouds,
@@ -267,6 +297,11 @@ impl Settings {
             },
             log_format: log.format,
             log_filter: log.filter,
+            checkpoints: CheckpointSettings {
+                name: attestation_log.name,
+                records: attestation_log.checkpoint_records,
+                every: seconds("attestation_log.checkpoint_seconds", attestation_log.checkpoint_seconds, 3600)?,
+            },
             metrics_listen: metrics.listen,
             clouds,
         })
@@ -345,6 +380,37 @@ mod tests {
             .collect();
         assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
         assert_eq!(parse(&uncommented).unwrap(), parse("").unwrap());
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_line() {
+        for (name, good) in [
+            ("gw-1.example.com", true),
+            ("A_b", true),
+            ("", false),
+            ("a b", false),
+            ("a\n", false),
+            ("ä", false),
+            (&"a".repeat(64), true),
+            (&"a".repeat(65), false),
+        ] {
+            assert_eq!(is_replica_name(name), good, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn checkpoints_are_made_now_and_then_by_a_gateway_with_a_name() {
+        let read = |text: &str| parse(&format!("[attestation_log]\n{text}")).map(|settings| settings.checkpoints);
+        assert_eq!(read("name = \"gw-1\"").unwrap().name.unwrap(), "gw-1");
+        for refused in [
+            "name = \"\"",
+            "name = \"a b\"",
+            "checkpoint_records = 0",
+            "checkpoint_seconds = 0",
+            "checkpoint_seconds = 3601",
+        ] {
+            read(refused).unwrap_err();
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub enum EntryKind {
     Revoked,
     /// Kubelets that have shown their certificate, by name.
     Kubelet,
+    /// The last checkpoint of each chain of an attestation log, by the chain's id.
+    Checkpoint,
 }
 
 impl EntryKind {
@@ -75,6 +77,7 @@ impl EntryKind {
             Self::Instance => "instance",
             Self::Revoked => "revoked",
             Self::Kubelet => "kubelet",
+            Self::Checkpoint => "checkpoint",
         }
     }
 }

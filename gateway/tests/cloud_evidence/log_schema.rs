@@ -116,6 +116,15 @@ fn accepted() -> Vec<Value> {
     gateway.records().split_off(1)
 }
 
+/// A log that has lost what was signed.
+fn incomplete() -> Vec<Value> {
+    let mut gateway = Gateway::start();
+    gateway.kill();
+    std::fs::remove_file(gateway.path("state/attestation.jsonl")).unwrap();
+    gateway.run();
+    gateway.log_lines()
+}
+
 /// Evidence of each kind.
 async fn evidence() -> Vec<Value> {
     let inventory = "[inventory]\ninstances = \"instances.txt\"\n";
@@ -194,13 +203,16 @@ fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_is_the_schema() {
-    let records = [configs().await, counted().await, accepted(), evidence().await].concat();
+    let records = [configs().await, counted().await, accepted(), incomplete(), evidence().await].concat();
     for record in &records {
         LOG.check(record).unwrap_or_else(|error| panic!("{error}\n{record}"));
     }
     // One of each kind.
     for (field, known) in [
-        ("decision", &["challenge", "evidence", "config", "counted", "store_accepted"][..]),
+        (
+            "decision",
+            &["challenge", "evidence", "config", "counted", "store_accepted", "checkpoint"][..],
+        ),
         ("verdict", &["trusted", "served", "refused"]),
         ("shown", &["tpm", "cloud", "ticket", "token", "kubelet", "nothing", "unreadable"]),
         ("decided_by", &["evidence", "store", "request"]),
@@ -216,6 +228,7 @@ async fn what_is_written_is_the_schema() {
         ("accepted_store", "/accepted_store"),
         ("chain", "/chain"),
         ("begins", "/chain/begins"),
+        ("checkpoint", "/checkpoint"),
         ("basis", "/basis"),
         ("cloud", "/basis/cloud"),
         ("challenge", "/basis/challenge"),

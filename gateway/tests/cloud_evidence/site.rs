@@ -150,10 +150,9 @@ pub fn with_vtpm(machine: Machine) -> Machine {
     })
 }
 
-/// The last line of the attestation log, as text.
+/// The last record of the attestation log, as text.
 fn last_line(gateway: &Gateway) -> String {
-    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
-    log.lines().last().unwrap().to_owned()
+    gateway.record_lines().pop().unwrap()
 }
 
 /// The last record.

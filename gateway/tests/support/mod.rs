@@ -298,8 +298,21 @@ impl Gateway {
         Answer::of(self.client.post(self.url(path)).json(body)).await
     }
 
-    /// The attestation log.
+    /// The attestation log, without its checkpoints.
     pub fn records(&self) -> Vec<Value> {
+        let lines = self.record_lines().into_iter();
+        lines.map(|line| serde_json::from_str(&line).unwrap()).collect()
+    }
+
+    /// The same, as the lines are.
+    pub fn record_lines(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
+        let lines = text.lines().filter(|line| !line.contains("\"decision\":\"checkpoint\""));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// The attestation log.
+    pub fn log_lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -95,6 +95,7 @@ fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<S
         (true, Judged::Whole) => (&mut counts.same, "same"),
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
+        (true, Judged::Checkpoint) => return,
         (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::{Kind, NodeIdentity, Reject};
 use attest_gateway::api::{Refusal, decided_by};
 use attest_gateway::audit::{
-    Basis, Blobs, DecidedBy, Decision, NotAttested, ReplayError, Shown, TicketTerms, Use, Verdict, replay, replay_kubelet, served_for,
-    trusted_by,
+    Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, ReplayError, Shown, TicketTerms, Use, Verdict, replay, replay_kubelet,
+    served_for, trusted_by,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
@@ -62,6 +62,7 @@ struct Line {
     late_seconds: Option<u64>,
     counted: Option<u64>,
     accepted_store: Option<Replacement>,
+    checkpoint: Option<Checkpoint>,
     not_attested: Option<NotAttested>,
     claims: Option<Value>,
     basis: Option<Basis>,
@@ -78,6 +79,8 @@ pub enum Judged {
     Unread,
     /// It is of a kind that nothing verifies any more: what else the line holds was compared.
     NoLonger,
+    /// It is no decision: the chain's verification says what it is worth.
+    Checkpoint,
 }
 
 /// What was found about a line.
@@ -179,6 +182,7 @@ impl<'b> Reviewer<'b> {
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Counted => line.counted(&mut differences),
             Decision::StoreAccepted => line.store_accepted(&mut differences, &mut warnings),
+            Decision::Checkpoint => line.checkpoint(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
@@ -291,7 +295,7 @@ impl Line {
 
     /// Whether it is no decision about a node.
     const fn is_about_nobody(&self) -> bool {
-        matches!(self.decision, Decision::Counted | Decision::StoreAccepted)
+        matches!(self.decision, Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint)
     }
 
     /// A line that stands for many gives nothing to anybody.
@@ -306,6 +310,12 @@ impl Line {
         self.gives_nothing(differences);
         warnings.push(format!("another store was accepted here: {}", self.reason));
         ("accepted".to_owned(), Judged::Whole)
+    }
+
+    fn checkpoint(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.there("checkpoint", self.checkpoint.as_ref());
+        self.gives_nothing(differences);
+        ("signed".to_owned(), Judged::Checkpoint)
     }
 
     fn gives_nothing(&self, differences: &mut Differences) {

@@ -1,0 +1,164 @@
+//! Checkpoints: a line by which a gateway says, signed, how many lines its log's chain has, and what the last of them is.
+
+use std::fs;
+
+use data_encoding::BASE64;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::chain::{LineHash, Link};
+use super::journal::JournalError;
+use super::log_key::{LogKey, LogPublicKey};
+use super::record::{Decision, Record, decision_id};
+use crate::settings::is_replica_name;
+
+/// What is signed begins with this line: no signature over anything else is one over a checkpoint.
+const DOMAIN: &str = "attest-gateway/v1/log-checkpoint";
+
+/// How far a chain had come when its gateway signed that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// The gateway's name.
+    pub replica: String,
+    /// How many lines the chain had, before this one.
+    pub count: u64,
+    /// The hash of the last of them.
+    pub head: LineHash,
+    /// The key that has signed it.
+    pub key: LogPublicKey,
+    pub signature: Signature,
+}
+
+/// Bytes, Base64.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature(Vec<u8>);
+
+impl Serialize for Signature {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Signature {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        BASE64
+            .decode(text.as_bytes())
+            .map(Self)
+            .map_err(|_| de::Error::custom("expected Base64"))
+    }
+}
+
+impl Checkpoint {
+    /// Whether its key has signed that this chain had come so far at this time.
+    #[must_use]
+    pub fn is_signed(&self, chain: &str, at: u64) -> bool {
+        let Self {
+            replica,
+            count,
+            head,
+            key,
+            signature,
+        } = self;
+        key.has_signed(text(replica, chain, *count, *head, at).as_bytes(), &signature.0)
+    }
+}
+
+/// What is signed: six lines.
+fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64) -> String {
+    format!("{DOMAIN}\n{replica}\n{chain}\n{count}\n{head}\n{at}\n")
+}
+
+/// A line that holds a checkpoint, read: a file of its own, or what the store keeps of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct CheckpointLine {
+    pub at: u64,
+    pub chain: Link,
+    pub checkpoint: Checkpoint,
+}
+
+/// Who signs checkpoints of a log: its gateway.
+#[derive(Debug)]
+pub struct Signer {
+    key: LogKey,
+    replica: String,
+    /// How many lines there may be after a checkpoint before another is due.
+    every: u64,
+}
+
+impl Signer {
+    /// A gateway of this name, or of the host's.
+    #[must_use]
+    pub fn new(key: LogKey, replica: Option<&str>, every: u64) -> Self {
+        let replica = replica.map_or_else(host, str::to_owned);
+        Self { key, replica, every }
+    }
+
+    pub(super) const fn every(&self) -> u64 {
+        self.every
+    }
+
+    #[must_use]
+    pub const fn key(&self) -> LogPublicKey {
+        self.key.public()
+    }
+
+    /// The record that says how far a chain has come at this time, seconds since 1970.
+    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64) -> Result<Record, JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let mut record = Record::new(id, Decision::Checkpoint, at, self.replica.clone(), String::new());
+        record.reason = format!("the log's chain had {count} lines before this one");
+        record.checkpoint = Some(Checkpoint {
+            replica: self.replica.clone(),
+            count,
+            head,
+            key: self.key.public(),
+            signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at).as_bytes())),
+        });
+        Ok(record)
+    }
+}
+
+/// The host's name.
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if is_replica_name(name) { name } else { "gateway" }.to_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_signed() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |name: &str| LogKey::open(&folder.path().join(name)).unwrap();
+        let signer = Signer::new(key("a"), Some("gw-1"), 1);
+        let (chain, head) = ("0".repeat(32), LineHash::of(b"line"));
+        let good = signer.sign(&chain, 7, head, 1000).unwrap().checkpoint.unwrap();
+        assert!(good.is_signed(&chain, 1000));
+        let altered = |alter: fn(&mut Checkpoint)| {
+            let mut altered = good.clone();
+            alter(&mut altered);
+            altered.is_signed(&chain, 1000)
+        };
+        assert!(!altered(|it| it.replica = "gw-2".to_owned()));
+        assert!(!altered(|it| it.count = 8));
+        assert!(!altered(|it| it.head = LineHash::NONE));
+        assert!(!altered(|it| it.signature.0[0] ^= 1));
+        assert!(!good.is_signed(&"1".repeat(32), 1000));
+        assert!(!good.is_signed(&chain, 1001));
+        let mut by_another = good.clone();
+        by_another.key = key("b").public();
+        assert!(!by_another.is_signed(&chain, 1000));
+        // What it says reads as the next sentence, not as the one of another field.
+        assert_eq!(text("r", "c", 1, LineHash::NONE, 2).lines().count(), 6);
+    }
+
+    #[test]
+    fn a_host_has_a_name() {
+        assert!(is_replica_name(&host()));
+    }
+}

@@ -1,0 +1,319 @@
+//! What the store keeps of logs: of each chain its last checkpoint, so that a log that has lost lines is noticed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::{LineHash, Point, link_of};
+use super::checkpoint::CheckpointLine;
+use super::log_file::lines_from_end;
+use super::log_key::LogPublicKey;
+use crate::store::{Entry, EntryKind, Store, StoreError};
+
+/// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
+const SUPERSEDED_LIMIT: usize = 16;
+/// The version of what is kept.
+const VERSION: u32 = 1;
+
+/// What is kept of a chain.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Value {
+    v: u32,
+    /// The chains in whose place it has begun.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    after: BTreeSet<String>,
+    /// Its last checkpoint: the line, as the log has it.
+    checkpoint: String,
+}
+
+/// The last checkpoint of a chain.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// As the log has it.
+    pub text: String,
+    pub line: CheckpointLine,
+    after: BTreeSet<String>,
+}
+
+impl Kept {
+    fn read(entry: &Entry) -> Result<Self, serde_json::Error> {
+        let Value { v: _, after, checkpoint } = serde_json::from_str(&entry.value)?;
+        let line = serde_json::from_str(&checkpoint)?;
+        Ok(Self {
+            text: checkpoint,
+            line,
+            after,
+        })
+    }
+
+    fn point(&self) -> Point {
+        Point {
+            chain: self.line.chain.id.clone(),
+            number: self.line.chain.number,
+            sha256: LineHash::of(self.text.as_bytes()),
+        }
+    }
+
+    fn entry(&self) -> Result<Entry, serde_json::Error> {
+        let value = Value {
+            v: VERSION,
+            after: self.after.clone(),
+            checkpoint: self.text.clone(),
+        };
+        Ok(Entry {
+            id: self.line.chain.id.clone(),
+            value: serde_json::to_string(&value)?,
+        })
+    }
+}
+
+/// What became of a checkpoint that was to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    Kept,
+    /// The store has one that comes later, or another one in its place: somebody else writes this chain.
+    Behind,
+}
+
+fn unreadable(id: String) -> impl FnOnce(serde_json::Error) -> StoreError {
+    move |source| StoreError::Entry {
+        kind: EntryKind::Checkpoint.as_str(),
+        id,
+        source,
+    }
+}
+
+/// The last checkpoints of all chains that the store knows.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn kept(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
+    let entries = store.list(EntryKind::Checkpoint).await?;
+    let read = |entry: Entry| Kept::read(&entry).map_err(unreadable(entry.id));
+    entries.into_iter().map(read).collect()
+}
+
+/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> {
+    let line: CheckpointLine = serde_json::from_str(text).map_err(unreadable(String::new()))?;
+    let id = line.chain.id.clone();
+    let begins = line.chain.begins.iter().flat_map(|begins| &begins.after);
+    let mut new = Kept {
+        text: text.to_owned(),
+        after: begins.map(|point| point.chain.clone()).collect(),
+        line,
+    };
+    let write = |kept: &Kept| kept.entry().map_err(unreadable(id.clone()));
+    loop {
+        let Some(entry) = store.get(EntryKind::Checkpoint, &id).await? else {
+            if store.insert(EntryKind::Checkpoint, write(&new)?).await?.is_some() {
+                continue;
+            }
+            forget_superseded(store, new.line.checkpoint.key).await?;
+            return Ok(Keeping::Kept);
+        };
+        let known = Kept::read(&entry).map_err(unreadable(id.clone()))?;
+        if known.text == new.text {
+            return Ok(Keeping::Kept);
+        }
+        if known.line.chain.number >= new.line.chain.number {
+            return Ok(Keeping::Behind);
+        }
+        new.after.extend(known.after);
+        let written = write(&new)?;
+        if store.change(EntryKind::Checkpoint, vec![entry], vec![written]).await? {
+            return Ok(Keeping::Kept);
+        }
+    }
+}
+
+/// Of the chains of one gateway that others have taken the place of, keeps the newest.
+async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), StoreError> {
+    let all = own(store, key).await?;
+    let superseded = superseded(&all);
+    let mut old: Vec<&Kept> = all.iter().filter(|kept| superseded.contains(&kept.line.chain.id)).collect();
+    old.sort_by_key(|kept| std::cmp::Reverse(kept.line.at));
+    for kept in old.into_iter().skip(SUPERSEDED_LIMIT) {
+        store.remove(EntryKind::Checkpoint, &kept.line.chain.id).await?;
+    }
+    Ok(())
+}
+
+async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreError> {
+    let all = kept(store).await?.into_iter();
+    Ok(all.filter(|kept| kept.line.checkpoint.key == key).collect())
+}
+
+fn superseded(all: &[Kept]) -> BTreeSet<String> {
+    all.iter().flat_map(|kept| kept.after.iter().cloned()).collect()
+}
+
+/// The checkpoints that this gateway has signed, by what the store keeps, and that its log should hold and does not: lines were taken out, or altered.
+///
+/// # Errors
+/// [`StoreError`], also if the log cannot be read.
+pub async fn missing(store: &dyn Store, log: &Path, key: LogPublicKey) -> Result<Vec<Point>, StoreError> {
+    let all = own(store, key).await?;
+    let superseded = superseded(&all);
+    let mut missing = Vec::new();
+    for kept in all.iter().filter(|kept| !superseded.contains(&kept.line.chain.id)) {
+        let holds = holds(log, kept).map_err(|source| StoreError::Io {
+            path: log.to_owned(),
+            source,
+        })?;
+        if !holds {
+            missing.push(kept.point());
+        }
+    }
+    Ok(missing)
+}
+
+/// Whether the log holds this checkpoint, or begins after it.
+fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
+    let wanted = &kept.line.chain;
+    let mut later = false;
+    for line in lines_from_end(log)? {
+        let line = line?;
+        match link_of(&line) {
+            Ok(Some(link)) if link.id == wanted.id => {
+                if link.number <= wanted.number {
+                    return Ok(line == kept.text.as_bytes());
+                }
+                later = true;
+            }
+            _ => {}
+        }
+    }
+    // The file that held it was moved away.
+    Ok(later)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::super::chain::{Begins, Chain, Why};
+    use super::super::checkpoint::Signer;
+    use super::super::log_key::LogKey;
+    use super::*;
+    use crate::store::Embedded;
+
+    struct Site {
+        folder: tempfile::TempDir,
+        store: Embedded,
+        signer: Signer,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+            let key = LogKey::open(&folder.path().join("log.key")).unwrap();
+            Self {
+                folder,
+                store,
+                signer: Signer::new(key, Some("gw"), 1),
+            }
+        }
+
+        fn chain(after: Vec<Point>) -> Chain {
+            let begins = Begins {
+                why: Why::New,
+                before: None,
+                after,
+            };
+            Chain::begin(begins).unwrap()
+        }
+
+        /// A checkpoint as the chain's next line.
+        fn checkpoint(&self, chain: &mut Chain, at: u64) -> String {
+            let (id, count, head) = chain.head();
+            let record = self.signer.sign(id, count, head, at).unwrap();
+            let line = chain.link(&serde_json::to_vec(&record).unwrap()).unwrap();
+            String::from_utf8(line).unwrap().trim_end().to_owned()
+        }
+
+        async fn keep(&self, line: &str) -> Keeping {
+            keep(&self.store, line).await.unwrap()
+        }
+
+        /// How many checkpoints a log of these lines should hold, and does not.
+        async fn missing(&self, lines: &[&str]) -> usize {
+            let log = self.folder.path().join("log");
+            let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
+            fs::write(&log, text).unwrap();
+            missing(&self.store, &log, self.signer.key()).await.unwrap().len()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
+        let site = Site::new();
+        let mut chain = Site::chain(Vec::new());
+        let [first, second] = [1, 2].map(|at| site.checkpoint(&mut chain, at));
+        assert_eq!(site.keep(&first).await, Keeping::Kept);
+        assert_eq!(site.keep(&second).await, Keeping::Kept);
+        assert_eq!(site.keep(&second).await, Keeping::Kept);
+        assert_eq!(site.keep(&first).await, Keeping::Behind);
+        let all = kept(&site.store).await.unwrap();
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].text, second);
+    }
+
+    #[tokio::test]
+    async fn a_log_is_missed_that_does_not_hold_what_was_signed() {
+        let site = Site::new();
+        let mut chain = Site::chain(Vec::new());
+        let lines = [1, 2, 3, 4].map(|at| site.checkpoint(&mut chain, at));
+        let [a, b, c, d] = lines.each_ref().map(String::as_str);
+        assert_eq!(site.missing(&[]).await, 0, "nothing is known of any");
+        site.keep(c).await;
+        for whole in [&[a, b, c][..], &[a, b, c, d], &[c], &[c, d], &[d], &["older", c]] {
+            assert_eq!(site.missing(whole).await, 0, "{}", whole.len());
+        }
+        let altered = c.replace("chain had", "chain  had");
+        for short in [
+            &[][..],
+            &[a],
+            &[a, b],
+            &["other"],
+            &[a, b, &altered],
+            &[a, b, &altered, d],
+            &[&altered],
+        ] {
+            assert_eq!(site.missing(short).await, 1, "{}", short.len());
+        }
+        // The log of another gateway's state.
+        let other = Site::new().checkpoint(&mut Site::chain(Vec::new()), 1);
+        assert_eq!(site.missing(&[&other]).await, 1);
+    }
+
+    #[tokio::test]
+    async fn what_another_chain_has_taken_the_place_of_is_missed_once() {
+        let site = Site::new();
+        let mut lost = Site::chain(Vec::new());
+        site.keep(&site.checkpoint(&mut lost, 1)).await;
+        let log = site.folder.path().join("log");
+        fs::write(&log, "").unwrap();
+        for at in 2..40 {
+            let after = missing(&site.store, &log, site.signer.key()).await.unwrap();
+            assert_eq!(after.len(), 1, "{at}");
+            let mut new = Site::chain(after);
+            let line = site.checkpoint(&mut new, at);
+            site.keep(&line).await;
+            assert_eq!(site.missing(&[&line]).await, 0);
+            // A later checkpoint says no more why its chain has begun.
+            let line = site.checkpoint(&mut new, at);
+            site.keep(&line).await;
+            assert_eq!(site.missing(&[&line]).await, 0);
+            fs::write(&log, "").unwrap();
+        }
+        assert!(kept(&site.store).await.unwrap().len() <= 1 + SUPERSEDED_LIMIT + 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! Checkpoints of the attestation log: when they are signed, and that the store has them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::api::Gateway;
+use crate::audit::{Journal, Keeping, LogPublicKey, keep, missing};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::store::{Store, StoreError};
+
+/// Looks whether the log holds what the store says was signed, and begins another chain if not; then whoever reads the log finds out, and
+/// nodes are served all the same. A chain that begins has a checkpoint at once.
+///
+/// # Errors
+/// [`StoreError`].
+pub(super) async fn begin(
+    journal: &Journal,
+    store: &dyn Store,
+    key: LogPublicKey,
+    log: &Path,
+    clock: Clock,
+    metrics: &Metrics,
+) -> Result<(), StoreError> {
+    let missing = missing(store, log, key).await?;
+    for point in &missing {
+        tracing::error!(
+            "{} does not hold line {} of chain {}, which this gateway has signed: lines were taken out or altered, or the file was lost; \
+             `attest-gateway audit` says more. Another chain begins",
+            log.display(),
+            point.number,
+            point.chain,
+        );
+    }
+    if !missing.is_empty() {
+        metrics.log_incomplete();
+        if let Err(error) = journal.begin_anew(missing).await {
+            tracing::error!(%error, "another chain cannot be begun");
+        }
+    }
+    if let Err(error) = journal.checkpoint(clock.now().as_secs()).await {
+        tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
+    }
+    keep_last(journal, store, metrics).await;
+    Ok(())
+}
+
+/// Signs how far the log has come, now and then.
+pub(super) async fn sign(gateway: Arc<Gateway>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(gateway.settings.checkpoints.every) => {}
+            () = gateway.journal.checkpoint_due() => {}
+        }
+        sign_now(&gateway).await;
+    }
+}
+
+async fn sign_now(gateway: &Gateway) {
+    if let Err(error) = gateway.journal.checkpoint(gateway.clock.now().as_secs()).await {
+        tracing::error!(%error, "a checkpoint of the attestation log cannot be written; trying again when the next is due");
+    }
+}
+
+/// Has the store keep each checkpoint, for as long as the gateway serves. However slow the store is, the log goes on.
+pub(super) async fn keep_them(gateway: Arc<Gateway>) {
+    let mut signed = gateway.journal.checkpoints();
+    while signed.changed().await.is_ok() {
+        keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+    }
+}
+
+/// Signs the end, and has the store keep it.
+pub(super) async fn end(gateway: &Gateway) {
+    sign_now(gateway).await;
+    keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+}
+
+async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics) {
+    let Some(text) = journal.checkpoints().borrow().clone() else {
+        return;
+    };
+    match keep(store, &text).await {
+        Ok(Keeping::Kept) => {}
+        Ok(Keeping::Behind) => {
+            tracing::error!(
+                "the store has a later checkpoint of this attestation log: another gateway writes the same chain, or wrote it once; was state/ copied?"
+            );
+            metrics.log_incomplete();
+        }
+        Err(error) => tracing::warn!(%error, "the store cannot keep a checkpoint of the attestation log"),
+    }
+}

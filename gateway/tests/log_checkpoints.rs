@@ -1,0 +1,192 @@
+//! Checkpoints of the attestation log: signed now and then, kept by the store, and missed where they are gone.
+
+use std::fs;
+use std::sync::Arc;
+
+use attest_gateway::audit::{CheckpointLine, LineHash, LogPublicKey, kept};
+use attest_gateway::store::{EntryKind, Store};
+use serde_json::Value;
+
+use crate::support::kubelet::{embedded, in_process};
+use crate::support::{Gateway, POOL};
+
+const LOG: &str = "state/attestation.jsonl";
+
+/// The checkpoints of a gateway's log. Each is held against the key that the gateway says is its own, and against its place.
+fn checkpoints(gateway: &Gateway) -> Vec<CheckpointLine> {
+    let pem = gateway.command(&["log", "key"]);
+    let key = LogPublicKey::all_of_pem(pem.as_bytes()).unwrap()[0];
+    let text = fs::read_to_string(gateway.path(LOG)).unwrap();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<CheckpointLine>(line).ok());
+    let lines: Vec<CheckpointLine> = lines.collect();
+    for CheckpointLine { at, chain, checkpoint } in &lines {
+        assert!(checkpoint.is_signed(&chain.id, *at));
+        assert_eq!((checkpoint.key, checkpoint.count + 1), (key, chain.number));
+        assert_eq!(checkpoint.head, chain.previous);
+    }
+    lines
+}
+
+async fn fetch(gateway: &Gateway) {
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+}
+
+fn counts(gateway: &Gateway) -> Vec<u64> {
+    checkpoints(gateway).iter().map(|line| line.checkpoint.count).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_records() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nname = \"gw-7\"\ncheckpoint_records = 3\ncheckpoint_seconds = 3600");
+    gateway.run();
+    assert_eq!(counts(&gateway), [0]);
+    for _ in 0..3 {
+        fetch(&gateway).await;
+    }
+    let store = embedded(&gateway);
+    let of_store = async || kept(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
+    while of_store().await != 4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counts(&gateway), [0, 4]);
+    fetch(&gateway).await;
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let all = checkpoints(&gateway);
+    assert_eq!(all.iter().map(|line| line.checkpoint.count).collect::<Vec<_>>(), [0, 4, 6]);
+    assert!(all.iter().all(|line| line.checkpoint.replica == "gw-7"));
+    assert_eq!(of_store().await, 6);
+    // What was signed at the end is not signed again at the start; what was not, because it was killed, is.
+    gateway.run();
+    assert_eq!(counts(&gateway), [0, 4, 6]);
+    fetch(&gateway).await;
+    gateway.kill();
+    gateway.run();
+    assert_eq!(counts(&gateway), [0, 4, 6, 8]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\ncheckpoint_seconds = 1");
+    gateway.run();
+    fetch(&gateway).await;
+    let store = embedded(&gateway);
+    while kept(&store).await.unwrap()[0].line.checkpoint.count != 2 {
+        tokio::task::yield_now().await;
+    }
+    fetch(&gateway).await;
+    while counts(&gateway).len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counts(&gateway), [0, 2, 4]);
+}
+
+/// What becomes of a log between two starts.
+type Alteration = dyn Fn(&str) -> Option<String>;
+
+/// What becomes of a log between two starts, and what the gateway says of it at the second.
+async fn restarted(alter: &Alteration) -> (Gateway, Vec<Value>) {
+    let mut gateway = Gateway::start();
+    for _ in 0..3 {
+        fetch(&gateway).await;
+    }
+    gateway.terminate();
+    gateway.wait();
+    let log = gateway.path(LOG);
+    let whole = fs::read_to_string(&log).unwrap();
+    match alter(&whole) {
+        Some(text) => fs::write(&log, text).unwrap(),
+        None => fs::remove_file(&log).unwrap(),
+    }
+    gateway.run();
+    fetch(&gateway).await;
+    let lines = gateway.log_lines();
+    (gateway, lines)
+}
+
+fn first(text: &str, count: usize) -> String {
+    text.lines().take(count).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_lost_what_was_signed_is_missed_at_the_start_and_once() {
+    let cases: [&Alteration; 5] = [
+        &|_| None,
+        &|_| Some(String::new()),
+        &|text| Some(first(text, 2)),
+        &|text| Some(first(text, 4)),
+        &|text| Some(text.replace("the log's chain had 4 lines", "the log's chain had 5 lines")),
+    ];
+    for alter in cases {
+        let (mut gateway, lines) = restarted(alter).await;
+        gateway.line(|line| line.contains("ERROR") && line.contains("does not hold line 5 of chain"));
+        let begins = lines.iter().rev().find_map(|line| line["chain"].get("begins")).unwrap();
+        assert_eq!(begins["why"], "incomplete");
+        assert_eq!(begins["after"][0]["number"], 5);
+        // It is said once; the new chain goes on.
+        let chain = lines.last().unwrap()["chain"]["id"].clone();
+        assert_ne!(chain, begins["after"][0]["chain"]);
+        gateway.kill();
+        gateway.run();
+        fetch(&gateway).await;
+        assert!(!gateway.output().contains("does not hold"));
+        assert_eq!(gateway.log_lines().pop().unwrap()["chain"]["id"], chain);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_log_is_gone_on_with() {
+    for alter in [
+        &(|text: &str| Some(text.to_owned())) as &Alteration,
+        // What an older release has written since.
+        &|text| Some(format!("{text}{{\"filler\":\"\"}}\n")),
+        // Rotated: the file begins with what was signed last.
+        &|text| Some(format!("{}\n", text.lines().last().unwrap())),
+    ] {
+        let (gateway, _) = restarted(alter).await;
+        assert!(!gateway.output().contains("does not hold"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_file_ends_with_a_checkpoint_and_the_next_begins_with_one() {
+    let gateway = Gateway::start();
+    fetch(&gateway).await;
+    let old = gateway.path("state/attestation.jsonl.1");
+    fs::rename(gateway.path(LOG), &old).unwrap();
+    gateway.hang_up();
+    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    let old = fs::read_to_string(old).unwrap();
+    let last: CheckpointLine = serde_json::from_str(old.lines().last().unwrap()).unwrap();
+    let new = checkpoints(&gateway);
+    assert_eq!((last.checkpoint.count, new[0].checkpoint.count), (2, 3));
+    assert_eq!(new[0].checkpoint.head, LineHash::of(old.lines().last().unwrap().as_bytes()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_was_copied_is_noticed() {
+    let gateway = Gateway::init();
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    let running = in_process(&gateway, Arc::clone(&store)).await;
+    let metrics = || running.metrics.text().unwrap();
+    assert!(metrics().contains("attest_gateway_log_incomplete 0\n"));
+    // As if another gateway had gone on with the same chain.
+    let mut entry = store.list(EntryKind::Checkpoint).await.unwrap().pop().unwrap();
+    entry.value = entry.value.replace(r#"\"number\":1,"#, r#"\"number\":9,"#);
+    store.put(EntryKind::Checkpoint, entry).await.unwrap();
+    fetch_in_process(&running).await;
+    running.journal.checkpoint(running.clock.now().as_secs()).await.unwrap();
+    while !metrics().contains("attest_gateway_log_incomplete 1\n") {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Something new in the log.
+async fn fetch_in_process(running: &attest_gateway::api::Gateway) {
+    use attest_gateway::audit::{Decision, Record};
+    let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
+    running.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+}

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -23,6 +24,8 @@ const FINGERPRINT_LENGTH_DIGITS: usize = 16;
 const SIGHTINGS_LIMIT: usize = 4096;
 /// How often a sighting is written that has only changed its time and place.
 const WRITE_EVERY_SECONDS: u64 = 60;
+/// How many are written at the same time.
+const AT_ONCE: usize = 64;
 /// How long a pointer is remembered that nobody uses: far longer than anybody looks back before an old CA goes.
 const REMEMBERED_SECONDS: u64 = 400 * 24 * 3600;
 
@@ -69,6 +72,13 @@ const fn broken(id: String, source: serde_json::Error) -> StoreError {
 impl Sighting {
     fn key(&self) -> Key {
         (self.pool.clone(), self.authorities.clone())
+    }
+
+    /// What is known if this is known, too, of the same pointers.
+    fn with(&self, other: Self) -> Self {
+        let first = self.first.min(other.first);
+        let later = if other.last > self.last { other } else { self.clone() };
+        Self { first, ..later }
     }
 
     fn entry(&self) -> Result<Entry, StoreError> {
@@ -218,31 +228,53 @@ impl Sightings {
     }
 
     async fn write(&self, store: &dyn Store, now: u64, due: impl Fn(Option<u64>) -> bool) -> Result<(), StoreError> {
-        let mut keys = Vec::new();
-        let mut entries = Vec::new();
-        {
+        let due: Vec<Sighting> = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            for (key, seen) in seen.iter_mut().filter(|(_, seen)| seen.changed && due(seen.written)) {
-                entries.push(seen.sighting.entry()?);
-                keys.push(key.clone());
+            let due = seen.values_mut().filter(|seen| seen.changed && due(seen.written));
+            due.map(|seen| {
                 seen.written = Some(now);
                 seen.changed = false;
-            }
-        }
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let written = store.change(EntryKind::Pointer, Vec::new(), entries).await;
-        if written.is_err() {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            for key in keys {
-                if let Some(seen) = seen.get_mut(&key) {
-                    seen.changed = true;
+                seen.sighting.clone()
+            })
+            .collect()
+        };
+        let mut written = Ok(());
+        for some in due.chunks(AT_ONCE) {
+            let told = join_all(some.iter().map(|sighting| tell(store, sighting))).await;
+            for (sighting, told) in some.iter().zip(told) {
+                if let Err(error) = told {
+                    self.tell_again(sighting);
+                    written = Err(error);
                 }
             }
         }
-        written.map(drop)
+        written
     }
+
+    fn tell_again(&self, sighting: &Sighting) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = seen.get_mut(&sighting.key()) {
+            seen.changed = true;
+        }
+    }
+}
+
+/// Tells the store of a sighting. Another gateway may have seen such pointers before, or since.
+async fn tell(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
+    let entry = sighting.entry()?;
+    let mut there = store.insert(EntryKind::Pointer, entry.clone()).await?;
+    while let Some(known) = there.filter(|known| *known != entry) {
+        let both = match read(known.clone()) {
+            Ok(known) => sighting.with(known).entry()?,
+            // One that cannot be read tells nobody anything.
+            Err(_) => entry.clone(),
+        };
+        if store.change(EntryKind::Pointer, vec![known], vec![both]).await? {
+            return Ok(());
+        }
+        there = store.get(EntryKind::Pointer, &entry.id).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -368,6 +400,24 @@ mod tests {
         again.sightings.write_due(&again.store, 200).await.unwrap();
         assert_eq!(again.stored().await[&Some(2)], (100, 200, "192.0.2.200".to_owned()));
         drop(again.folder);
+    }
+
+    #[tokio::test]
+    async fn what_two_gateways_have_seen_is_one_sighting() {
+        let one = case().await;
+        let other = Sightings::open(&one.store, 0).await.unwrap();
+        one.note(Some(&[1]), 100);
+        one.note(Some(&[1]), 170);
+        other.note("worker", Some(vec![short(1)]), fingerprint(1), "192.0.2.9".to_owned(), 90);
+        other.note("worker", Some(vec![short(1)]), fingerprint(1), "192.0.2.9".to_owned(), 150);
+        one.sightings.write_all(&one.store, 170).await.unwrap();
+        other.write_all(&one.store, 170).await.unwrap();
+        let both = (90, 170, "192.0.2.170".to_owned());
+        assert_eq!(one.stored().await, BTreeMap::from([(Some(1), both)]));
+        // Whoever knows less takes nothing away.
+        other.note("worker", Some(vec![short(1)]), fingerprint(1), "192.0.2.9".to_owned(), 180);
+        other.write_all(&one.store, 180).await.unwrap();
+        assert_eq!(one.stored().await[&Some(1)], (90, 180, "192.0.2.9".to_owned()));
     }
 
     #[tokio::test]

@@ -441,9 +441,9 @@ mod tests {
         let case = case().await;
         case.note(Some(&[1]), 100);
         let database = rusqlite::Connection::open(case.folder.path().join("gateway.db")).unwrap();
-        database.execute_batch("ALTER TABLE entries RENAME TO gone").unwrap();
+        database.execute_batch("ALTER TABLE pairs RENAME TO gone").unwrap();
         assert!(case.sightings.write_due(&case.store, 100).await.is_err());
-        database.execute_batch("ALTER TABLE gone RENAME TO entries").unwrap();
+        database.execute_batch("ALTER TABLE gone RENAME TO pairs").unwrap();
         case.sightings.write_due(&case.store, 160).await.unwrap();
         assert_eq!(case.stored().await[&Some(1)].0, 100);
     }

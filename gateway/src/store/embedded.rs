@@ -1,4 +1,4 @@
-//! The embedded store: one SQLite file.
+//! The embedded engine: keys and values in one SQLite file.
 //!
 //! SQLite and not a single-process store, because the administrator's commands (`ek add`, `token create`, `node forget`) must
 //! work on the same file while the gateway serves. `synchronous=FULL` makes a commit durable; one thread writes, and commits
@@ -14,22 +14,24 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
+use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::known::{Known, StoreFile, write_mark};
-use super::sqlite::Explain;
-use super::uses::{self, whole};
-use super::{Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, schema};
+use super::sqlite::{self, Explain, Part};
+use super::{StoreError, StoreMark, schema};
 use crate::files;
 
 /// How long a write waits for another process (the administrator's commands) to finish its own.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long files that were left behind are looked through. All the challenges that are
-/// remembered, 170 MB, take a second at most; a start has 90 s, and looks twice.
+/// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.
 const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 /// Requests that go into one transaction: bounds how long the first of them waits.
 const BATCH_LIMIT: usize = 256;
+/// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
+const WRITES_LIMIT: usize = 3000;
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
@@ -47,12 +49,12 @@ struct Open {
     jobs: Mutex<Option<mpsc::SyncSender<Job>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     standing: Arc<Mutex<StoreMark>>,
-    settled: Settled,
+    later: Later,
     file: PathBuf,
 }
 
-/// Decisions that are recorded: taken off the pending ones with whatever is written next.
-type Settled = Arc<Mutex<Vec<String>>>;
+/// What is done with whatever is written next, and nobody waits for.
+type Later = Arc<Mutex<Vec<Work>>>;
 
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -89,9 +91,9 @@ impl Embedded {
             file: file.to_owned(),
             inode,
             standing: Arc::clone(&standing),
-            settled: Settled::default(),
+            later: Later::default(),
         };
-        let settled = Arc::clone(&writer.settled);
+        let later = Arc::clone(&writer.later);
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let thread = thread::Builder::new()
             .name("store".to_owned())
@@ -105,7 +107,7 @@ impl Embedded {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
                 standing,
-                settled,
+                later,
                 file: file.to_owned(),
             }),
         })
@@ -134,33 +136,8 @@ impl Embedded {
         Ok(true)
     }
 
-    /// Forgets what expired long before this time, and the oldest challenges beyond so many. Others' work comes in between.
-    pub(super) async fn forget(&self, believed: u64, most_challenges: u64) -> Result<(), StoreError> {
-        while self
-            .transact(move |connection| whole(connection, || believed::forget(connection, believed)))
-            .await?
-        {}
-        let mut beyond = self
-            .transact(move |connection| believed::beyond(connection, most_challenges))
-            .await?;
-        while beyond > 0 {
-            beyond = self
-                .transact(move |connection| whole(connection, || believed::forget_beyond(connection, beyond)))
-                .await?;
-        }
-        Ok(())
-    }
-
     /// Runs `work` in the next transaction; the answer comes when that is committed.
-    pub(super) async fn transact<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.transact_with(|connection| work(connection).of(connection)).await
-    }
-
-    /// As [`Embedded::transact`], for work that can fail otherwise.
-    async fn transact_with<T: Send + 'static>(
+    pub(super) async fn on_connection<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -291,7 +268,7 @@ struct Writer {
     file: PathBuf,
     inode: Inode,
     standing: Arc<Mutex<StoreMark>>,
-    settled: Settled,
+    later: Later,
 }
 
 impl Writer {
@@ -300,7 +277,7 @@ impl Writer {
             let batch = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1));
             self.work(batch.collect());
         }
-        if !self.settled().is_empty() {
+        if !self.later().is_empty() {
             self.work(Vec::new());
         }
     }
@@ -316,24 +293,28 @@ impl Writer {
             return;
         }
         let before = self.connection.total_changes();
-        let settled = std::mem::take(&mut *self.settled());
-        if let Err(error) = uses::forget_pending(&self.connection, &settled) {
-            tracing::error!(%error, "the store cannot settle what was recorded");
+        let mut later = std::mem::take(&mut *self.later());
+        for work in &mut later {
+            let mut part = Part::new(&self.connection);
+            let done = work(&mut part);
+            if let Err(error) = part.end(done) {
+                tracing::error!(%error, "the store cannot settle what was recorded");
+            }
         }
         let answers: Vec<JobReply> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
         let committed = self.commit(self.connection.total_changes() != before);
         if let Err(error) = &committed {
             tracing::error!(%error, "the store cannot commit");
             drop(self.connection.execute_batch("ROLLBACK"));
-            self.settled().extend(settled);
+            self.later().extend(later);
         }
         for answer in answers {
             answer(committed.as_ref().copied());
         }
     }
 
-    fn settled(&self) -> MutexGuard<'_, Vec<String>> {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    fn later(&self) -> MutexGuard<'_, Vec<Work>> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a transaction on the store that was opened, and not on one that has lost its name or was set back.
@@ -378,160 +359,33 @@ impl Writer {
     }
 }
 
-fn get(connection: &Connection, kind: EntryKind, id: &str) -> Result<Option<Entry>, rusqlite::Error> {
-    connection
-        .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind.as_str(), id], |row| {
-            Ok(Entry {
-                id: row.get(0)?,
-                value: row.get(1)?,
-            })
-        })
-        .optional()
-}
-
-fn put(connection: &Connection, kind: EntryKind, entry: &Entry) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
-        .execute(params![kind.as_str(), entry.id, entry.value])?;
-    held::overwritten(connection, kind, &entry.id)
-}
-
-fn remove(connection: &Connection, kind: EntryKind, id: &str) -> Result<bool, rusqlite::Error> {
-    if kind == EntryKind::Token {
-        uses::forget(connection, EntryKind::TokenUse, id)?;
-    }
-    held::overwritten(connection, kind, id)?;
-    connection
-        .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
-        .execute(params![kind.as_str(), id])
-        .map(|rows| rows > 0)
-}
-
 #[async_trait]
-impl Store for Embedded {
-    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        self.transact_with(move |connection| {
-            believed::refuse_forgotten(connection, &thing)?;
-            whole(connection, || uses::spend(connection, &thing)).of(connection)
+impl Engine for Embedded {
+    async fn transact(&self, mut work: Work) -> Result<(), StoreError> {
+        self.on_connection(move |connection| {
+            let mut part = Part::new(connection);
+            let done = work(&mut part);
+            part.end(done)
         })
         .await
     }
 
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
-        self.transact_with(move |connection| {
-            believed::refuse_forgotten(connection, &thing)?;
-            whole(connection, || uses::spend_for(connection, &thing, &occasion, &pending)).of(connection)
-        })
-        .await
+    fn later(&self, work: Work) {
+        self.open.later.lock().unwrap_or_else(PoisonError::into_inner).push(work);
     }
 
-    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
-        self.transact_with(move |connection| {
-            believed::refuse_forgotten(connection, &thing)?;
-            uses::look(connection, &thing, &occasion, at).of(connection)
-        })
-        .await
-    }
-
-    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
-        self.transact(move |connection| whole(connection, || held::claim(connection, kind, &claim, &pending)))
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.on_connection(move |connection| sqlite::page(connection, &range, most).of(connection))
             .await
     }
 
-    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
-        self.transact(move |connection| held::share(connection, kind, &entry, &pending))
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.on_connection(move |connection| sqlite::count(connection, &range).of(connection))
             .await
     }
 
-    fn settle(&self, decision: &str) {
-        let mut settled = self.open.settled.lock().unwrap_or_else(PoisonError::into_inner);
-        settled.push(decision.to_owned());
-    }
-
-    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
-        let decision = decision.to_owned();
-        self.transact(move |connection| whole(connection, || uses::give_back(connection, &decision)))
-            .await
-    }
-
-    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
-        self.transact(uses::pending).await
-    }
-
-    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
-        let id = id.to_owned();
-        self.transact(move |connection| uses::uses(connection, kind, &id)).await
-    }
-
-    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
-        self.transact(move |connection| {
-            if let Some(existing) = get(connection, kind, &entry.id)? {
-                // Whoever writes the same has it written, too.
-                if existing == entry {
-                    held::overwritten(connection, kind, &entry.id)?;
-                }
-                return Ok(Some(existing));
-            }
-            connection
-                .prepare_cached("INSERT INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
-                .execute(params![kind.as_str(), entry.id, entry.value])?;
-            Ok(None)
-        })
-        .await
-    }
-
-    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
-        self.transact(move |connection| whole(connection, || put(connection, kind, &entry)))
-            .await
-    }
-
-    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
-        let id = id.to_owned();
-        self.transact(move |connection| get(connection, kind, &id)).await
-    }
-
-    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        self.transact(move |connection| held::stays(connection, kind, &id)).await
-    }
-
-    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError> {
-        self.transact(move |connection| held::stands(connection, kind, &entry)).await
-    }
-
-    async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        self.transact(move |connection| whole(connection, || remove(connection, kind, &id)))
-            .await
-    }
-
-    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
-        self.transact(move |connection| {
-            for entry in &expected {
-                if get(connection, kind, &entry.id)?.as_ref() != Some(entry) {
-                    return Ok(false);
-                }
-            }
-            whole(connection, || write.iter().try_for_each(|entry| put(connection, kind, entry)))?;
-            Ok(true)
-        })
-        .await
-    }
-
-    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
-        self.transact(move |connection| {
-            connection
-                .prepare_cached("SELECT id, value FROM entries WHERE kind = ?1 ORDER BY id")?
-                .query_map([kind.as_str()], |row| {
-                    Ok(Entry {
-                        id: row.get(0)?,
-                        value: row.get(1)?,
-                    })
-                })?
-                .collect()
-        })
-        .await
+    fn most_writes(&self) -> usize {
+        WRITES_LIMIT
     }
 
     fn standing(&self) -> Option<StoreMark> {
@@ -541,15 +395,7 @@ impl Store for Embedded {
     async fn keep_mark(&self) -> Result<(), StoreError> {
         let file = self.open.file.clone();
         // In a transaction, so that of two processes one writes.
-        self.transact_with(move |connection| write_mark(&file, &schema::standing(connection).at(&file)?))
+        self.on_connection(move |connection| write_mark(&file, &schema::standing(connection).at(&file)?))
             .await
-    }
-
-    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
-        let believed = self.transact(move |connection| believed::go_on(connection, tick)).await?;
-        // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
-        let both = believed.min(tick.now);
-        self.forget(both, believed::CHALLENGES_LIMIT_ROWS).await?;
-        Ok(believed)
     }
 }

@@ -3,6 +3,8 @@
 //! What a spend is, or a claim, is said once, above this ([`super::Store`]), in terms of one [`Transaction`]. An engine knows nothing of it, so
 //! that a store may move from one engine to another as it is: key by key.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use async_trait::async_trait;
 
 use super::{StoreError, StoreMark};
@@ -104,4 +106,21 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     async fn keep_mark(&self) -> Result<(), StoreError>;
+}
+
+/// Does the work in one transaction, and gives what its last run has found.
+pub(super) async fn run<T: Send + 'static>(
+    engine: &impl Engine,
+    work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+) -> Result<T, StoreError> {
+    let found = Arc::new(Mutex::new(None));
+    let place = Arc::clone(&found);
+    let work = move |transaction: &mut dyn Transaction| {
+        let done = work(transaction)?;
+        place.lock().unwrap_or_else(PoisonError::into_inner).replace(done);
+        Ok(())
+    };
+    engine.transact(Box::new(work)).await?;
+    let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    found.ok_or(StoreError::Closed)
 }

@@ -1,163 +1,175 @@
-//! Entries that a decision has written and that is not recorded yet: whose an instance is, or a name. If the decision comes to nothing, they
-//! are as they were before. Each function is a part of somebody's transaction.
+//! Entries, and decisions that have written one and are not recorded yet: whose an instance is, or a name. If the decision comes to nothing,
+//! they are as they were before. Each function is a part of somebody's transaction.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use super::documents::{EntryDocument, Written, read, write, write_or_remove};
+use super::engine::{Transaction, Unfinished};
+use super::{Claim, Entry, EntryKind, Pending, keys, pending, uses};
 
-use super::{Claim, Entry, EntryKind, Pending};
+pub(super) fn get(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<Option<Entry>, Unfinished> {
+    let value = document(transaction, &keys::entry(kind.as_str(), id))?.value;
+    Ok(value.map(|value| Entry { id: id.to_owned(), value }))
+}
+
+fn document(transaction: &mut dyn Transaction, key: &str) -> Result<EntryDocument, Unfinished> {
+    Ok(read(transaction, key)?.unwrap_or_default())
+}
+
+/// Writes an entry, and not for a decision: that stays, whatever becomes of the decisions that stood on what was there.
+pub(super) fn put(transaction: &mut dyn Transaction, kind: EntryKind, entry: &Entry) -> Result<(), Unfinished> {
+    let document = EntryDocument {
+        value: Some(entry.value.clone()),
+        ..EntryDocument::default()
+    };
+    write(transaction, &keys::entry(kind.as_str(), &entry.id), &document)
+}
+
+/// Writes an entry if there is none; gives what is there.
+pub(super) fn insert(transaction: &mut dyn Transaction, kind: EntryKind, entry: &Entry) -> Result<Option<Entry>, Unfinished> {
+    let key = keys::entry(kind.as_str(), &entry.id);
+    let mut document = document(transaction, &key)?;
+    let Some(value) = &document.value else {
+        document.value = Some(entry.value.clone());
+        write(transaction, &key, &document)?;
+        return Ok(None);
+    };
+    // Whoever writes the same has it written, too.
+    if *value == entry.value && !document.decisions.is_empty() {
+        put(transaction, kind, entry)?;
+    }
+    Ok(Some(Entry {
+        id: entry.id.clone(),
+        value: value.clone(),
+    }))
+}
+
+/// Removes an entry, and the uses of a token with it; says whether there was one.
+pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
+    if kind == EntryKind::Token {
+        uses::forget(transaction, EntryKind::TokenUse, id)?;
+    }
+    let key = keys::entry(kind.as_str(), id);
+    let Some(EntryDocument { value, .. }) = read(transaction, &key)? else {
+        return Ok(false);
+    };
+    transaction.delete(&key)?;
+    Ok(value.is_some())
+}
+
+/// Writes entries, if others are as they are expected; says whether it did.
+pub(super) fn change(transaction: &mut dyn Transaction, kind: EntryKind, expected: &[Entry], write: &[Entry]) -> Result<bool, Unfinished> {
+    for entry in expected {
+        if get(transaction, kind, &entry.id)?.as_ref() != Some(entry) {
+            return Ok(false);
+        }
+    }
+    for entry in write {
+        put(transaction, kind, entry)?;
+    }
+    Ok(true)
+}
 
 /// Writes an entry for a decision; gives what is there, if that stays.
-pub(super) fn claim(connection: &Connection, kind: EntryKind, claim: &Claim, pending: &Pending) -> Result<Option<Entry>, rusqlite::Error> {
+pub(super) fn claim(
+    transaction: &mut dyn Transaction,
+    kind: EntryKind,
+    claim: &Claim,
+    decision: &Pending,
+) -> Result<Option<Entry>, Unfinished> {
     let Claim { entry, instead_of } = claim;
-    let found = value(connection, kind.as_str(), &entry.id)?;
-    if let Some(found) = &found
-        && instead_of.as_ref() != Some(found)
-    {
-        return Ok(Some(Entry {
+    let key = keys::entry(kind.as_str(), &entry.id);
+    let mut document = document(transaction, &key)?;
+    if document.value.is_some() && document.value != *instead_of {
+        return Ok(document.value.map(|value| Entry {
             id: entry.id.clone(),
-            value: found.clone(),
+            value,
         }));
     }
-    put(connection, kind.as_str(), &entry.id, &entry.value)?;
-    connection
-        .prepare_cached("INSERT INTO pending_entries (decision, kind, id, value, before, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![
-            pending.decision,
-            kind.as_str(),
-            entry.id,
-            entry.value,
-            found,
-            i64::try_from(pending.at).unwrap_or(i64::MAX)
-        ])?;
+    if document.decisions.contains_key(&decision.decision) {
+        return Err(pending::twice(&decision.decision, &key));
+    }
+    let written = Written {
+        value: entry.value.clone(),
+        before: document.value.replace(entry.value.clone()),
+    };
+    document.decisions.insert(decision.decision.clone(), written);
+    write(transaction, &key, &document)?;
+    pending::stand(transaction, decision, |stands| {
+        stands.entries.insert(key);
+    })?;
     Ok(None)
 }
 
 /// Lets an entry stand for one more decision, if it is not for good; says whether it is there.
-pub(super) fn share(connection: &Connection, kind: EntryKind, entry: &Entry, pending: &Pending) -> Result<bool, rusqlite::Error> {
-    if value(connection, kind.as_str(), &entry.id)?.as_ref() != Some(&entry.value) {
+pub(super) fn share(transaction: &mut dyn Transaction, kind: EntryKind, entry: &Entry, decision: &Pending) -> Result<bool, Unfinished> {
+    let key = keys::entry(kind.as_str(), &entry.id);
+    let mut document = document(transaction, &key)?;
+    if document.value.as_ref() != Some(&entry.value) {
         return Ok(false);
     }
-    connection
-        .prepare_cached(
-            "INSERT OR IGNORE INTO pending_entries (decision, kind, id, value, before, at)
-             SELECT ?1, kind, id, value, before, ?2 FROM pending_entries WHERE kind = ?3 AND id = ?4 AND value = ?5 LIMIT 1",
-        )?
-        .execute(params![
-            pending.decision,
-            i64::try_from(pending.at).unwrap_or(i64::MAX),
-            kind.as_str(),
-            entry.id,
-            entry.value
-        ])?;
+    let written = document.decisions.values().find(|written| written.value == entry.value).cloned();
+    if let Some(written) = written
+        && !document.decisions.contains_key(&decision.decision)
+    {
+        document.decisions.insert(decision.decision.clone(), written);
+        write(transaction, &key, &document)?;
+        pending::stand(transaction, decision, |stands| {
+            stands.entries.insert(key);
+        })?;
+    }
     Ok(true)
 }
 
 /// Whether there is an entry with that id whatever becomes of the decisions that are not recorded.
-pub(super) fn stays(connection: &Connection, kind: EntryKind, id: &str) -> Result<bool, rusqlite::Error> {
-    connection
-        .prepare_cached(
-            "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2
-             AND NOT EXISTS (SELECT 1 FROM pending_entries WHERE kind = ?1 AND id = ?2 AND before IS NULL)",
-        )?
-        .query_row(params![kind.as_str(), id], |row| row.get(0))
+pub(super) fn stays(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
+    let document = document(transaction, &keys::entry(kind.as_str(), id))?;
+    Ok(document.value.is_some() && document.decisions.values().all(|written| written.before.is_some()))
 }
 
 /// Whether an entry is there, unchanged, and was not written by a decision that is not recorded.
-pub(super) fn stands(connection: &Connection, kind: EntryKind, entry: &Entry) -> Result<bool, rusqlite::Error> {
-    connection
-        .prepare_cached(
-            "SELECT count(*) > 0 FROM entries WHERE kind = ?1 AND id = ?2 AND value = ?3
-             AND NOT EXISTS (SELECT 1 FROM pending_entries WHERE kind = ?1 AND id = ?2 AND value = ?3)",
-        )?
-        .query_row(params![kind.as_str(), entry.id, entry.value], |row| row.get(0))
+pub(super) fn stands(transaction: &mut dyn Transaction, kind: EntryKind, entry: &Entry) -> Result<bool, Unfinished> {
+    let document = document(transaction, &keys::entry(kind.as_str(), &entry.id))?;
+    let written = document.decisions.values().any(|written| written.value == entry.value);
+    Ok(document.value.as_ref() == Some(&entry.value) && !written)
 }
 
-/// An entry that a decision stands on.
-struct Held {
-    kind: String,
-    id: String,
-    value: String,
-    before: Option<String>,
-}
-
-fn held(connection: &Connection, decision: &str) -> Result<Vec<Held>, rusqlite::Error> {
-    connection
-        .prepare_cached("SELECT kind, id, value, before FROM pending_entries WHERE decision = ?1")?
-        .query_map([decision], |row| {
-            Ok(Held {
-                kind: row.get(0)?,
-                id: row.get(1)?,
-                value: row.get(2)?,
-                before: row.get(3)?,
-            })
-        })?
-        .collect()
+/// Whether a decision stands on what is under this key.
+pub(super) fn stood_on(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<bool, Unfinished> {
+    Ok(document(transaction, key)?.decisions.contains_key(decision))
 }
 
 /// The decision is recorded: what it stands on stays, whatever becomes of others that stand on it as well.
-pub(super) fn settle(connection: &Connection, decision: &str) -> Result<(), rusqlite::Error> {
-    for Held { kind, id, value, .. } in held(connection, decision)? {
-        connection
-            .prepare_cached("DELETE FROM pending_entries WHERE kind = ?1 AND id = ?2 AND value = ?3")?
-            .execute(params![kind, id, value])?;
-    }
-    Ok(())
-}
-
-/// Somebody has written the entry, or removed it, and not for a decision: that stays, whatever becomes of the decisions that stood on it.
-pub(super) fn overwritten(connection: &Connection, kind: EntryKind, id: &str) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("DELETE FROM pending_entries WHERE kind = ?1 AND id = ?2")?
-        .execute(params![kind.as_str(), id])
-        .map(drop)
+pub(super) fn settle(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<(), Unfinished> {
+    let mut document = document(transaction, key)?;
+    let Some(Written { value, .. }) = document.decisions.remove(decision) else {
+        return Ok(());
+    };
+    document.decisions.retain(|_, written| written.value != value);
+    write_or_remove(transaction, key, &document)
 }
 
 /// The decision came to nothing: what it has written is gone, unless others stand on it, or it is something else by now. Says whether it has
 /// written anything.
-pub(super) fn give_back(connection: &Connection, decision: &str) -> Result<bool, rusqlite::Error> {
-    let held = held(connection, decision)?;
-    connection
-        .prepare_cached("DELETE FROM pending_entries WHERE decision = ?1")?
-        .execute([decision])?;
-    for entry in &held {
-        take_back(connection, entry)?;
+pub(super) fn give_back(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<bool, Unfinished> {
+    let mut document = document(transaction, key)?;
+    let Some(gone) = document.decisions.remove(decision) else {
+        return Ok(false);
+    };
+    let shared = document.decisions.values().any(|written| written.value == gone.value);
+    if !shared {
+        take_back(&mut document, gone);
     }
-    Ok(!held.is_empty())
+    write_or_remove(transaction, key, &document)?;
+    Ok(true)
 }
 
-fn take_back(connection: &Connection, entry: &Held) -> Result<(), rusqlite::Error> {
-    let Held { kind, id, value, before } = entry;
-    let shared: bool = connection
-        .prepare_cached("SELECT count(*) > 0 FROM pending_entries WHERE kind = ?1 AND id = ?2 AND value = ?3")?
-        .query_row(params![kind, id, value], |row| row.get(0))?;
-    if shared {
-        return Ok(());
-    }
+fn take_back(document: &mut EntryDocument, gone: Written) {
     // Whoever has taken its place gives back to what was there before both.
-    connection
-        .prepare_cached("UPDATE pending_entries SET before = ?4 WHERE kind = ?1 AND id = ?2 AND before = ?3")?
-        .execute(params![kind, id, value, before])?;
-    if self::value(connection, kind, id)?.as_ref() != Some(value) {
-        return Ok(());
+    for written in document.decisions.values_mut() {
+        if written.before.as_ref() == Some(&gone.value) {
+            written.before.clone_from(&gone.before);
+        }
     }
-    match before {
-        Some(before) => put(connection, kind, id, before),
-        None => connection
-            .prepare_cached("DELETE FROM entries WHERE kind = ?1 AND id = ?2")?
-            .execute(params![kind, id])
-            .map(drop),
+    if document.value.as_ref() == Some(&gone.value) {
+        document.value = gone.before;
     }
-}
-
-fn value(connection: &Connection, kind: &str, id: &str) -> Result<Option<String>, rusqlite::Error> {
-    connection
-        .prepare_cached("SELECT value FROM entries WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind, id], |row| row.get(0))
-        .optional()
-}
-
-fn put(connection: &Connection, kind: &str, id: &str, value: &str) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO entries (kind, id, value) VALUES (?1, ?2, ?3)")?
-        .execute(params![kind, id, value])
-        .map(drop)
 }

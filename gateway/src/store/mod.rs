@@ -1,10 +1,11 @@
 //! What must be known again after a crash, and by every replica: what was spent, who was enrolled, which tokens and EKs are accepted.
 //!
-//! The trait is as small as a key-value store with transactions allows. That today's only one is a file on this machine is known beside it by
-//! whoever opens it ([`Embedded`]), and by [`accept()`].
+//! The trait is what the gateway asks for. What is said of it here is done once, over keys and values that an [`engine`] keeps. That today's
+//! only engine is a file on this machine is known beside it by whoever opens it ([`Embedded`]), and by [`accept()`].
 
 mod accept;
 mod believed;
+mod documents;
 mod embedded;
 pub mod engine;
 #[cfg(feature = "etcd")]
@@ -12,12 +13,17 @@ pub mod etcd;
 pub mod fence;
 mod held;
 mod holders;
+mod keys;
 mod known;
 mod late;
+mod older;
+mod outcomes;
+mod pending;
 mod schema;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod uses;
 
 use std::path::PathBuf;
@@ -81,6 +87,9 @@ impl EntryKind {
         }
     }
 }
+
+/// What is forgotten by time. What is not here goes with what it belongs to: a token's uses.
+const REMEMBERED: [EntryKind; 2] = [EntryKind::Challenge, EntryKind::Ticket];
 
 /// One thing of limited use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -288,6 +297,15 @@ pub enum StoreError {
         /// Up to when uses are forgotten.
         until: u64,
     },
+    /// What this release did not write.
+    #[error("what the store has under {key} cannot be read: {source}. If a newer release has written it: run that one")]
+    Document { key: String, source: serde_json::Error },
+    /// A key that no release writes.
+    #[error("the store has a key that no release writes: {key}")]
+    Key { key: String },
+    /// A decision uses or claims the same once more.
+    #[error("decision {decision} stands on {key} already")]
+    Twice { decision: String, key: String },
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,

@@ -1,4 +1,4 @@
-//! The tables, their version, and what the store says of itself: who it is, how far it has come, what time it is by its own account.
+//! The tables, their version, and what the store says of itself: who it is, and how far it has come.
 
 use std::path::Path;
 
@@ -7,30 +7,24 @@ use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::known::StoreFile;
-use super::sqlite::Explain;
-use super::{StoreError, StoreMark};
+use super::sqlite::{Explain, Part};
+use super::{StoreError, StoreMark, believed, older};
 
-/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; 1 has no
-/// `pending_entries`, 2 no `holders`, `pending_repeats` and `late`.
-pub(super) const VERSION: i64 = 3;
+/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; those up to 3 had a
+/// table for each thing.
+pub(super) const VERSION: i64 = 4;
 /// Bytes of a store's identity: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
 
-const TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS uses_by_expiry ON uses (remember_until);
-    CREATE TABLE IF NOT EXISTS freed_uses (kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (kind, id, number)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS pending_uses (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS pending_entries (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, before TEXT, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS holders (kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, repeats INTEGER NOT NULL, PRIMARY KEY (kind, id, holder)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS pending_repeats (decision TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, holder TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (decision, kind, id)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS late (kind TEXT NOT NULL, id TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, believed INTEGER, forgotten_until INTEGER NOT NULL);
-";
+const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
+const STORE: &str = "CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
 
-/// What every release's tables have.
-const COLUMNS: [(&str, &str); 2] = [("uses", "kind, id, uses, remember_until"), ("entries", "kind, id, value")];
+/// What the tables have, of whichever release they are.
+const COLUMNS: [(&str, &str); 3] = [
+    ("uses", "kind, id, uses, remember_until"),
+    ("entries", "kind, id, value"),
+    ("pairs", "key, value"),
+];
 
 /// What a file holds, before anything is written to it.
 pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
@@ -54,9 +48,11 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
         }
     }
     let tables: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries')", [], |row| {
-            row.get(0)
-        })
+        .query_row(
+            "SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries', 'pairs')",
+            [],
+            |row| row.get(0),
+        )
         .at(file)?;
     Ok(match (tables, version) {
         (0, _) => StoreFile::Nothing,
@@ -78,7 +74,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
     let migrated = make(connection, &id);
     let ended = connection.execute_batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" });
-    ended.and(migrated).of(connection)
+    migrated.and(ended.of(connection))
 }
 
 fn new_id() -> Result<String, StoreError> {
@@ -87,16 +83,22 @@ fn new_id() -> Result<String, StoreError> {
     Ok(HEXLOWER.encode(&id))
 }
 
-fn make(connection: &Connection, id: &str) -> Result<(), rusqlite::Error> {
-    connection.execute_batch(TABLES)?;
-    // Those of tokens that are gone; today they go with them.
-    connection.execute_batch("DELETE FROM uses WHERE kind = 'token-use' AND id NOT IN (SELECT id FROM entries WHERE kind = 'token')")?;
+fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     // Another process may have been faster.
-    connection.execute(
-        "INSERT OR IGNORE INTO store (one, id, mark, forgotten_until) VALUES (1, ?1, 1, 0)",
-        [id],
-    )?;
-    connection.pragma_update(None, "user_version", VERSION)
+    let version = version(connection).of(connection)?;
+    if version == VERSION {
+        return Ok(());
+    }
+    let older = older::is_there(connection)?;
+    connection.execute_batch(PAIRS).of(connection)?;
+    if older {
+        older::bring_up_to_date(connection, version, id)?;
+    }
+    connection.execute_batch(STORE).of(connection)?;
+    connection
+        .execute("INSERT OR IGNORE INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
+        .of(connection)?;
+    connection.pragma_update(None, "user_version", VERSION).of(connection)
 }
 
 /// Who the store is and how far it has come.
@@ -125,9 +127,9 @@ pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
 /// Makes it another store with the same content, which has come at least as far as `mark`. Its time begins anew.
 pub(super) fn rename(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let (id, mark) = (new_id()?, i64::try_from(mark).unwrap_or(i64::MAX));
-    let renamed = connection.execute(
-        "UPDATE store SET id = ?1, mark = max(mark, ?2) + 1, believed = NULL, forgotten_until = 0",
-        params![id, mark],
-    );
+    let mut part = Part::new(connection);
+    let anew = believed::begin_anew(&mut part);
+    part.end(anew)?;
+    let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
     renamed.and_then(|_| standing(connection)).of(connection)
 }

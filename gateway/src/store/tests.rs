@@ -3,7 +3,32 @@
 use std::fs;
 use std::path::Path;
 
+use rusqlite::Connection;
+
+use super::sqlite::Explain;
 use super::*;
+
+impl Embedded {
+    /// As some work of the store, by hand.
+    async fn sql<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.on_connection(move |connection| work(connection).of(connection)).await
+    }
+}
+
+/// What is used of this kind, so many times, and expires in the seconds from then on.
+fn fill(connection: &Connection, challenges: u64, seconds: impl Fn(u64) -> u64) -> Result<usize, rusqlite::Error> {
+    let mut put = connection.prepare("INSERT INTO pairs (key, value) VALUES (?1, ?2)")?;
+    for number in 1..=challenges {
+        let (id, until) = (format!("{number:064x}"), seconds(number));
+        let used = format!(r#"{{"v":1,"used":{{"highest":1,"remember_until":{until}}}}}"#);
+        put.execute([keys::uses("challenge", &id), used])?;
+        put.execute([keys::expiry("challenge", until, &id), r#"{"v":1}"#.to_owned()])?;
+    }
+    Ok(usize::try_from(challenges).unwrap())
+}
 
 fn open() -> (tempfile::TempDir, Embedded) {
     let folder = tempfile::tempdir().unwrap();
@@ -43,7 +68,8 @@ fn challenge(id: &str, remember_until: u64) -> Spendable {
 }
 
 async fn rows(store: &Embedded) -> u64 {
-    let count = store.transact(|connection| connection.query_row("SELECT count(*) FROM uses", [], |row| row.get::<_, i64>(0)));
+    let count = "SELECT count(*) FROM pairs WHERE key LIKE 'use/%'";
+    let count = store.sql(move |connection| connection.query_row(count, [], |row| row.get::<_, i64>(0)));
     count.await.unwrap().unsigned_abs()
 }
 
@@ -55,15 +81,11 @@ async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_
     tick(&store, 1000, 0).await;
     let now = 10 * DAY;
     store.spend(thing("t", 1, now)).await.unwrap();
-    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, ?2 + i FROM n";
-    let rows_now = i64::try_from(4 * MOST).unwrap();
-    let start = believed::integer(now);
-    let filled = store.transact(move |connection| connection.execute(fill, [rows_now, start]));
+    let filled = store.sql(move |connection| fill(connection, 4 * MOST, |number| now + number));
     filled.await.unwrap();
-    store.forget(1000, 4 * MOST).await.unwrap();
+    believed::forget(&store, 1000, 4 * MOST).await.unwrap();
     assert_eq!(rows(&store).await, 4 * MOST + 1, "there is room");
-    store.forget(1000, MOST).await.unwrap();
+    believed::forget(&store, 1000, MOST).await.unwrap();
     assert_eq!(rows(&store).await, MOST + 1, "and the ticket, whoever asks for challenges");
     // The oldest of them are gone, and not good again.
     let last = now + 3 * MOST;
@@ -83,13 +105,17 @@ async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_
 
 #[tokio::test]
 async fn what_an_older_release_remembered_is_forgotten_by_and_by_and_decisions_come_in_between() {
-    const ROWS: usize = 20 * believed::FORGET_ROWS;
+    const ROWS: u64 = 20_000;
     let (_folder, store) = open();
     tick(&store, 1000, 0).await;
-    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, 1000 + i % 7 FROM n";
-    let filled = store.transact(move |connection| connection.execute(fill, [i64::try_from(ROWS).unwrap()]));
-    assert_eq!(filled.await.unwrap(), ROWS);
+    let filled = store.sql(move |connection| fill(connection, ROWS, |number| 1000 + number % 7));
+    filled.await.unwrap();
+    let old = async || {
+        let count = "SELECT count(*) FROM pairs WHERE key LIKE 'expiry/challenge/0000000000000000100_/%'";
+        let count = store.sql(move |connection| connection.query_row(count, [], |row| row.get::<_, i64>(0)));
+        count.await.unwrap()
+    };
+    assert_eq!(old().await.unsigned_abs(), ROWS);
     let forgets = {
         let store = store.clone();
         tokio::spawn(async move { tick(&store, 2 * DAY, 2 * DAY).await })
@@ -98,20 +124,10 @@ async fn what_an_older_release_remembered_is_forgotten_by_and_by_and_decisions_c
     while !forgets.is_finished() {
         let spent = store.spend(challenge(&format!("new-{}", seen.len()), 2 * DAY + 120));
         assert!(matches!(spent.await.unwrap(), Spend::Granted { .. } | Spend::Exhausted));
-        let old = store.transact(|connection| {
-            connection.query_row("SELECT count(*) FROM uses WHERE remember_until < 2000", [], |row| {
-                row.get::<_, i64>(0)
-            })
-        });
-        seen.insert(old.await.unwrap());
+        seen.insert(old().await);
     }
     assert!(seen.len() > 5, "{seen:?}");
-    let left = store.transact(|connection| {
-        connection.query_row("SELECT count(*) FROM uses WHERE remember_until < 2000", [], |row| {
-            row.get::<_, i64>(0)
-        })
-    });
-    assert_eq!(left.await.unwrap(), 0);
+    assert_eq!(old().await, 0);
     let refused = store.spend(challenge("old", 1006)).await;
     assert!(matches!(refused, Err(StoreError::Forgotten { until: 1006, .. })), "{refused:?}");
 }
@@ -123,9 +139,9 @@ fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
     let store = Embedded::open(&file).unwrap();
     drop(store);
     let (connection, _) = embedded::connect(&file).unwrap();
-    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
-                INSERT INTO uses SELECT 'challenge', printf('%064x', i), 1, i FROM n";
-    connection.execute(fill, []).unwrap();
+    connection.execute_batch("BEGIN").unwrap();
+    fill(&connection, 50_000, |number| number).unwrap();
+    connection.execute_batch("COMMIT").unwrap();
     let looked = |limit| embedded::look_through(&file, &connection, limit).unwrap();
     assert!(!looked(Duration::ZERO));
     assert!(looked(Duration::from_secs(600)));
@@ -134,7 +150,7 @@ fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
 #[tokio::test]
 async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
     let (folder, store) = open();
-    let wrong = store.transact(|connection| connection.execute("INSERT INTO nobodys VALUES (1)", []));
+    let wrong = store.sql(|connection| connection.execute("INSERT INTO nobodys VALUES (1)", []));
     let (wrong, right) = tokio::join!(wrong, store.put(EntryKind::Name, entry("a", "1")));
     let wrong = wrong.unwrap_err().to_string();
     assert!(wrong.contains("no such table: nobodys") && wrong.contains("SQLite, "), "{wrong}");
@@ -195,10 +211,9 @@ fn log(folder: &tempfile::TempDir, lines: &[&str]) {
 #[tokio::test]
 async fn a_commit_is_on_disk_before_it_is_answered() {
     let (_folder, store) = open();
-    let pragma =
-        |name: &'static str| store.transact(move |connection| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)));
+    let pragma = |name: &'static str| store.sql(move |connection| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)));
     assert_eq!(pragma("journal_mode").await.unwrap(), "wal");
-    let synchronous = store.transact(|connection| connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0)));
+    let synchronous = store.sql(|connection| connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0)));
     // 2 is FULL: in WAL mode the log is synced with each commit.
     assert_eq!(synchronous.await.unwrap(), 2);
 }
@@ -422,7 +437,7 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
     let store = Embedded::open(&file(&folder)).unwrap();
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
     assert_eq!(store.list(EntryKind::Name).await.unwrap(), [entry("a", "1")]);
-    let version = store.transact(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
+    let version = store.sql(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
     assert_eq!(version.await.unwrap(), schema::VERSION);
     drop(store);
     // Restored from before the upgrade.
@@ -443,7 +458,7 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
         }
     ));
     assert!(
-        error.to_string().contains("version 7") && error.to_string().contains("knows 3"),
+        error.to_string().contains("version 7") && error.to_string().contains("knows 4"),
         "{error}"
     );
 }
@@ -457,7 +472,7 @@ async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
     for number in 0..200 {
         store.put(EntryKind::Name, entry(&format!("{number:0>1000}"), "1")).await.unwrap();
     }
-    store.transact(|connection| connection.execute_batch("SELECT 1")).await.unwrap();
+    store.sql(|connection| connection.execute_batch("SELECT 1")).await.unwrap();
     // What a crash leaves: the log of transactions is there still.
     let left = fs::read(folder.path().join("gateway.db-wal")).unwrap();
     drop(store);

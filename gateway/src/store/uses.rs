@@ -1,228 +1,253 @@
 //! Uses: what was spent, for which decision, and what was given back. Each function is a part of somebody's transaction.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use super::documents::{ExpiryDocument, HolderDocument, UseDocument, Used, read, write, write_or_remove};
+use super::engine::{Transaction, Unfinished};
+use super::{EntryKind, Occasion, Pending, REMEMBERED, Spend, Spendable, holders, keys, late, pending};
 
-use super::believed::integer;
-use super::{EntryKind, Occasion, Pending, Spend, Spendable, held, holders, late};
-
-/// Takes decisions that are recorded off the pending ones.
-pub(super) fn forget_pending(connection: &Connection, decisions: &[String]) -> Result<(), rusqlite::Error> {
-    for decision in decisions {
-        held::settle(connection, decision)?;
-        settle(connection, decision)?;
+impl UseDocument {
+    /// How often it was used, without what was given back.
+    pub(super) fn uses(&self) -> u32 {
+        self.used.as_ref().map_or(0, Used::uses)
     }
-    Ok(())
+
+    /// How many decisions stand on its uses.
+    pub(super) fn undecided(&self) -> usize {
+        self.pending.values().map(|standing| standing.decisions.len()).sum()
+    }
+
+    /// The number of the use that a decision stands on.
+    fn stood_on_by(&self, decision: &str) -> Option<u32> {
+        let mut standing = self.pending.iter();
+        standing
+            .find(|(_, standing)| standing.decisions.contains(decision))
+            .map(|(number, _)| *number)
+    }
+
+    /// The next use: by a number that was given back, if there is one.
+    fn next(&self, limit: u32) -> Spend {
+        let next = self.used.as_ref().map_or(1, |used| match used.freed.first() {
+            Some(freed) => *freed,
+            None => used.highest.saturating_add(1),
+        });
+        if next > limit {
+            Spend::Exhausted
+        } else {
+            Spend::Granted { use_number: next }
+        }
+    }
 }
 
-/// The highest number that a use of it ever had.
-fn highest_use(connection: &Connection, kind: EntryKind, id: &str) -> Result<u32, rusqlite::Error> {
-    let used: Option<u32> = connection
-        .prepare_cached("SELECT uses FROM uses WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind.as_str(), id], |row| row.get(0))
-        .optional()?;
-    Ok(used.unwrap_or(0))
+impl Used {
+    fn uses(&self) -> u32 {
+        self.highest.saturating_sub(u32::try_from(self.freed.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// The uses of one thing, as they are written down.
+struct Uses<'a> {
+    thing: &'a Spendable,
+    key: String,
+    document: UseDocument,
+}
+
+impl<'a> Uses<'a> {
+    fn read(transaction: &mut dyn Transaction, thing: &'a Spendable) -> Result<Self, Unfinished> {
+        let key = keys::uses(thing.kind.as_str(), &thing.id);
+        let document = read(transaction, &key)?.unwrap_or_default();
+        Ok(Self { thing, key, document })
+    }
+
+    fn write(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
+        write(transaction, &self.key, &self.document)
+    }
+
+    /// What a use on this occasion would be, at this time.
+    fn look(&self, transaction: &mut dyn Transaction, occasion: &Occasion, at: u64) -> Result<Spend, Unfinished> {
+        let next = || self.document.next(self.thing.limit);
+        Ok(match occasion {
+            Occasion::Any => next(),
+            Occasion::By(holder) => match holders::held(transaction, self.thing, holder, at)? {
+                Some(use_number) => Spend::Again { use_number },
+                None => next(),
+            },
+            Occasion::Late(late) => late::refused(&self.document, *late, at).unwrap_or_else(next),
+        })
+    }
+
+    /// Makes the use of that number.
+    fn take(&mut self, transaction: &mut dyn Transaction, use_number: u32) -> Result<(), Unfinished> {
+        let Spendable {
+            kind, id, remember_until, ..
+        } = self.thing;
+        let before = self.document.used.as_ref().map(|used| used.remember_until);
+        let used = self.document.used.get_or_insert_default();
+        used.freed.remove(&use_number);
+        used.highest = used.highest.max(use_number);
+        used.remember_until = *remember_until;
+        if !REMEMBERED.contains(kind) || before == Some(*remember_until) {
+            return Ok(());
+        }
+        if let Some(before) = before {
+            transaction.delete(&keys::expiry(kind.as_str(), before, id))?;
+        }
+        let key = keys::expiry(kind.as_str(), *remember_until, id);
+        write(transaction, &key, &ExpiryDocument::default())
+    }
+
+    /// Lets a decision stand on the use of that number.
+    fn stand(&mut self, transaction: &mut dyn Transaction, use_number: u32, decision: &Pending) -> Result<(), Unfinished> {
+        if self.document.stood_on_by(&decision.decision).is_some() {
+            return Err(pending::twice(&decision.decision, &self.key));
+        }
+        let standing = self.document.pending.entry(use_number).or_default();
+        standing.decisions.insert(decision.decision.clone());
+        pending::stand(transaction, decision, |stands| {
+            stands.uses.insert(self.key.clone());
+        })
+    }
+
+    /// Remembers who has made the use of that number.
+    fn hold(&mut self, transaction: &mut dyn Transaction, use_number: u32, holder: &str, at: u64) -> Result<(), Unfinished> {
+        let key = keys::holder(self.thing.kind.as_str(), &self.thing.id, holder);
+        holders::hold(transaction, &key, use_number, at)?;
+        if let Some(used) = &mut self.document.used {
+            used.holders = true;
+        }
+        if let Some(standing) = self.document.pending.get_mut(&use_number) {
+            standing.holder = Some(key);
+        }
+        Ok(())
+    }
 }
 
 /// How often it was used, without what was given back.
-pub(super) fn uses(connection: &Connection, kind: EntryKind, id: &str) -> Result<u32, rusqlite::Error> {
-    let freed: u32 = connection
-        .prepare_cached("SELECT COUNT(*) FROM freed_uses WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind.as_str(), id], |row| row.get(0))?;
-    Ok(highest_use(connection, kind, id)?.saturating_sub(freed))
+pub(super) fn uses(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<u32, Unfinished> {
+    let document: Option<UseDocument> = read(transaction, &keys::uses(kind.as_str(), id))?;
+    Ok(document.map_or(0, |document| document.uses()))
 }
 
 /// Uses something once more.
-pub(super) fn spend(connection: &Connection, thing: &Spendable) -> Result<Spend, rusqlite::Error> {
-    let found = next(connection, thing)?;
+pub(super) fn spend(transaction: &mut dyn Transaction, thing: &Spendable) -> Result<Spend, Unfinished> {
+    let mut uses = Uses::read(transaction, thing)?;
+    let found = uses.document.next(thing.limit);
     if let Spend::Granted { use_number } = found {
-        take(connection, thing, use_number)?;
+        uses.take(transaction, use_number)?;
+        uses.write(transaction)?;
     }
     Ok(found)
 }
 
 /// As [`spend`], on this occasion, and remembers which decision it was for.
 pub(super) fn spend_for(
-    connection: &Connection,
+    transaction: &mut dyn Transaction,
     thing: &Spendable,
     occasion: &Occasion,
-    pending: &Pending,
-) -> Result<Spend, rusqlite::Error> {
-    let found = look(connection, thing, occasion, pending.at)?;
+    decision: &Pending,
+) -> Result<Spend, Unfinished> {
+    let mut uses = Uses::read(transaction, thing)?;
+    let found = uses.look(transaction, occasion, decision.at)?;
     match (found, occasion) {
         (Spend::Granted { use_number }, _) => {
-            if matches!(occasion, Occasion::Late(_)) {
-                late::used(connection, thing, pending.at)?;
+            let first = uses.document.uses() == 0;
+            uses.take(transaction, use_number)?;
+            if let (Occasion::Late(_), true, Some(used)) = (occasion, first, &mut uses.document.used) {
+                used.late_since = Some(decision.at);
             }
-            take(connection, thing, use_number)?;
-            held_by(connection, thing, use_number, pending)?;
+            uses.stand(transaction, use_number, decision)?;
             if let Occasion::By(holder) = occasion {
-                holders::hold(connection, thing, holder, use_number, pending.at)?;
+                uses.hold(transaction, use_number, &holder.id, decision.at)?;
+            }
+            uses.write(transaction)?;
+        }
+        (Spend::Again { use_number }, Occasion::By(holder)) => {
+            holders::repeat(transaction, thing, holder, use_number, decision)?;
+            // As long as the use itself is not recorded it stands for this decision, too.
+            if uses.document.pending.contains_key(&use_number) {
+                uses.stand(transaction, use_number, decision)?;
+                uses.write(transaction)?;
             }
         }
-        (Spend::Again { use_number }, Occasion::By(holder)) => holders::repeat(connection, thing, holder, use_number, pending)?,
         _ => {}
     }
     Ok(found)
 }
 
 /// What a use on this occasion would be, at this time.
-pub(super) fn look(connection: &Connection, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, rusqlite::Error> {
-    match occasion {
-        Occasion::Any => next(connection, thing),
-        Occasion::By(holder) => match holders::held(connection, thing, holder, at)? {
-            Some(use_number) => Ok(Spend::Again { use_number }),
-            None => next(connection, thing),
-        },
-        Occasion::Late(late) => match late::refused(connection, thing, *late, at)? {
-            Some(refused) => Ok(refused),
-            None => next(connection, thing),
-        },
-    }
+pub(super) fn look(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, Unfinished> {
+    Uses::read(transaction, thing)?.look(transaction, occasion, at)
 }
 
-/// The next use: by a number that was given back, if there is one.
-fn next(connection: &Connection, thing: &Spendable) -> Result<Spend, rusqlite::Error> {
-    let Spendable { kind, id, limit, .. } = thing;
-    let freed: Option<u32> = connection
-        .prepare_cached("SELECT MIN(number) FROM freed_uses WHERE kind = ?1 AND id = ?2")?
-        .query_row(params![kind.as_str(), id], |row| row.get(0))?;
-    let use_number = match freed {
-        Some(freed) => freed,
-        None => highest_use(connection, *kind, id)?.saturating_add(1),
-    };
-    Ok(if use_number > *limit {
-        Spend::Exhausted
-    } else {
-        Spend::Granted { use_number }
-    })
-}
-
-/// Makes the use of that number.
-fn take(connection: &Connection, thing: &Spendable, use_number: u32) -> Result<(), rusqlite::Error> {
-    let Spendable {
-        kind, id, remember_until, ..
-    } = thing;
-    connection
-        .prepare_cached("DELETE FROM freed_uses WHERE kind = ?1 AND id = ?2 AND number = ?3")?
-        .execute(params![kind.as_str(), id, use_number])?;
-    let highest = highest_use(connection, *kind, id)?;
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO uses (kind, id, uses, remember_until) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![kind.as_str(), id, highest.max(use_number), integer(*remember_until)])
-        .map(drop)
-}
-
-/// Remembers that a decision stands on the use of that number.
-fn held_by(connection: &Connection, thing: &Spendable, use_number: u32, pending: &Pending) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("INSERT INTO pending_uses (decision, kind, id, number, at) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![
-            pending.decision,
-            thing.kind.as_str(),
-            thing.id,
-            use_number,
-            integer(pending.at)
-        ])
-        .map(drop)
+/// Whether a decision stands on a use of what is under this key.
+pub(super) fn stood_on(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<bool, Unfinished> {
+    let document: Option<UseDocument> = read(transaction, key)?;
+    Ok(document.is_some_and(|document| document.stood_on_by(decision).is_some()))
 }
 
 /// The decision is recorded: the use that it stands on stays, whatever becomes of others that stand on it as well.
-fn settle(connection: &Connection, decision: &str) -> Result<(), rusqlite::Error> {
-    for Stands { kind, id, number } in stands_on(connection, decision)? {
-        connection
-            .prepare_cached("DELETE FROM pending_uses WHERE kind = ?1 AND id = ?2 AND number = ?3")?
-            .execute(params![kind, id, number])?;
+pub(super) fn settle(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<(), Unfinished> {
+    let mut document: UseDocument = read(transaction, key)?.unwrap_or_default();
+    let Some(number) = document.stood_on_by(decision) else {
+        return Ok(());
+    };
+    document.pending.remove(&number);
+    write_or_remove(transaction, key, &document)
+}
+
+/// Frees the use that a decision stands on, unless others do, or its uses are forgotten. Says whether it stands on one.
+pub(super) fn give_back(transaction: &mut dyn Transaction, key: &str, decision: &str) -> Result<bool, Unfinished> {
+    let mut document: UseDocument = read(transaction, key)?.unwrap_or_default();
+    let Some(number) = document.stood_on_by(decision) else {
+        return Ok(false);
+    };
+    let standing = document.pending.entry(number).or_default();
+    standing.decisions.remove(decision);
+    if standing.decisions.is_empty() {
+        let holder = standing.holder.take();
+        document.pending.remove(&number);
+        free(transaction, &mut document, number, holder.as_deref())?;
     }
-    holders::settle(connection, decision)
+    write_or_remove(transaction, key, &document)?;
+    Ok(true)
 }
 
-/// A use that a decision stands on.
-struct Stands {
-    kind: String,
-    id: String,
-    number: u32,
-}
-
-fn stands_on(connection: &Connection, decision: &str) -> Result<Vec<Stands>, rusqlite::Error> {
-    connection
-        .prepare_cached("SELECT kind, id, number FROM pending_uses WHERE decision = ?1")?
-        .query_map([decision], |row| {
-            Ok(Stands {
-                kind: row.get(0)?,
-                id: row.get(1)?,
-                number: row.get(2)?,
-            })
-        })?
-        .collect()
-}
-
-/// Frees what a decision used up, unless others stand on it, and takes back what it claimed; says whether there was anything. Of a thing whose
-/// uses are forgotten there is nothing to give back: it has expired.
-pub(super) fn give_back(connection: &Connection, decision: &str) -> Result<bool, rusqlite::Error> {
-    let stood = stands_on(connection, decision)?;
-    connection
-        .prepare_cached("DELETE FROM pending_uses WHERE decision = ?1")?
-        .execute([decision])?;
-    for stands in &stood {
-        free(connection, stands)?;
-    }
-    let repeated = holders::give_back(connection, decision)?;
-    Ok(held::give_back(connection, decision)? || repeated || !stood.is_empty())
-}
-
-fn free(connection: &Connection, stands: &Stands) -> Result<(), rusqlite::Error> {
-    let Stands { kind, id, number } = stands;
-    let freed = connection
-        .prepare_cached(
-            "INSERT OR IGNORE INTO freed_uses (kind, id, number) SELECT ?1, ?2, ?3
-             WHERE EXISTS (SELECT 1 FROM uses WHERE kind = ?1 AND id = ?2)
-             AND NOT EXISTS (SELECT 1 FROM pending_uses WHERE kind = ?1 AND id = ?2 AND number = ?3)",
-        )?
-        .execute(params![kind, id, number])?;
-    if freed > 0 {
-        holders::forget_use(connection, kind, id, *number)?;
-        late::forget_unused(connection, kind, id)?;
+fn free(transaction: &mut dyn Transaction, document: &mut UseDocument, number: u32, holder: Option<&str>) -> Result<(), Unfinished> {
+    let Some(used) = &mut document.used else { return Ok(()) };
+    used.freed.insert(number);
+    late::forget_unused(used);
+    // Nobody has made it.
+    if let Some(key) = holder
+        && let Some(made) = read::<HolderDocument>(transaction, key)?
+        && made.number == number
+    {
+        transaction.delete(key)?;
     }
     Ok(())
-}
-
-/// The decisions that are neither settled nor given back, the oldest first.
-pub(super) fn pending(connection: &Connection) -> Result<Vec<Pending>, rusqlite::Error> {
-    connection
-        .prepare_cached(
-            "SELECT decision, at FROM pending_uses UNION SELECT decision, at FROM pending_repeats
-             UNION SELECT decision, at FROM pending_entries ORDER BY at, decision",
-        )?
-        .query_map([], |row| {
-            Ok(Pending {
-                decision: row.get(0)?,
-                at: u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0),
-            })
-        })?
-        .collect()
 }
 
 /// Forgets the uses of one thing, who made them, and what was given back of them.
-pub(super) fn forget(connection: &Connection, kind: EntryKind, id: &str) -> Result<(), rusqlite::Error> {
-    for sql in [
-        "DELETE FROM uses WHERE kind = ?1 AND id = ?2",
-        "DELETE FROM freed_uses WHERE kind = ?1 AND id = ?2",
-        "DELETE FROM holders WHERE kind = ?1 AND id = ?2",
-        "DELETE FROM late WHERE kind = ?1 AND id = ?2",
-    ] {
-        connection.prepare_cached(sql)?.execute(params![kind.as_str(), id])?;
+pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<(), Unfinished> {
+    let key = keys::uses(kind.as_str(), id);
+    let mut document: UseDocument = read(transaction, &key)?.unwrap_or_default();
+    let Some(used) = document.used.take() else { return Ok(()) };
+    if REMEMBERED.contains(&kind) {
+        transaction.delete(&keys::expiry(kind.as_str(), used.remember_until, id))?;
     }
-    Ok(())
+    if used.holders {
+        transaction.delete_range(&keys::holders(kind.as_str(), id))?;
+    }
+    for standing in document.pending.values_mut() {
+        standing.holder = None;
+    }
+    write_or_remove(transaction, &key, &document)
 }
 
-/// All or none of it: others' work is in the same transaction.
-pub(super) fn whole<T>(connection: &Connection, work: impl FnOnce() -> Result<T, rusqlite::Error>) -> Result<T, rusqlite::Error> {
-    connection.execute_batch("SAVEPOINT whole")?;
-    let result = work();
-    connection.execute_batch(if result.is_ok() {
-        "RELEASE whole"
+/// As [`forget`], if its uses are remembered until then and no longer.
+pub(super) fn forget_expired(transaction: &mut dyn Transaction, kind: EntryKind, remember_until: u64, id: &str) -> Result<(), Unfinished> {
+    let document: Option<UseDocument> = read(transaction, &keys::uses(kind.as_str(), id))?;
+    let until = document.and_then(|document| document.used).map(|used| used.remember_until);
+    if until == Some(remember_until) {
+        forget(transaction, kind, id)
     } else {
-        "ROLLBACK TO whole; RELEASE whole"
-    })?;
-    result
+        Ok(())
+    }
 }

@@ -1,0 +1,33 @@
+//! Decisions that are not recorded yet, and what they stand on. Each function is a part of somebody's transaction.
+
+use super::documents::{PendingDocument, read, write};
+use super::engine::{Transaction, Unfinished};
+use super::{Pending, StoreError, keys};
+
+/// Remembers of a decision what it stands on from now on.
+pub(super) fn stand(
+    transaction: &mut dyn Transaction,
+    decision: &Pending,
+    note: impl FnOnce(&mut PendingDocument),
+) -> Result<(), Unfinished> {
+    let key = keys::pending(&decision.decision);
+    let mut document = read(transaction, &key)?.unwrap_or(PendingDocument {
+        at: decision.at,
+        ..PendingDocument::default()
+    });
+    note(&mut document);
+    write(transaction, &key, &document)
+}
+
+/// What a decision stands on, by its own account.
+pub(super) fn stands_on(transaction: &mut dyn Transaction, decision: &str) -> Result<Option<PendingDocument>, Unfinished> {
+    read(transaction, &keys::pending(decision))
+}
+
+/// A decision stands on a thing once, so that what it gives back is clear.
+pub(super) fn twice(decision: &str, key: &str) -> Unfinished {
+    Unfinished::Refused(StoreError::Twice {
+        decision: decision.to_owned(),
+        key: key.to_owned(),
+    })
+}

@@ -1,0 +1,150 @@
+//! What a store does, over any engine: each method is one transaction, and what takes more pages and transactions says so.
+
+use async_trait::async_trait;
+
+use super::documents::{EntryDocument, parse};
+use super::engine::{Engine, KeyRange, KeyValue, run};
+use super::{
+    Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, keys, outcomes, uses,
+};
+
+/// Values that are read at once: some hundred kilobytes.
+const PAGE: usize = 500;
+
+/// All that a range has, page by page.
+async fn all(engine: &impl Engine, range: KeyRange) -> Result<Vec<KeyValue>, StoreError> {
+    let (mut found, mut left) = (Vec::new(), range);
+    loop {
+        let page = engine.page(left.clone(), PAGE).await?;
+        let Some(last) = page.last().filter(|_| page.len() == PAGE) else {
+            found.extend(page);
+            return Ok(found);
+        };
+        left = keys::after(&last.key, &left);
+        found.extend(page);
+    }
+}
+
+/// The last part of a key.
+fn last(key: &str) -> Result<String, StoreError> {
+    keys::last(key).ok_or_else(|| StoreError::Key { key: key.to_owned() })
+}
+
+#[async_trait]
+impl<E: Engine> Store for E {
+    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
+        run(self, move |transaction| {
+            believed::refuse_forgotten(transaction, &thing)?;
+            uses::spend(transaction, &thing)
+        })
+        .await
+    }
+
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
+        run(self, move |transaction| {
+            believed::refuse_forgotten(transaction, &thing)?;
+            uses::spend_for(transaction, &thing, &occasion, &pending)
+        })
+        .await
+    }
+
+    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
+        run(self, move |transaction| {
+            believed::refuse_forgotten(transaction, &thing)?;
+            uses::look(transaction, &thing, &occasion, at)
+        })
+        .await
+    }
+
+    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
+        run(self, move |transaction| held::claim(transaction, kind, &claim, &pending)).await
+    }
+
+    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
+        run(self, move |transaction| held::share(transaction, kind, &entry, &pending)).await
+    }
+
+    fn settle(&self, decision: &str) {
+        let decision = decision.to_owned();
+        self.later(Box::new(move |transaction| outcomes::settle(transaction, &decision)));
+    }
+
+    async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
+        let decision = decision.to_owned();
+        run(self, move |transaction| outcomes::give_back(transaction, &decision)).await
+    }
+
+    async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
+        let mut found = Vec::new();
+        for pending in all(self, keys::pendings()).await? {
+            let decision = last(&pending.key)?;
+            found.extend(run(self, move |transaction| outcomes::look(transaction, &decision)).await?);
+        }
+        found.sort_by(|a, b| (a.at, &a.decision).cmp(&(b.at, &b.decision)));
+        Ok(found)
+    }
+
+    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
+        let id = id.to_owned();
+        run(self, move |transaction| uses::uses(transaction, kind, &id)).await
+    }
+
+    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+        run(self, move |transaction| held::insert(transaction, kind, &entry)).await
+    }
+
+    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+        run(self, move |transaction| held::put(transaction, kind, &entry)).await
+    }
+
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+        let id = id.to_owned();
+        run(self, move |transaction| held::get(transaction, kind, &id)).await
+    }
+
+    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        run(self, move |transaction| held::stays(transaction, kind, &id)).await
+    }
+
+    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError> {
+        run(self, move |transaction| held::stands(transaction, kind, &entry)).await
+    }
+
+    async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        run(self, move |transaction| held::remove(transaction, kind, &id)).await
+    }
+
+    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+        run(self, move |transaction| held::change(transaction, kind, &expected, &write)).await
+    }
+
+    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        for KeyValue { key, value } in all(self, keys::entries(kind.as_str())).await? {
+            // What is gone, and a decision stands on what it was.
+            let EntryDocument { value: Some(value), .. } = parse(&key, &value)? else {
+                continue;
+            };
+            entries.push(Entry { id: last(&key)?, value });
+        }
+        entries.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(entries)
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        Engine::standing(self)
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        Engine::keep_mark(self).await
+    }
+
+    async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
+        let believed = believed::go_on(self, tick).await?;
+        // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
+        believed::forget(self, believed.min(tick.now), believed::CHALLENGES_LIMIT_ROWS).await?;
+        Ok(believed)
+    }
+}

@@ -1,0 +1,161 @@
+//! The seal's keys in a file: of the one gateway that there is.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use super::key::{Secret, random_id};
+use super::{Keys, ROTATE_EVERY, SealError, UNNAMED};
+use crate::files;
+
+/// The first line of the key file: its format.
+const HEAD: &str = "attestation-gateway seal 2";
+/// Bytes of a key's id: enough to tell some keys apart; that it is the right one is for the key to say.
+const ID_BYTES: usize = 4;
+
+struct FileKey {
+    id: String,
+    /// When it was made, seconds since 1970.
+    made: u64,
+    secret: Secret,
+}
+
+/// The newest first.
+struct FileKeys(Vec<FileKey>);
+
+/// Reads the file, or makes it with a new key.
+pub(super) fn open(file: &Path) -> Result<Keys, SealError> {
+    if !file.exists() {
+        match files::create(file, files::PRIVATE, &FileKeys::new(0)?.text()) {
+            Err(error) if error.source.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+            // Or another process was faster.
+            _ => {}
+        }
+    }
+    FileKeys::read(file)?.keys()
+}
+
+/// Puts one new key in the place of all others.
+pub(super) fn replace(file: &Path) -> Result<(), SealError> {
+    Ok(files::replace(file, files::PRIVATE, &FileKeys::new(0)?.text())?)
+}
+
+/// Reads the file, and writes it if its keys have changed. Of two processes, one does so at a time.
+pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(Keys, bool), SealError> {
+    let io = |source| SealError::Io {
+        path: file.to_owned(),
+        source,
+    };
+    let folder = File::open(files::folder(file)).map_err(io)?;
+    folder.lock().map_err(io)?;
+    let mut keys = FileKeys::read(file)?;
+    let old = |key: &FileKey| now.saturating_sub(key.made) >= ROTATE_EVERY.as_secs();
+    let rotate = rotate || keys.0.first().is_none_or(old);
+    if rotate {
+        keys.0.insert(0, FileKey::new(now)?);
+    }
+    let count = keys.0.len();
+    keys.drop_over(now, keep);
+    if rotate || keys.0.len() < count {
+        files::replace(file, files::PRIVATE, &keys.text())?;
+    }
+    Ok((keys.keys()?, rotate))
+}
+
+/// The text of a file that is its owner's only.
+pub(super) fn read_private(file: &Path) -> Result<Zeroizing<String>, SealError> {
+    let io = |source| SealError::Io {
+        path: file.to_owned(),
+        source,
+    };
+    let text = Zeroizing::new(fs::read_to_string(file).map_err(io)?);
+    let mode = fs::metadata(file).map_err(io)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(SealError::Mode {
+            path: file.to_owned(),
+            mode,
+        });
+    }
+    Ok(text)
+}
+
+impl FileKeys {
+    fn new(made: u64) -> Result<Self, SealError> {
+        Ok(Self(vec![FileKey::new(made)?]))
+    }
+
+    fn read(file: &Path) -> Result<Self, SealError> {
+        Self::parse(&read_private(file)?).ok_or_else(|| SealError::NoKey(file.to_owned()))
+    }
+
+    /// `None` if the text holds something else.
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let keys: Option<Vec<FileKey>> = match lines.next()? {
+            HEAD => lines.map(FileKey::parse).collect(),
+            // Earlier releases wrote one key and nothing else.
+            hex if lines.next().is_none() => Some(vec![FileKey::of(UNNAMED, 0, hex)?]),
+            _ => None,
+        };
+        keys.filter(|keys| !keys.is_empty()).map(Self)
+    }
+
+    fn text(&self) -> Zeroizing<String> {
+        let lines = self
+            .0
+            .iter()
+            .map(|FileKey { id, made, secret }| Zeroizing::new(format!("{id} {made} {}\n", *secret.hex())));
+        let mut text = Zeroizing::new(format!("{HEAD}\n"));
+        for line in lines {
+            text.push_str(&line);
+        }
+        text
+    }
+
+    /// Drops keys that have sealed nothing that is good still: a newer one is older than that.
+    fn drop_over(&mut self, now: u64, keep: Duration) {
+        let newer: Vec<u64> = self.0.iter().map(|key| key.made).collect();
+        let over = newer
+            .iter()
+            .position(|made| now.saturating_sub(*made) > keep.as_secs() && *made > 0);
+        if let Some(over) = over {
+            self.0.truncate(over + 1);
+        }
+    }
+
+    fn keys(&self) -> Result<Keys, SealError> {
+        let keys = self.0.iter().map(|FileKey { id, secret, .. }| secret.key(id));
+        Ok(Keys(keys.collect::<Result<_, _>>()?))
+    }
+}
+
+impl FileKey {
+    fn new(made: u64) -> Result<Self, SealError> {
+        Ok(Self {
+            id: random_id::<ID_BYTES>()?,
+            made,
+            secret: Secret::random()?,
+        })
+    }
+
+    fn of(id: &str, made: u64, hex: &str) -> Option<Self> {
+        Some(Self {
+            id: id.to_owned(),
+            made,
+            secret: Secret::from_hex(hex)?,
+        })
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.split(' ');
+        let (id, made, hex) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+        if parts.next().is_some() || id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        Self::of(id, made, hex)
+    }
+}

@@ -1,0 +1,61 @@
+//! A key: its bytes, and what it does with them.
+
+use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use data_encoding::HEXLOWER;
+use zeroize::Zeroizing;
+
+use super::SealError;
+
+/// AES-256.
+const KEY_BYTES: usize = 32;
+
+/// The bytes of a key. They are wiped when they go, and are in no `Debug`.
+pub(super) struct Secret(Zeroizing<[u8; KEY_BYTES]>);
+
+/// A key that seals and opens.
+pub(super) struct Key {
+    /// What a sealed text begins with, so that one key is tried.
+    pub(super) id: String,
+    pub(super) cipher: RandomizedNonceKey,
+}
+
+impl Secret {
+    pub(super) fn random() -> Result<Self, SealError> {
+        let mut bytes = Zeroizing::new([0; KEY_BYTES]);
+        SystemRandom::new().fill(&mut *bytes).map_err(|_| SealError::Random)?;
+        Ok(Self(bytes))
+    }
+
+    /// `None` if these are not as many bytes as a key has.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
+    }
+
+    /// As [`Secret::of`], of hexadecimal digits.
+    pub(super) fn from_hex(hex: &str) -> Option<Self> {
+        Self::of(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
+    }
+
+    pub(super) fn hex(&self) -> Zeroizing<String> {
+        Zeroizing::new(HEXLOWER.encode(&*self.0))
+    }
+
+    pub(super) fn cipher(&self) -> Result<RandomizedNonceKey, SealError> {
+        RandomizedNonceKey::new(&AES_256_GCM, &*self.0).map_err(|_| SealError::Cipher)
+    }
+
+    pub(super) fn key(&self, id: &str) -> Result<Key, SealError> {
+        Ok(Key {
+            id: id.to_owned(),
+            cipher: self.cipher()?,
+        })
+    }
+}
+
+/// An id of so many random bytes, hexadecimal.
+pub(super) fn random_id<const BYTES: usize>() -> Result<String, SealError> {
+    let mut id = [0; BYTES];
+    SystemRandom::new().fill(&mut id).map_err(|_| SealError::Random)?;
+    Ok(HEXLOWER.encode(&id))
+}

@@ -1,0 +1,125 @@
+//! The seal, with keys in a file.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[test]
+fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+    let text = seal.seal(Sealed::Challenge, b"content").unwrap();
+    assert_eq!(seal.unseal(Sealed::Challenge, &text).unwrap().as_slice(), b"content");
+    assert_eq!(seal.unseal(Sealed::Ticket, &text), Err(NotSealed), "another kind");
+    let (id, sealed) = text.split_once('.').unwrap();
+    let bytes = BASE64URL_NOPAD.decode(sealed.as_bytes()).unwrap();
+    for bit in 0..bytes.len() * 8 {
+        let mut altered = bytes.clone();
+        altered[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(
+            seal.unseal(Sealed::Challenge, &format!("{id}.{}", BASE64URL_NOPAD.encode(&altered))),
+            Err(NotSealed),
+            "bit {bit}"
+        );
+    }
+    for length in 0..text.len() {
+        assert_eq!(
+            seal.unseal(Sealed::Challenge, &text[..length]),
+            Err(NotSealed),
+            "{length} characters"
+        );
+    }
+    assert!(!text.contains("content") && seal.seal(Sealed::Challenge, b"content").unwrap() != text);
+}
+
+#[test]
+fn the_key_outlives_the_process_and_is_nobody_elses() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seal.key");
+    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let other = Seal::open(&folder.path().join("other.key")).unwrap();
+    assert_eq!(other.unseal(Sealed::Ticket, &text), Err(NotSealed));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(Seal::open(&file), Err(SealError::Mode { mode: 0o640, .. })));
+    fs::write(folder.path().join("bad.key"), "abc").unwrap();
+    fs::set_permissions(folder.path().join("bad.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(matches!(Seal::open(&folder.path().join("bad.key")), Err(SealError::NoKey(_))));
+}
+
+const DAY: u64 = 24 * 3600;
+const KEEP: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seal.key");
+    let seal = Seal::open(&file).unwrap();
+    assert!(seal.tend(100 * DAY, KEEP).unwrap(), "nobody says how old the first key is");
+    assert!(!seal.tend(130 * DAY - 1, KEEP).unwrap());
+    let old = seal.seal(Sealed::Ticket, b"x").unwrap();
+    assert!(seal.tend(130 * DAY, KEEP).unwrap(), "a month is over");
+    let new = seal.seal(Sealed::Ticket, b"x").unwrap();
+    assert_ne!(old.split_once('.').unwrap().0, new.split_once('.').unwrap().0);
+    let opens = |seal: &Seal, text: &str| seal.unseal(Sealed::Ticket, text).is_ok();
+    seal.tend(130 * DAY + 600, KEEP).unwrap();
+    assert!(opens(&seal, &old) && opens(&seal, &new));
+    seal.tend(130 * DAY + 601, KEEP).unwrap();
+    assert!(!opens(&seal, &old) && opens(&seal, &new));
+    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2, "the head, and one key");
+    // By a command, while the gateway runs.
+    Seal::rotate(&file, 131 * DAY, KEEP).unwrap();
+    assert!(
+        !opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()),
+        "not seen yet"
+    );
+    assert!(!seal.tend(131 * DAY, KEEP).unwrap());
+    assert!(opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()) && opens(&seal, &new));
+    Seal::replace(&file).unwrap();
+    let replaced = Seal::open(&file).unwrap();
+    assert!(!opens(&replaced, &new) && opens(&replaced, &replaced.seal(Sealed::Ticket, b"x").unwrap()));
+}
+
+#[test]
+fn an_earlier_release_s_key_opens_what_it_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seal.key");
+    fs::write(&file, format!("{}\n", "ab".repeat(32))).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let seal = Seal::open(&file).unwrap();
+    let text = seal.seal(Sealed::Ticket, b"x").unwrap();
+    let text = text.strip_prefix("00000000.").unwrap();
+    assert!(seal.unseal(Sealed::Ticket, text).is_ok());
+    assert!(seal.tend(100 * DAY, KEEP).unwrap());
+    assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, text).is_ok());
+    assert!(!seal.seal(Sealed::Ticket, b"x").unwrap().starts_with("00000000"));
+}
+
+#[test]
+fn a_crash_leaves_no_key_or_a_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seal.key");
+    // What a crash while it was written leaves.
+    fs::write(folder.path().join(".seal.key.part"), "attestation-gateway se").unwrap();
+    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
+    let names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["seal.key"]);
+    for broken in [
+        "",
+        "abc",
+        "attestation-gateway seal 2\n",
+        "attestation-gateway seal 2\n00 1 abc\n",
+        "attestation-gateway seal 3\n",
+    ] {
+        fs::write(&file, broken).unwrap();
+        assert!(matches!(Seal::open(&file), Err(SealError::NoKey(_))), "{broken:?}");
+    }
+}

@@ -43,6 +43,7 @@ mod recorded;
 mod reload;
 mod revocation;
 mod rotation;
+mod shared_seal;
 mod store;
 mod support;
 mod token_import;

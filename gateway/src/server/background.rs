@@ -146,11 +146,15 @@ async fn tend_seal(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(ROTATE_EVERY);
     loop {
         every.tick().await;
-        match gateway.seal.tend(gateway.clock.now().as_secs(), gateway.settings.seal_keep()) {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("the seal has a new key"),
-            Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
-        }
+        tend_keys(&gateway, gateway.clock.now().as_secs()).await;
+    }
+}
+
+async fn tend_keys(gateway: &Gateway, now: u64) {
+    match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
+        Ok(false) => {}
+        Ok(true) => tracing::info!("the seal has a new key"),
+        Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
     }
 }
 

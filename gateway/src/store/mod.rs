@@ -64,6 +64,8 @@ pub enum EntryKind {
     Kubelet,
     /// The last checkpoint of each chain of an attestation log, by the chain's id.
     Checkpoint,
+    /// The keys of the seal, where replicas share them.
+    SealKey,
 }
 
 impl EntryKind {
@@ -84,6 +86,7 @@ impl EntryKind {
             Self::Revoked => "revoked",
             Self::Kubelet => "kubelet",
             Self::Checkpoint => "checkpoint",
+            Self::SealKey => "seal-key",
         }
     }
 }

@@ -37,6 +37,10 @@ impl Secret {
         Self::of(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
     }
 
+    pub(super) fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
     pub(super) fn hex(&self) -> Zeroizing<String> {
         Zeroizing::new(HEXLOWER.encode(&*self.0))
     }

@@ -4,8 +4,11 @@
 //! authenticated: a challenge holds the digest of the secret that proves where the AK lives, and a node that could read it would
 //! not need the TPM.
 
+mod document;
 mod file;
 mod key;
+mod key_file;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +19,13 @@ use std::time::Duration;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use data_encoding::BASE64URL_NOPAD;
 use key::Key;
+use key_file::KeyFile;
 use zeroize::Zeroizing;
 
 use crate::files::FileError;
+use crate::store::{Store, StoreError};
+use document::could_be_an_id;
+use shared::{Change, Shared};
 
 /// The id of the one key that an earlier release has made; what it sealed begins with none.
 const UNNAMED: &str = "00000000";
@@ -46,8 +53,16 @@ impl Sealed {
 /// The keys of the seal: one of them seals, and older ones open what they sealed until that has expired. Gateways that share them must share
 /// their store too: what one has spent, the others must know.
 pub struct Seal {
-    file: PathBuf,
+    home: Home,
     keys: RwLock<Arc<Keys>>,
+}
+
+/// Where the keys are.
+enum Home {
+    /// In a file of this gateway's.
+    File(PathBuf),
+    /// In the store, encrypted by a key that replicas share.
+    Store(Shared),
 }
 
 /// The first one seals.
@@ -77,6 +92,39 @@ pub enum SealError {
     /// A key or a text that AES-256-GCM does not take.
     #[error("AES-256-GCM took no key, or nothing to seal")]
     Cipher,
+    /// No key may seal at this time.
+    #[error("the seal has no key that is good at this time")]
+    NoneSeals,
+    /// The store's key file holds something else.
+    #[error("{0} holds no key of a store (`attest-gateway store key` makes one, and all replicas share it)")]
+    NoStoreKey(PathBuf),
+    /// The store's key file is another one's.
+    #[error(
+        "{path} holds key {found}, and the seal's keys in the store are encrypted by {wanted}: bring the key file that the other replicas have"
+    )]
+    OtherStoreKey { path: PathBuf, found: String, wanted: String },
+    /// A key in the store is not what was written.
+    #[error(
+        "the seal's key {0:?} in the store was altered, or its dates; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
+    )]
+    Altered(String),
+    /// What stands in the store is no seal's keys.
+    #[error("the seal's keys in the store cannot be read: {0}")]
+    Document(serde_json::Error),
+    /// They are a newer release's.
+    #[error("the seal's keys in the store are of version {0}, this release knows 1: run the release that wrote them, or a newer one")]
+    Version(u8),
+    /// The store cannot say which it is.
+    #[error("the store does not say which one it is, so that the seal's keys cannot be told to be its own")]
+    Nameless,
+    /// Others have changed the keys again and again meanwhile.
+    #[error("the seal's keys in the store change all the time")]
+    Contended,
+    /// The store was read in vain a moment ago.
+    #[error("the seal's keys in the store could not be read a moment ago")]
+    Unread,
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// What cannot be written.
     #[error("what is to be sealed cannot be written: {0}")]
     Content(#[from] serde_json::Error),
@@ -94,9 +142,37 @@ impl Seal {
     /// [`SealError`].
     pub fn open(file: &Path) -> Result<Self, SealError> {
         Ok(Self {
-            file: file.to_owned(),
+            home: Home::File(file.to_owned()),
             keys: RwLock::new(Arc::new(file::open(file)?)),
         })
+    }
+
+    /// Reads the keys in the store, which are encrypted by the key in the file; makes the first one. `now` is the store's time.
+    ///
+    /// # Errors
+    /// [`SealError`]. Nothing is written in the place of what cannot be read.
+    pub async fn open_shared(store: Arc<dyn Store>, key_file: &Path, now: u64) -> Result<Self, SealError> {
+        let (shared, keys) = Shared::open(store, key_file, now).await?;
+        Ok(Self {
+            home: Home::Store(shared),
+            keys: RwLock::new(Arc::new(keys)),
+        })
+    }
+
+    /// Makes the key file that replicas share; gives its id.
+    ///
+    /// # Errors
+    /// [`SealError`], also if it is there.
+    pub fn make_key_file(path: &Path) -> Result<String, SealError> {
+        Ok(KeyFile::make(path)?.newest()?.id.clone())
+    }
+
+    /// Whether there is a key file that could be used.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub fn look_at_key_file(path: &Path) -> Result<(), SealError> {
+        KeyFile::read(path).map(drop)
     }
 
     /// Gives the seal a new key and drops all others: whatever was sealed before is worthless.
@@ -115,15 +191,76 @@ impl Seal {
         file::tend(file, now, keep, true).map(drop)
     }
 
-    /// Takes over what has become of the file, drops keys whose time is over, and makes a new one if the newest is old. Says whether
-    /// it made one.
+    /// As [`Seal::rotate`], of keys in a store: the new one seals when every replica has had time to read it.
     ///
     /// # Errors
-    /// [`SealError`]: the keys stay what they were.
-    pub fn tend(&self, now: u64, keep: Duration) -> Result<bool, SealError> {
-        let (keys, rotated) = file::tend(&self.file, now, keep, false)?;
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    /// [`SealError`].
+    pub async fn rotate_shared(store: &dyn Store, key_file: &Path, now: u64) -> Result<(), SealError> {
+        shared::change(store, key_file, now, &Change::Rotate).await.map(drop)
+    }
+
+    /// As [`Seal::replace`], of keys in a store, whatever is there.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: u64) -> Result<(), SealError> {
+        shared::change(store, key_file, now, &Change::Drop).await.map(drop)
+    }
+
+    /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one. If it is
+    /// broken off, it can be done again.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u64) -> Result<(String, String), SealError> {
+        shared::replace_key_file(store, key_file, now).await
+    }
+
+    /// Takes over what has become of the keys where they are kept, drops those whose time is over, and makes a new one if the newest is old.
+    /// Says whether it made one. Of keys in a file, older ones are kept for as long as `keep`. `now` is the store's time for those in a store.
+    ///
+    /// # Errors
+    /// [`SealError`]: the keys stay what they were, each until its end.
+    pub async fn tend(&self, now: u64, keep: Duration) -> Result<bool, SealError> {
+        let (keys, rotated) = match &self.home {
+            Home::File(file) => file::tend(file, now, keep, false)?,
+            Home::Store(shared) => match shared.tend(now).await {
+                Ok(tended) => tended,
+                Err(error) => {
+                    self.set(shared.until_their_ends(now)?);
+                    return Err(error);
+                }
+            },
+        };
+        self.set(keys);
         Ok(rotated)
+    }
+
+    /// Whether the keys are in the store.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Store(_))
+    }
+
+    /// Reads the store again if this was sealed by a key that is not known here, as another replica's newest may be: at most once a second,
+    /// whatever strangers send. Afterwards [`Seal::unseal`] knows.
+    ///
+    /// # Errors
+    /// [`SealError`]: whether there is such a key is not known.
+    pub async fn look_for_key_of(&self, text: &str) -> Result<(), SealError> {
+        let Home::Store(shared) = &self.home else { return Ok(()) };
+        let id = text.split_once('.').map_or(UNNAMED, |(id, _)| id);
+        let is_known = || !could_be_an_id(id) || self.keys().0.iter().any(|key| key.id == id);
+        if !is_known()
+            && let Some(keys) = shared.read_again(is_known).await?
+        {
+            self.set(keys);
+        }
+        Ok(())
+    }
+
+    fn set(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 
     fn keys(&self) -> Arc<Keys> {
@@ -136,7 +273,7 @@ impl Seal {
     /// [`SealError`].
     pub fn seal(&self, kind: Sealed, content: &[u8]) -> Result<String, SealError> {
         let keys = self.keys();
-        let key = keys.0.first().ok_or_else(|| SealError::NoKey(self.file.clone()))?;
+        let key = keys.0.first().ok_or(SealError::NoneSeals)?;
         let mut sealed = content.to_vec();
         let nonce = key
             .cipher

@@ -54,21 +54,21 @@ fn the_key_outlives_the_process_and_is_nobody_elses() {
 const DAY: u64 = 24 * 3600;
 const KEEP: Duration = Duration::from_secs(600);
 
-#[test]
-fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
+#[tokio::test]
+async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     let seal = Seal::open(&file).unwrap();
-    assert!(seal.tend(100 * DAY, KEEP).unwrap(), "nobody says how old the first key is");
-    assert!(!seal.tend(130 * DAY - 1, KEEP).unwrap());
+    assert!(seal.tend(100 * DAY, KEEP).await.unwrap(), "nobody says how old the first key is");
+    assert!(!seal.tend(130 * DAY - 1, KEEP).await.unwrap());
     let old = seal.seal(Sealed::Ticket, b"x").unwrap();
-    assert!(seal.tend(130 * DAY, KEEP).unwrap(), "a month is over");
+    assert!(seal.tend(130 * DAY, KEEP).await.unwrap(), "a month is over");
     let new = seal.seal(Sealed::Ticket, b"x").unwrap();
     assert_ne!(old.split_once('.').unwrap().0, new.split_once('.').unwrap().0);
     let opens = |seal: &Seal, text: &str| seal.unseal(Sealed::Ticket, text).is_ok();
-    seal.tend(130 * DAY + 600, KEEP).unwrap();
+    seal.tend(130 * DAY + 600, KEEP).await.unwrap();
     assert!(opens(&seal, &old) && opens(&seal, &new));
-    seal.tend(130 * DAY + 601, KEEP).unwrap();
+    seal.tend(130 * DAY + 601, KEEP).await.unwrap();
     assert!(!opens(&seal, &old) && opens(&seal, &new));
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2, "the head, and one key");
     // By a command, while the gateway runs.
@@ -77,15 +77,15 @@ fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
         !opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()),
         "not seen yet"
     );
-    assert!(!seal.tend(131 * DAY, KEEP).unwrap());
+    assert!(!seal.tend(131 * DAY, KEEP).await.unwrap());
     assert!(opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()) && opens(&seal, &new));
     Seal::replace(&file).unwrap();
     let replaced = Seal::open(&file).unwrap();
     assert!(!opens(&replaced, &new) && opens(&replaced, &replaced.seal(Sealed::Ticket, b"x").unwrap()));
 }
 
-#[test]
-fn an_earlier_release_s_key_opens_what_it_sealed() {
+#[tokio::test]
+async fn an_earlier_release_s_key_opens_what_it_sealed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     fs::write(&file, format!("{}\n", "ab".repeat(32))).unwrap();
@@ -94,7 +94,7 @@ fn an_earlier_release_s_key_opens_what_it_sealed() {
     let text = seal.seal(Sealed::Ticket, b"x").unwrap();
     let text = text.strip_prefix("00000000.").unwrap();
     assert!(seal.unseal(Sealed::Ticket, text).is_ok());
-    assert!(seal.tend(100 * DAY, KEEP).unwrap());
+    assert!(seal.tend(100 * DAY, KEEP).await.unwrap());
     assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, text).is_ok());
     assert!(!seal.seal(Sealed::Ticket, b"x").unwrap().starts_with("00000000"));
 }

@@ -1,0 +1,136 @@
+//! The key that replicas share, in a file of each: under it the seal's keys stand in the store.
+
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use zeroize::Zeroizing;
+
+use super::SealError;
+use super::file::read_private;
+use super::key::Secret;
+use crate::files;
+
+/// The first line of the file: its format.
+const HEAD: &str = "attestation-gateway store key 1";
+/// What an id is made of, before the key.
+const ID_DOMAIN: &[u8] = b"attestation-gateway/v1/store-key-id";
+/// Digits of an id: enough to tell keys apart, and far too few to find one.
+const ID_DIGITS: usize = 16;
+/// Keys that a file may hold: the newest, and while it is being replaced the one before.
+const KEYS_LIMIT: usize = 2;
+
+/// The key file, read. The newest key comes first.
+pub(super) struct KeyFile {
+    path: PathBuf,
+    keys: Vec<StoreKey>,
+}
+
+/// A key of the file.
+pub(super) struct StoreKey {
+    /// Which one it is: made of the key by a digest, so that it cannot be claimed for another.
+    pub(super) id: String,
+    secret: Secret,
+    cipher: RandomizedNonceKey,
+}
+
+impl KeyFile {
+    /// Makes the file with a new key; it must not be there yet.
+    pub(super) fn make(path: &Path) -> Result<Self, SealError> {
+        let made = Self {
+            path: path.to_owned(),
+            keys: vec![StoreKey::new(Secret::random()?)?],
+        };
+        files::create(path, files::PRIVATE, &made.text())?;
+        Ok(made)
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Self, SealError> {
+        let keys = Self::parse(&read_private(path)?).ok_or_else(|| SealError::NoStoreKey(path.to_owned()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            keys: keys.into_iter().map(StoreKey::new).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// `None` if the text holds something else.
+    fn parse(text: &str) -> Option<Vec<Secret>> {
+        let mut lines = text.lines();
+        lines.next().filter(|head| *head == HEAD)?;
+        let keys: Option<Vec<Secret>> = lines.map(Secret::from_hex).collect();
+        keys.filter(|keys| (1..=KEYS_LIMIT).contains(&keys.len()))
+    }
+
+    fn text(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(format!("{HEAD}\n"));
+        for key in &self.keys {
+            text.push_str(&key.secret.hex());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The key by which new things are encrypted.
+    pub(super) fn newest(&self) -> Result<&StoreKey, SealError> {
+        self.keys.first().ok_or_else(|| SealError::NoStoreKey(self.path.clone()))
+    }
+
+    /// The key with this id.
+    pub(super) fn key(&self, id: &str) -> Result<&StoreKey, SealError> {
+        self.keys.iter().find(|key| key.id == id).ok_or_else(|| SealError::OtherStoreKey {
+            path: self.path.clone(),
+            found: self.keys.iter().map(|key| key.id.as_str()).collect::<Vec<_>>().join(", "),
+            wanted: id.to_owned(),
+        })
+    }
+
+    /// Puts a new key before the one there is. A file that holds two is left as it is: it is being replaced already.
+    pub(super) fn begin_to_replace(self) -> Result<Self, SealError> {
+        if self.keys.len() > 1 {
+            return Ok(self);
+        }
+        let mut keys = vec![StoreKey::new(Secret::random()?)?];
+        keys.extend(self.keys);
+        let replaced = Self { keys, ..self };
+        files::replace(&replaced.path, files::PRIVATE, &replaced.text())?;
+        Ok(replaced)
+    }
+
+    /// Drops all keys but the newest.
+    pub(super) fn end_replacing(mut self) -> Result<(), SealError> {
+        self.keys.truncate(1);
+        Ok(files::replace(&self.path, files::PRIVATE, &self.text())?)
+    }
+}
+
+impl StoreKey {
+    fn new(secret: Secret) -> Result<Self, SealError> {
+        let digest = digest(&SHA256, &Zeroizing::new([ID_DOMAIN, secret.bytes().as_slice()].concat()));
+        Ok(Self {
+            id: HEXLOWER.encode(digest.as_ref()).chars().take(ID_DIGITS).collect(),
+            cipher: secret.cipher()?,
+            secret,
+        })
+    }
+
+    /// Base64url of nonce, ciphertext and tag. What stands beside it has to be `beside` when it is decrypted.
+    pub(super) fn encrypt(&self, secret: &Secret, beside: &str) -> Result<String, SealError> {
+        let mut text = secret.bytes().to_vec();
+        let nonce = self
+            .cipher
+            .seal_in_place_append_tag(Aad::from(beside.as_bytes()), &mut text)
+            .map_err(|_| SealError::Cipher)?;
+        Ok(BASE64URL_NOPAD.encode(&[nonce.as_ref().as_slice(), &text].concat()))
+    }
+
+    /// `None` if it, or what stands beside it, is not what was encrypted.
+    pub(super) fn decrypt(&self, text: &str, beside: &str) -> Option<Secret> {
+        let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
+        let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut text = Zeroizing::new(text.to_vec());
+        let secret = self.cipher.open_in_place(nonce, Aad::from(beside.as_bytes()), &mut text).ok()?;
+        Secret::of(secret)
+    }
+}

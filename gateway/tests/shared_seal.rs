@@ -1,0 +1,422 @@
+//! The seal's keys in a store that replicas share: each handle of it here is a replica's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::stand_in::{Beside, StandIn};
+use attest_gateway::credentials::seal::{NotSealed, Seal, SealError, Sealed};
+use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use serde_json::Value;
+
+const DAY: u64 = 24 * 3600;
+const HOUR: u64 = 3600;
+const NOW: u64 = 20_000 * DAY;
+/// Of no meaning to keys in a store.
+const KEEP: Duration = Duration::ZERO;
+
+struct Site {
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        Seal::make_key_file(&site.key_file()).unwrap();
+        site
+    }
+
+    fn key_file(&self) -> PathBuf {
+        self.folder.path().join("store.key")
+    }
+
+    fn store(&self) -> Arc<Embedded> {
+        Arc::new(Embedded::open(&self.folder.path().join("gateway.db")).unwrap())
+    }
+
+    async fn try_replica(&self, now: u64) -> Result<Seal, SealError> {
+        Seal::open_shared(self.store(), &self.key_file(), now).await
+    }
+
+    async fn replica(&self, now: u64) -> Seal {
+        self.try_replica(now).await.unwrap()
+    }
+
+    async fn entry(&self) -> Option<Entry> {
+        self.store().get(EntryKind::SealKey, "keys").await.unwrap()
+    }
+
+    async fn document(&self) -> Value {
+        serde_json::from_str(&self.entry().await.unwrap().value).unwrap()
+    }
+
+    async fn put(&self, value: String) {
+        let id = "keys".to_owned();
+        self.store().put(EntryKind::SealKey, Entry { id, value }).await.unwrap();
+    }
+}
+
+fn sealed(seal: &Seal) -> String {
+    seal.seal(Sealed::Ticket, b"content").unwrap()
+}
+
+fn opens(seal: &Seal, text: &str) -> bool {
+    seal.unseal(Sealed::Ticket, text).is_ok()
+}
+
+fn key_of(text: &str) -> &str {
+    text.split_once('.').unwrap().0
+}
+
+#[tokio::test]
+async fn what_one_replica_has_sealed_the_others_open_also_after_a_restart() {
+    let site = Site::new();
+    let (one, other) = (site.replica(NOW).await, site.replica(NOW + 5).await);
+    assert!(opens(&other, &sealed(&one)) && opens(&one, &sealed(&other)));
+    assert_eq!(other.unseal(Sealed::Challenge, &sealed(&one)), Err(NotSealed));
+    let text = sealed(&one);
+    drop((one, other));
+    assert!(opens(&site.replica(NOW + DAY).await, &text));
+    let shown = format!("{:?}", site.replica(NOW).await);
+    assert_eq!(shown, "Seal(<secret>)");
+    assert!(!site.entry().await.unwrap().value.contains("content"));
+}
+
+#[tokio::test]
+async fn a_new_key_seals_when_every_replica_has_had_time_to_read_it() {
+    let site = Site::new();
+    let (one, other) = (site.replica(NOW).await, site.replica(NOW).await);
+    let old = sealed(&one);
+    let due = NOW + 30 * DAY - HOUR;
+    assert!(one.tend(due, KEEP).await.unwrap());
+    assert!(!other.tend(due, KEEP).await.unwrap(), "it is made already");
+    assert_eq!((key_of(&sealed(&one)), key_of(&sealed(&other))), (key_of(&old), key_of(&old)));
+    // This one sees the hour pass first.
+    one.tend(due + HOUR, KEEP).await.unwrap();
+    let new = sealed(&one);
+    assert_ne!(key_of(&new), key_of(&old));
+    assert!(opens(&other, &new) && opens(&one, &old) && opens(&other, &old));
+    // Nothing that the old one has sealed is good any longer: it is gone, from the store, too.
+    assert!(!one.tend(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap());
+    assert!(!opens(&one, &old) && opens(&one, &new));
+    other.tend(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap();
+    assert!(!opens(&other, &old) && opens(&other, &new));
+    assert_eq!(site.document().await["keys"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_rotate_at_once_agree() {
+    const ROUNDS: u64 = 1000;
+    let site = Site::new();
+    let (one, other) = (Arc::new(site.replica(NOW).await), Arc::new(site.replica(NOW).await));
+    for round in 1..=ROUNDS {
+        let now = NOW + round * 30 * DAY;
+        let tend = |seal: &Arc<Seal>| {
+            let seal = Arc::clone(seal);
+            tokio::spawn(async move { seal.tend(now, KEEP).await.unwrap() })
+        };
+        let (first, second) = (tend(&one), tend(&other));
+        let made = [first.await.unwrap(), second.await.unwrap()];
+        assert_eq!(
+            made.iter().filter(|made| **made).count(),
+            1,
+            "round {round}: one of them makes a key"
+        );
+        // The winner's key, an hour later.
+        for seal in [&one, &other] {
+            seal.tend(now + HOUR, KEEP).await.unwrap();
+        }
+        let (text, others) = (sealed(&one), sealed(&other));
+        assert_eq!(key_of(&text), key_of(&others), "round {round}");
+        assert!(opens(&other, &text) && opens(&one, &others), "round {round}");
+    }
+    assert!(site.document().await["keys"].as_array().unwrap().len() <= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_begin_at_once_have_one_key() {
+    for round in 0..50 {
+        let site = Arc::new(Site::new());
+        // Who makes the file is not what this is about.
+        drop(site.store());
+        let begin = || {
+            let site = Arc::clone(&site);
+            tokio::spawn(async move { site.replica(NOW).await })
+        };
+        let (one, other) = (begin(), begin());
+        let (one, other) = (one.await.unwrap(), other.await.unwrap());
+        assert!(opens(&one, &sealed(&other)) && opens(&other, &sealed(&one)), "round {round}");
+    }
+}
+
+/// How often the keys were read, and whether they can be.
+#[derive(Debug, Default)]
+struct Reads {
+    count: AtomicUsize,
+    fail: AtomicBool,
+}
+
+impl Beside for Arc<Reads> {
+    fn can_read(&self, kind: EntryKind) -> bool {
+        if kind == EntryKind::SealKey {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        !self.fail.load(Ordering::Relaxed)
+    }
+}
+
+async fn watched(site: &Site) -> (Arc<Seal>, Arc<Reads>) {
+    let reads = Arc::new(Reads::default());
+    let store = StandIn::new(Embedded::clone(&site.store()), Arc::clone(&reads));
+    let seal = Seal::open_shared(Arc::new(store), &site.key_file(), NOW).await.unwrap();
+    (Arc::new(seal), reads)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
+    let site = Site::new();
+    let (seal, reads) = watched(&site).await;
+    let other = site.replica(NOW).await;
+    // The other one has a new key, and this one has not looked since.
+    other.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    other.tend(NOW + 31 * DAY, KEEP).await.unwrap();
+    let text = sealed(&other);
+    assert!(!opens(&seal, &text));
+    let before = reads.count.load(Ordering::Relaxed);
+    seal.look_for_key_of(&text).await.unwrap();
+    assert!(opens(&seal, &text));
+    assert_eq!(reads.count.load(Ordering::Relaxed) - before, 1);
+    // What is known is not looked for, and what cannot be a key's is not, either.
+    for known in [
+        text.as_str(),
+        &sealed(&seal),
+        "",
+        "x.y",
+        "ticket.x",
+        "0123456789abcdeg.x",
+        "0123456789abcdef0.x",
+    ] {
+        seal.look_for_key_of(known).await.unwrap();
+    }
+    assert_eq!(reads.count.load(Ordering::Relaxed) - before, 1);
+    // Strangers, all at once.
+    let began = Instant::now();
+    let strangers: Vec<_> = (0..2000)
+        .map(|number| {
+            let seal = Arc::clone(&seal);
+            tokio::spawn(async move { seal.look_for_key_of(&format!("{number:016x}.AAAA")).await })
+        })
+        .collect();
+    for stranger in strangers {
+        stranger.await.unwrap().unwrap();
+    }
+    let (reads, seconds) = (reads.count.load(Ordering::Relaxed) - before - 1, began.elapsed().as_secs());
+    assert!(u64::try_from(reads).unwrap() <= seconds + 1, "{reads} reads in {seconds} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_others_nothing() {
+    let site = Site::new();
+    let (seal, reads) = watched(&site).await;
+    let text = sealed(&seal);
+    reads.fail.store(true, Ordering::Relaxed);
+    assert!(matches!(seal.tend(NOW + 60 * DAY, KEEP).await, Err(SealError::Store(_))));
+    assert!(opens(&seal, &text));
+    // Whether there is such a key is not known: neither at once nor for whoever comes within the second.
+    for _ in 0..2 {
+        seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
+    }
+    assert!(seal.tend(NOW + 70 * DAY + 1, KEEP).await.is_err());
+    assert!(!opens(&seal, &text));
+    assert!(matches!(seal.seal(Sealed::Ticket, b"x"), Err(SealError::NoneSeals)));
+    let store = StandIn::new(Embedded::clone(&site.store()), reads);
+    assert!(matches!(
+        Seal::open_shared(Arc::new(store), &site.key_file(), NOW).await,
+        Err(SealError::Store(_))
+    ));
+}
+
+#[tokio::test]
+async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    seal.tend(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
+    let text = sealed(&seal);
+    let good = site.document().await;
+    let check = async |what: &str, alter: &dyn Fn(&mut Value)| {
+        let mut altered = good.clone();
+        alter(&mut altered);
+        assert_ne!(altered, good, "{what}");
+        let altered = altered.to_string();
+        site.put(altered.clone()).await;
+        assert!(site.try_replica(NOW).await.is_err(), "{what}");
+        assert!(seal.tend(NOW + 40 * DAY, KEEP).await.is_err(), "{what}");
+        assert!(opens(&seal, &text), "{what}: what is known goes on");
+        assert_eq!(site.entry().await.unwrap().value, altered, "{what}: nothing is overwritten");
+    };
+    for key in 0..2 {
+        for date in ["made", "seals_from", "ends"] {
+            check(date, &|document| document["keys"][key][date] = (NOW + 7).into()).await;
+            check(date, &|document| {
+                document["keys"][key].as_object_mut().unwrap().remove(date);
+            })
+            .await;
+        }
+        for id in ["0123456789abcdef", "", "x\n1"] {
+            check("id", &|document| document["keys"][key]["id"] = id.into()).await;
+        }
+        let ciphertext = good["keys"][key]["ciphertext"].as_str().unwrap().to_owned();
+        for place in 0..ciphertext.len() - 1 {
+            let other = if ciphertext.as_bytes()[place] == b'A' { 'B' } else { 'A' };
+            let mut altered = ciphertext.clone();
+            altered.replace_range(place..=place, &other.to_string());
+            if place % 7 == 0 {
+                check("ciphertext", &|document| {
+                    document["keys"][key]["ciphertext"] = altered.as_str().into()
+                })
+                .await;
+            }
+        }
+        check("no ciphertext", &|document| document["keys"][key]["ciphertext"] = "".into()).await;
+        check("a member", &|document| document["keys"][key]["x"] = 1.into()).await;
+    }
+    check("one key's for the other's", &|document| {
+        document["keys"][0]["ciphertext"] = good["keys"][1]["ciphertext"].clone();
+    })
+    .await;
+    check("version", &|document| document["v"] = 2.into()).await;
+    check("a member", &|document| document["x"] = 1.into()).await;
+    check("key file", &|document| document["key_file"] = "0123456789abcdef".into()).await;
+    check("no JSON", &|document| *document = "x".into()).await;
+    // The way out: whatever was sealed is worthless then.
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let new = site.replica(NOW).await;
+    assert!(!opens(&new, &text) && opens(&new, &sealed(&new)));
+}
+
+#[tokio::test]
+async fn keys_are_worth_nothing_in_another_store() {
+    let (site, other) = (Site::new(), Site::new());
+    let text = sealed(&site.replica(NOW).await);
+    fs::copy(site.key_file(), other.key_file()).unwrap();
+    drop(other.store());
+    other.put(site.entry().await.unwrap().value).await;
+    let elsewhere = other.replica(NOW).await;
+    assert!(!opens(&elsewhere, &text), "what was spent there is not known here");
+    assert!(opens(&other.replica(NOW).await, &sealed(&elsewhere)));
+}
+
+#[tokio::test]
+async fn another_key_file_is_named_and_nothing_is_overwritten() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let (text, before) = (sealed(&seal), site.entry().await);
+    let mine = fs::read(site.key_file()).unwrap();
+    fs::remove_file(site.key_file()).unwrap();
+    let other = Seal::make_key_file(&site.key_file()).unwrap();
+    for error in [
+        site.try_replica(NOW).await.unwrap_err(),
+        seal.tend(NOW + 40 * DAY, KEEP).await.unwrap_err(),
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+        Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+    ] {
+        let said = error.to_string();
+        let wanted = site.document().await["key_file"].as_str().unwrap().to_owned();
+        assert!(
+            said.contains("store.key") && said.contains(&other) && said.contains(&wanted),
+            "{said}"
+        );
+    }
+    assert_eq!(site.entry().await, before);
+    assert!(opens(&seal, &text));
+    fs::write(site.key_file(), mine).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+}
+
+#[tokio::test]
+async fn a_key_file_is_its_owners_and_holds_a_key() {
+    let site = Site::new();
+    let file = site.key_file();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(Seal::make_key_file(&file), Err(SealError::Io { .. })), "it is there");
+    let good = fs::read_to_string(&file).unwrap();
+    let key = good.lines().nth(1).unwrap();
+    assert_eq!(key.len(), 64);
+    for bad in [
+        String::new(),
+        key.to_owned(),
+        format!("attestation-gateway store key 2\n{key}\n"),
+        "attestation-gateway store key 1\n".to_owned(),
+        format!("attestation-gateway store key 1\n{}\n", &key[2..]),
+        format!("attestation-gateway store key 1\n{key}00\n"),
+        format!("attestation-gateway store key 1\n{key}\n{key}\n{key}\n"),
+        format!("attestation-gateway store key 1\n{key} x\n"),
+        format!("attestation-gateway store key 1\n\n{key}\n"),
+    ] {
+        fs::write(&file, &bad).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NoStoreKey(_))), "{bad:?}");
+    }
+    fs::write(&file, &good).unwrap();
+    for mode in [0o640, 0o604, 0o660] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::Mode { .. })), "{mode:o}");
+    }
+    fs::remove_file(&file).unwrap();
+    let missing = site.try_replica(NOW).await.unwrap_err().to_string();
+    assert!(missing.contains("store.key"), "{missing}");
+}
+
+#[tokio::test]
+async fn a_key_file_is_replaced_while_replicas_serve() {
+    let site = Site::new();
+    let elsewhere = site.folder.path().join("other-host.key");
+    fs::copy(site.key_file(), &elsewhere).unwrap();
+    let one = site.replica(NOW).await;
+    let other = Seal::open_shared(site.store(), &elsewhere, NOW).await.unwrap();
+    let text = sealed(&one);
+    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let document = site.document().await;
+    assert_eq!(document["key_file"], new.as_str());
+    assert_ne!(old, new);
+    // Who has the new file goes on at once; who has not goes on with what it has, until the file is there.
+    assert!(!one.tend(NOW + 1, KEEP).await.unwrap());
+    let said = other.tend(NOW + 1, KEEP).await.unwrap_err().to_string();
+    assert!(
+        said.contains("other-host.key") && said.contains(&old) && said.contains(&new),
+        "{said}"
+    );
+    assert!(opens(&other, &text) && opens(&one, &sealed(&other)));
+    fs::copy(site.key_file(), &elsewhere).unwrap();
+    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap().lines().count(), 2, "the head, and one key");
+}
+
+#[tokio::test]
+async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    // The new key is in the file, and the store is not encrypted by it yet.
+    let old = fs::read_to_string(site.key_file()).unwrap();
+    let other = Site::new();
+    let new = fs::read_to_string(other.key_file()).unwrap();
+    let (old_key, new_key) = (old.lines().nth(1).unwrap(), new.lines().nth(1).unwrap());
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new_key}\n{old_key}\n")).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+    let before = site.document().await["key_file"].clone();
+    site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    assert_eq!(site.document().await["key_file"], before, "others have the old one only");
+    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    assert_ne!(site.document().await["key_file"], before);
+    assert_eq!(fs::read_to_string(site.key_file()).unwrap(), new);
+    // The store is encrypted by it, and the old one is in the file still.
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new_key}\n{old_key}\n")).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    assert_eq!(fs::read_to_string(site.key_file()).unwrap(), new);
+    assert!(opens(&site.replica(NOW).await, &text));
+}

@@ -41,6 +41,7 @@ mod pointers;
 mod probe;
 mod recorded;
 mod reload;
+mod replicas;
 mod revocation;
 mod rotation;
 mod shared_seal;

@@ -173,6 +173,18 @@ fn check_fails_for_state_that_serve_cannot_use() {
         file(gateway, "state/log.key", "abc");
         mode(gateway, "state/log.key", SECRET);
     });
+    let shared = "[store]\nkey_file = \"store.key\"";
+    agree("no key of the store", "ERROR", "store.key", |gateway| gateway.settings(shared));
+    agree("a key of the store that is none", "ERROR", "store.key", |gateway| {
+        gateway.settings(shared);
+        file(gateway, "store.key", "abc");
+        mode(gateway, "store.key", SECRET);
+    });
+    agree("everybody's key of the store", "ERROR", "store.key", |gateway| {
+        gateway.settings(shared);
+        gateway.command(&["store", "key"]);
+        mode(gateway, "store.key", 0o604);
+    });
     agree("everybody's seal", "ERROR", "seal.key", |gateway| {
         file(gateway, "state/seal.key", "0".repeat(64));
         mode(gateway, "state/seal.key", 0o644);

@@ -141,6 +141,11 @@ fn what_is_broken_is_said_and_the_rest_is_listed() {
     broken(&write("tls/mcs-ca.key", "garbage"), "CA key", "is neither PEM nor a manifest");
     broken(&write("state/seal.key", "short"), "seal key", "seal.key");
     broken(&write("state/log.key", "short"), "log key", "log.key");
+    broken(
+        &|gateway| gateway.settings("[store]\nkey_file = \"store.key\""),
+        "store key",
+        "store.key",
+    );
     broken(&write("ek-roots/maker.der", "garbage"), "EK root", "certificate");
     broken(
         &write("pools/infra/pool.toml", "[upstream]\nurl = 7"),

@@ -232,6 +232,8 @@ impl<'r> ConfigCase<'r> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Ticket;
+        let known = endpoint.seal.look_for_key_of(tickets::sealed(text)).await;
+        known.map_err(|error| Refusal::because(&error))?;
         let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
             TicketError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
             error => error.into(),

@@ -42,7 +42,7 @@ macro_rules! codes {
 }
 
 codes! {
-    CHALLENGE_INVALID = FORBIDDEN, Request, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
+    CHALLENGE_INVALID = FORBIDDEN, Request, "challenge-invalid", "The challenge is not this gateway's", "attest-node asks for a new challenge by itself; if this repeats, the node's requests reach gateways that do not share their seal, or its keys were dropped.";
     CHALLENGE_SPENT = FORBIDDEN, Store, "challenge-spent", "The challenge was answered before", "attest-node asks for a new challenge by itself; if this repeats, somebody replays this node's evidence.";
     NODE_NAME_TAKEN = FORBIDDEN, Store, "node-name-taken", "The node's name belongs to another machine", "If the machine was replaced: run `attest-gateway node forget NAME`, then boot again.";
     INSTANCE_CLAIMED = FORBIDDEN, Store, "instance-claimed", "The instance belongs to another claimant", "If this node was provisioned anew, or its first boot began again and its console had said that it could not be kept who it is: run `attest-gateway node release INSTANCE` with the instance of the gateway's log, then boot again; if not, somebody shows another machine's identity.";
@@ -52,7 +52,7 @@ codes! {
     KUBELET_CERTIFICATE_NOT_A_NODE = FORBIDDEN, Evidence, "kubelet-certificate-not-a-node", "The client certificate is not that of a node", "Show the kubelet's own certificate: CN=system:node:NAME, O=system:nodes.";
     KUBELET_NOT_ACCEPTED = FORBIDDEN, Policy, "kubelet-not-accepted", "The pool gives nothing for a kubelet's certificate", "Set grants.kubelet and kubelet.names in pool.toml.";
     KUBELET_WRONG_POOL = FORBIDDEN, Evidence, "kubelet-wrong-pool", "The node is none of the pool's", "Ask for the node's own pool, or add its name to kubelet.names in pool.toml.";
-    TICKET_INVALID = FORBIDDEN, Request, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach different gateways, or state/seal.key was replaced.";
+    TICKET_INVALID = FORBIDDEN, Request, "ticket-invalid", "The ticket is not this gateway's", "Boot again; if this repeats, the node's requests reach gateways that do not share their seal, or its keys were dropped.";
     TICKET_EXPIRED = FORBIDDEN, Request, "ticket-expired", "The ticket is too old", "Boot again.";
     TICKET_SPENT = FORBIDDEN, Store, "ticket-spent", "The ticket was used as often as it may be", "Boot again; if this repeats, something else fetches with this node's ticket.";
     TICKET_WITHDRAWN = FORBIDDEN, Store, "ticket-withdrawn", "What earned the ticket holds no longer", "The machine was taken off the allowlist or out of the pool's inventory, or kept from this pool, since it attested; if it is to join: run `attest-gateway ek add`, or name it in the inventory, and boot again.";

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -27,6 +27,19 @@ pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
             "{} does not exist, and root would make it for itself: start the gateway once, which makes it, or run this as the gateway's user (runuser -u attest-gateway -- attest-gateway …)",
             settings.state.display()
         );
+    }
+    Ok(())
+}
+
+/// Gives a file that root has made to the state's owner, if there is a state.
+///
+/// # Errors
+/// The file system's.
+pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+    if geteuid().is_root()
+        && let Some(owner) = owner(settings)?
+    {
+        chown(file, Some(owner.uid), Some(owner.gid)).with_context(|| file.display().to_string())?;
     }
     Ok(())
 }

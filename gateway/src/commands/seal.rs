@@ -10,16 +10,35 @@ use attest_gateway::settings::Settings;
 pub enum Command {
     /// Give the seal of challenges and tickets a new key now; a gateway does so by itself each month.
     #[command(
-        after_help = "Example:\n  attest-gateway seal rotate\n\nA running gateway seals with it within a minute. The key before opens until the longest-lived challenge and ticket that it\nsealed have expired, so no node notices. If a key was stolen, that is too long: stop the gateway, remove state/seal.key, start it."
+        after_help = "Example:\n  attest-gateway seal rotate\n\nA running gateway seals with it within a minute; with store.key_file in an hour, when every replica has it. The key before opens\nuntil the longest-lived challenge and ticket that it sealed have expired, so no node notices. If a key was stolen, that is too long:\n--drop, and restart the gateways, which would go on with it for five minutes otherwise."
     )]
-    Rotate,
+    Rotate {
+        /// Drop all other keys, for one that was stolen: challenges and tickets under way are worthless.
+        #[arg(long)]
+        drop: bool,
+    },
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    match command {
-        Command::Rotate => Seal::rotate(&settings.seal_key(), super::now(), settings.seal_keep())?,
+    let Command::Rotate { drop } = *command;
+    match &settings.store_key_file {
+        Some(key_file) => super::with_store(config, async |store| {
+            let now = super::store_time(&store).await?;
+            match drop {
+                true => Seal::replace_shared(&store, key_file, now).await?,
+                false => Seal::rotate_shared(&store, key_file, now).await?,
+            }
+            Ok(())
+        })?,
+        None if drop => Seal::replace(&settings.seal_key())?,
+        None => Seal::rotate(&settings.seal_key(), super::now(), settings.seal_keep())?,
     }
-    println!("the seal has a new key; what the one before has sealed is good until it expires");
+    match drop {
+        true => println!(
+            "the seal has a new key, and no other: what was sealed before is worthless. Restart the gateway now, and every replica"
+        ),
+        false => println!("the seal has a new key; what the one before has sealed is good until it expires"),
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -211,6 +211,12 @@ pub enum TicketError {
     Store(#[from] StoreError),
 }
 
+/// What of a ticket's text the seal has made; nothing, if it is no ticket.
+#[must_use]
+pub fn sealed(text: &str) -> &str {
+    text.strip_prefix(TICKET_PREFIX).unwrap_or_default()
+}
+
 /// Looks at a ticket for the config of `pool`, and uses nothing up. What the administrator says today of late uses counts, if it is less than when the
 /// ticket was issued.
 ///

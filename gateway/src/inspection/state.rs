@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 
 use super::Finding;
 use crate::audit::{LogKey, is_written};
-use crate::credentials::seal::Seal;
+use crate::credentials::seal::{Seal, SealError};
 use crate::settings::Settings;
 use crate::store::Embedded;
 
@@ -49,11 +49,7 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
         Ok(false) => findings.push(Finding::Good(format!("{} does not exist yet; serve makes it", store.display()))),
         Err(error) => findings.push(fault(&store, &error)),
     }
-    let seal_key = settings.seal_key();
-    // A link to nowhere is there.
-    if fs::symlink_metadata(&seal_key).is_ok()
-        && let Err(error) = Seal::open(&seal_key)
-    {
+    if let Err(error) = seal(settings) {
         findings.push(Finding::Error(error.to_string()));
     }
     let log_key = settings.log_key();
@@ -70,6 +66,19 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
         _ => {}
     }
     log(&settings.attestation_log(), findings)
+}
+
+/// Whether the seal's keys, or what encrypts them in the store, can be read.
+fn seal(settings: &Settings) -> Result<(), SealError> {
+    if let Some(key_file) = &settings.store_key_file {
+        return Seal::look_at_key_file(key_file);
+    }
+    let seal_key = settings.seal_key();
+    // A link to nowhere is there.
+    match fs::symlink_metadata(&seal_key).is_ok() {
+        true => Seal::open(&seal_key).map(drop),
+        false => Ok(()),
+    }
 }
 
 /// Whether others can get at the state, and whether all of it is one user's.

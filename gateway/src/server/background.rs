@@ -53,7 +53,9 @@ impl Hangup {
 pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup) {
     tasks.spawn(forget(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
-    tasks.spawn(tend_seal(Arc::clone(gateway)));
+    if !gateway.seal.is_shared() {
+        tasks.spawn(tend_seal(Arc::clone(gateway)));
+    }
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
@@ -110,8 +112,12 @@ async fn forget(gateway: Arc<Gateway>) {
                 if let Err(error) = tokens::forget_expired(&*gateway.store, both).await {
                     tracing::warn!(%error, "cannot forget tokens that have expired");
                 }
+                tend_shared_seal(&gateway, both.as_secs()).await;
             }
-            Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot forget what has expired");
+                tend_shared_seal(&gateway, now).await;
+            }
         }
         keep_mark(&gateway).await;
     }
@@ -138,6 +144,13 @@ fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool 
 pub(super) async fn keep_mark(gateway: &Gateway) {
     if let Err(error) = gateway.store.keep_mark().await {
         tracing::warn!(%error, "cannot write how far the store has come");
+    }
+}
+
+/// As [`tend_seal`], by the store's time: keys that others have as well do not end by one gateway's clock.
+async fn tend_shared_seal(gateway: &Gateway, now: u64) {
+    if gateway.seal.is_shared() {
+        tend_keys(gateway, now).await;
     }
 }
 

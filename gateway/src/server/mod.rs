@@ -27,7 +27,7 @@ use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
-use crate::store::{Embedded, Store, StoreError};
+use crate::store::{Embedded, Store, StoreError, Tick};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
@@ -124,7 +124,6 @@ impl Server {
             metrics_listener,
         } = found;
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
-        let seal = Seal::open(&settings.seal_key())?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
@@ -143,6 +142,7 @@ impl Server {
                 resolved.kept
             );
         }
+        let seal = seal(&settings, clock, &store).await?;
         checkpoints::begin(&journal, &*store, key, &settings.attestation_log(), clock, &metrics).await?;
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
@@ -263,6 +263,18 @@ impl Server {
         checkpoints::end(&gateway).await;
         background::keep_mark(&gateway).await;
     }
+}
+
+/// The seal, with keys of this gateway's alone or with those that replicas share.
+async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Result<Seal, ServeError> {
+    let Some(key_file) = &settings.store_key_file else {
+        return Ok(Seal::open(&settings.seal_key())?);
+    };
+    // By the store's time: a clock that is wrong ends no key that others have.
+    let now = clock.now().as_secs();
+    let passed = Duration::ZERO;
+    let believed = store.forget_expired(Tick { now, passed }).await?;
+    Ok(Seal::open_shared(Arc::clone(store), key_file, believed.min(now)).await?)
 }
 
 /// Reads what the settings name. The log has what is not as it should be.

@@ -10,6 +10,7 @@ use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
 
 /// The headings of the file.
 pub(super) const SECTIONS: &[&str] = &[
+    "store",
     "tls",
     "challenge",
     "ticket",
@@ -31,6 +32,7 @@ pub(super) struct File {
     pub state: PathBuf,
     pub pools: PathBuf,
     pub ek_roots: PathBuf,
+    pub store: StoreSection,
     pub tls: Tls,
     pub challenge: Challenge,
     pub ticket: Ticket,
@@ -53,6 +55,7 @@ impl Default for File {
             state: "state".into(),
             pools: "pools".into(),
             ek_roots: "ek-roots".into(),
+            store: StoreSection::default(),
             tls: Tls::default(),
             challenge: Challenge::default(),
             ticket: Ticket::default(),
@@ -66,6 +69,12 @@ impl Default for File {
             azure: AzureSection::default(),
         }
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StoreSection {
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -45,6 +45,9 @@ pub struct Settings {
     pub pools: PathBuf,
     /// Certificates that endorse EKs.
     pub ek_roots: PathBuf,
+    /// The key that replicas share, by which the seal's keys are encrypted in the store. None: the seal's keys are this gateway's alone, in a
+    /// file.
+    pub store_key_file: Option<PathBuf>,
     /// The MCS certificate.
     pub tls: TlsSettings,
     /// Challenges: how long one can be answered.
@@ -213,6 +216,7 @@ impl Settings {
             state,
             pools,
             ek_roots,
+            store,
             tls,
             challenge,
             ticket,
@@ -273,6 +277,7 @@ impl Settings {
             state: folder.join(state),
             pools: folder.join(pools),
             ek_roots: folder.join(ek_roots),
+            store_key_file: store.key_file.map(|path| folder.join(path)),
             tls: TlsSettings {
                 ca: folder.join(tls.ca),
                 certificate: folder.join(tls.certificate),
@@ -418,6 +423,8 @@ mod tests {
         let settings = parse("state = \"s\"\npools = \"/srv/pools\"").unwrap();
         assert_eq!(settings.state, Path::new("/etc/attestation-gateway/s"));
         assert_eq!(settings.pools, Path::new("/srv/pools"));
+        let shared = parse("[store]\nkey_file = \"store.key\"").unwrap();
+        assert_eq!(shared.store_key_file.unwrap(), Path::new("/etc/attestation-gateway/store.key"));
         let clouds = parse("[gcp]\njwks = \"keys.json\"\n[aws]\nnitro_roots = \"/srv/nitro\"")
             .unwrap()
             .clouds;
@@ -457,6 +464,7 @@ mod tests {
         assert!(error("[ticket]\nuses = 0").contains("ticket.uses is 0"));
         assert!(error("[ticket]\nlate_seconds = 604801").contains("ticket.late_seconds is 604801"));
         assert!(error("[ticket]\nuse = 1").contains("use"));
+        assert!(error("key_file = \"x\"").contains("key_file belongs under [store]"));
         assert!(error("[limits]\nclient_ca = \"a\"").contains("client_ca belongs under [tls]"));
         assert!(error("uses = 1").contains("uses belongs under [ticket]"));
         assert!(error("[tls]\nlisten = \"[::]:1\"").contains("listen belongs under the top, before any heading or [metrics]"));

@@ -344,12 +344,16 @@ impl Gateway {
     }
 
     /// The body that answers `challenge`.
-    pub fn answer(&self, mut case: Case, challenge: &Challenge) -> EvidenceRequest {
+    pub fn answer(&self, case: Case, challenge: &Challenge) -> EvidenceRequest {
+        self.answer_sealed(case, challenge, &Seal::open(&self.path("state/seal.key")).unwrap())
+    }
+
+    /// As [`Gateway::answer`], where the challenge is sealed by this.
+    pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &Seal) -> EvidenceRequest {
         let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
         case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), PURPOSE_CONFIG, &challenge.pool, &key).to_vec();
-        let seal = Seal::open(&self.path("state/seal.key")).unwrap();
         EvidenceRequest {
-            challenge: challenges::seal(&seal, challenge).unwrap(),
+            challenge: challenges::seal(seal, challenge).unwrap(),
             evidence: case.evidence(),
         }
     }

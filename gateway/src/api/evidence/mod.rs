@@ -88,6 +88,9 @@ pub(super) async fn post(
         record.user_agent = super::user_agent(&headers);
         record
     };
+    if let Err(error) = endpoint.seal.look_for_key_of(&request.challenge).await {
+        return Refusal::because(&error).into_response();
+    }
     let opened = match Opened::open(&endpoint.seal, &request.challenge, now) {
         Ok(opened) => opened,
         // Not sealed by this gateway, or too old: what is in it is not looked at, and the record says no more than that.

@@ -257,7 +257,26 @@ fn log(settings: &Settings) -> Item {
     private(there, &path, LogKey::read(&path).map(drop).map_err(|error| error.to_string()))
 }
 
+/// The key that encrypts the seal's keys in the store.
+fn store_key(path: &Path) -> Item {
+    let item = Item {
+        name: "store key".to_owned(),
+        state: State::Good,
+        problem: None,
+        purpose: "AES-256-GCM: the seal's keys are encrypted by it in the store that replicas share",
+        made: "by `store key`: 32 random bytes; every replica has the same file".to_owned(),
+        place: place(path),
+        fails: "a gateway without it does not start; whoever has it, and reads the store, can make tickets",
+        expires: None,
+        rotates: "store key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
+    };
+    private(item, path, Seal::look_at_key_file(path).map_err(|error| error.to_string()))
+}
+
 fn seal(settings: &Settings) -> Item {
+    if let Some(path) = &settings.store_key_file {
+        return store_key(path);
+    }
     let path = settings.seal_key();
     let item = Item {
         name: "seal key".to_owned(),
@@ -268,7 +287,7 @@ fn seal(settings: &Settings) -> Item {
         place: place(&path),
         fails: "nodes with a ticket are refused, and must boot again; whoever has it can make tickets",
         expires: None,
-        rotates: "by itself each month, or seal rotate; if it was stolen: stop the gateway, remove the file, start it".to_owned(),
+        rotates: "by itself each month, or seal rotate; if it was stolen: seal rotate --drop, and restart the gateway".to_owned(),
     };
     if !path.exists() {
         return item;

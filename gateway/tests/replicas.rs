@@ -1,0 +1,115 @@
+//! Gateways that share a store and the key of it: here those that run in this process, each in a folder of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use crate::support::kubelet::{PATH, embedded, in_process};
+use crate::support::{Answer, Gateway, POOL, bearer, now, tpm};
+use attest_gateway::credentials::seal::Seal;
+use attest_gateway::store::{Embedded, Store};
+
+/// Two gateways' folders, with one store, which is the first one's, and one key file.
+async fn two() -> ([Gateway; 2], Arc<Embedded>) {
+    let [one, other] = [Gateway::init(), Gateway::init()];
+    let shared = format!("[store]\nkey_file = {:?}", one.path("store.key"));
+    one.settings(&shared);
+    other.settings(&shared);
+    one.command(&["store", "key"]);
+    let store = Arc::new(embedded(&one));
+    for gateway in [&one, &other] {
+        in_process(gateway, Arc::<Embedded>::clone(&store)).await;
+    }
+    ([one, other], store)
+}
+
+async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> Seal {
+    let store: Arc<dyn Store> = Arc::<Embedded>::clone(store);
+    Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_replica_takes_what_another_has_given_and_together_no_more_than_once() {
+    let ([one, other], store) = two().await;
+    let case = tpm();
+    one.endorse(&case, &[]);
+    // A challenge of one of them, answered to the other, whose certificate the node has seen; and once more to the first.
+    let challenge = one.challenge(&case, None);
+    let answer = other.answer_sealed(case, &challenge, &seal(&one, &store).await);
+    let ticket = other.post("/v1/attest/evidence", &answer).await.ticket();
+    one.post("/v1/attest/evidence", &answer).await.refused(403, "challenge-spent");
+    // Four uses of the ticket, wherever.
+    let full = one.rendered(POOL, "full");
+    for gateway in [&one, &other, &one, &other] {
+        gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+    }
+    for gateway in [&one, &other] {
+        gateway.config(PATH, &[&bearer(&ticket)]).await.refused(403, "ticket-spent");
+        assert!(!gateway.path("state/seal.key").exists());
+    }
+    // What one of them revokes the other refuses.
+    let case = tpm();
+    one.endorse(&case, &["--name", "worker-7"]);
+    one.command(&["node", "revoke", "worker-7"]);
+    let challenge = one.challenge(&case, None);
+    let answer = other.answer_sealed(case, &challenge, &seal(&one, &store).await);
+    other.post("/v1/attest/evidence", &answer).await.refused(403, "node-revoked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_only_the_other_replica_knows_is_found_by_who_is_shown_it() {
+    let ([one, other], store) = two().await;
+    // As the other one would after a month in which this one has not looked.
+    let newer = seal(&one, &store).await;
+    let month = now() + 30 * 24 * 3600;
+    newer.tend(month, std::time::Duration::ZERO).await.unwrap();
+    newer.tend(month + 3600, std::time::Duration::ZERO).await.unwrap();
+    let case = tpm();
+    one.endorse(&case, &[]);
+    let challenge = one.challenge(&case, None);
+    let answer = other.answer_sealed(case, &challenge, &newer);
+    let ticket = other.post("/v1/attest/evidence", &answer).await;
+    drop(ticket.ticket());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_file_is_made_replaced_and_missed_by_command() {
+    let mut gateway = Gateway::init();
+    let said = |arguments: &[&str], gateway: &Gateway| {
+        let output = gateway.try_command(arguments);
+        (
+            output.status.success(),
+            String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
+        )
+    };
+    let (made, why) = said(&["store", "key"], &gateway);
+    assert!(!made && why.contains("store.key_file"), "{why}");
+    gateway.settings("[store]\nkey_file = \"store.key\"");
+    let (made, text) = said(&["store", "key"], &gateway);
+    let file = gateway.path("store.key");
+    let key = || fs::read_to_string(&file).unwrap().lines().nth(1).unwrap().to_owned();
+    let first = key();
+    assert!(made && !text.contains(&first), "{text}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!said(&["store", "key"], &gateway).0, "it is there");
+    assert_eq!(key(), first);
+    gateway.run();
+    // Nothing secret is told by anybody.
+    let secret = gateway.how_often(|line| line.contains(&first));
+    assert_eq!(secret, 0);
+    let (replaced, text) = said(&["store", "key", "--rotate"], &gateway);
+    assert!(replaced && key() != first && !text.contains(&key()), "{text}");
+    assert!(said(&["seal", "rotate"], &gateway).0);
+    gateway.kill();
+    gateway.run();
+    gateway.kill();
+    // The one before is not good any longer.
+    fs::write(&file, format!("attestation-gateway store key 1\n{first}\n")).unwrap();
+    let (served, text) = said(&["serve"], &gateway);
+    assert!(!served && text.contains("store.key") && !text.contains(&first), "{text}");
+    // Whoever has lost the file begins anew.
+    assert!(!said(&["seal", "rotate"], &gateway).0);
+    assert!(said(&["seal", "rotate", "--drop"], &gateway).0);
+    gateway.run();
+    assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
+}

@@ -118,6 +118,9 @@ pub(super) struct PendingDocument {
     pub v: Version,
     /// Seconds since 1970.
     pub at: u64,
+    /// Which of several gateways decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
     /// Keys of entries that it has written, or shares.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub entries: BTreeSet<String>,

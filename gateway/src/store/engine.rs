@@ -95,6 +95,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError>;
 
+    /// Which of several gateways uses it: what decisions of one stand on is not another's to settle or to give back. `None` if there is one alone.
+    fn replica(&self) -> Option<&str> {
+        None
+    }
+
     /// How many keys one transaction may write or remove at most; the work of [`super::Store`] stays below.
     fn most_writes(&self) -> usize;
 

@@ -85,6 +85,10 @@ impl<E: Engine> Engine for Fenced<E> {
         self.engine.count(range).await
     }
 
+    fn replica(&self) -> Option<&str> {
+        self.engine.replica()
+    }
+
     fn most_writes(&self) -> usize {
         self.engine.most_writes()
     }

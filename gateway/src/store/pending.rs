@@ -19,6 +19,20 @@ pub(super) fn stand(
     write(transaction, &key, &document)
 }
 
+/// Remembers which of several gateways decides, if anything stands on it.
+pub(super) fn is_of(transaction: &mut dyn Transaction, decision: &str, replica: Option<&str>) -> Result<(), Unfinished> {
+    let (Some(replica), key) = (replica, keys::pending(decision)) else {
+        return Ok(());
+    };
+    match read::<PendingDocument>(transaction, &key)? {
+        Some(document) if document.replica.is_none() => {
+            let replica = Some(replica.to_owned());
+            write(transaction, &key, &PendingDocument { replica, ..document })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What a decision stands on, by its own account.
 pub(super) fn stands_on(transaction: &mut dyn Transaction, decision: &str) -> Result<Option<PendingDocument>, Unfinished> {
     read(transaction, &keys::pending(decision))

@@ -2,12 +2,14 @@
 
 use async_trait::async_trait;
 
-use super::documents::{EntryDocument, parse};
-use super::engine::{Engine, KeyRange, KeyValue, run};
+use super::documents::{EntryDocument, PendingDocument, parse};
+use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
 use super::{
     Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, keys, outcomes, uses,
 };
 
+/// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
+const PENDING_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Values that are read at once: some hundred kilobytes.
 const PAGE: usize = 500;
 
@@ -30,6 +32,37 @@ fn last(key: &str) -> Result<String, StoreError> {
     keys::last(key).ok_or_else(|| StoreError::Key { key: key.to_owned() })
 }
 
+/// As [`run`], for a decision of this gateway.
+async fn decide<T: Send + 'static>(
+    engine: &impl Engine,
+    pending: Pending,
+    work: impl Fn(&mut dyn Transaction, &Pending) -> Result<T, Unfinished> + Send + 'static,
+) -> Result<T, StoreError> {
+    let replica = engine.replica().map(str::to_owned);
+    run(engine, move |transaction| {
+        let found = work(transaction, &pending)?;
+        super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
+        Ok(found)
+    })
+    .await
+}
+
+/// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of
+/// them: it was used.
+async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError> {
+    if engine.replica().is_none() {
+        return Ok(());
+    }
+    for pending in all(engine, keys::pendings()).await? {
+        let document: PendingDocument = parse(&pending.key, &pending.value)?;
+        if document.replica.as_deref() != engine.replica() && document.at < now.saturating_sub(PENDING_LIMIT_SECONDS) {
+            let decision = last(&pending.key)?;
+            run(engine, move |transaction| outcomes::settle(transaction, &decision)).await?;
+        }
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl<E: Engine> Store for E {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
@@ -41,9 +74,9 @@ impl<E: Engine> Store for E {
     }
 
     async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
-        run(self, move |transaction| {
+        decide(self, pending, move |transaction, pending| {
             believed::refuse_forgotten(transaction, &thing)?;
-            uses::spend_for(transaction, &thing, &occasion, &pending)
+            uses::spend_for(transaction, &thing, &occasion, pending)
         })
         .await
     }
@@ -57,11 +90,17 @@ impl<E: Engine> Store for E {
     }
 
     async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
-        run(self, move |transaction| held::claim(transaction, kind, &claim, &pending)).await
+        decide(self, pending, move |transaction, pending| {
+            held::claim(transaction, kind, &claim, pending)
+        })
+        .await
     }
 
     async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
-        run(self, move |transaction| held::share(transaction, kind, &entry, &pending)).await
+        decide(self, pending, move |transaction, pending| {
+            held::share(transaction, kind, &entry, pending)
+        })
+        .await
     }
 
     fn settle(&self, decision: &str) {
@@ -77,6 +116,10 @@ impl<E: Engine> Store for E {
     async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
         let mut found = Vec::new();
         for pending in all(self, keys::pendings()).await? {
+            let document: PendingDocument = parse(&pending.key, &pending.value)?;
+            if document.replica.as_deref() != self.replica() {
+                continue;
+            }
             let decision = last(&pending.key)?;
             found.extend(run(self, move |transaction| outcomes::look(transaction, &decision)).await?);
         }
@@ -144,7 +187,9 @@ impl<E: Engine> Store for E {
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
         let believed = believed::go_on(self, tick).await?;
         // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
-        believed::forget(self, believed.min(tick.now), believed::CHALLENGES_LIMIT_ROWS).await?;
+        let both = believed.min(tick.now);
+        believed::forget(self, both, believed::CHALLENGES_LIMIT_ROWS).await?;
+        settle_others(self, both).await?;
         Ok(believed)
     }
 }

@@ -3,6 +3,7 @@
 mod leader;
 mod mark;
 mod outage;
+mod pending;
 mod tls;
 mod transactions;
 

@@ -12,6 +12,7 @@ mod members;
 mod opened;
 mod overlay;
 mod queue;
+mod replica;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,7 @@ struct Open {
     threads: Threads,
     /// The store's file, if it were embedded: beside it is what is known of the store.
     beside: PathBuf,
+    replica: String,
 }
 
 impl std::fmt::Debug for Etcd {
@@ -91,6 +93,7 @@ impl Etcd {
             }
             Ok(opened)
         })?;
+        let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
         let opened = Arc::new(opened);
         let (jobs, queue) = mpsc::channel(QUEUE_LIMIT);
         let (done, closed) = std::sync::mpsc::channel();
@@ -108,6 +111,7 @@ impl Etcd {
                 closed: Mutex::new(closed),
                 threads,
                 beside: beside.to_owned(),
+                replica,
             }),
         })
     }
@@ -227,7 +231,7 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
 }
 
 /// Does what only one process of this machine may do at a time.
-fn under_lock(beside: &Path, work: impl FnOnce() -> Result<(), StoreError>) -> Result<(), StoreError> {
+fn under_lock<T>(beside: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let folder = files::folder(beside);
     let io = |source| StoreError::Io {
         path: folder.to_owned(),
@@ -342,6 +346,10 @@ impl Engine for Etcd {
             })
         })
         .await
+    }
+
+    fn replica(&self) -> Option<&str> {
+        Some(&self.open.replica)
     }
 
     fn most_writes(&self) -> usize {

@@ -1,0 +1,33 @@
+//! Which of several gateways this is: what its decisions stand on is for it alone to settle, by its own attestation log.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::super::StoreError;
+use super::identity;
+use crate::files;
+
+/// In the state folder, beside the log.
+const FILE: &str = "replica.id";
+
+/// The one of this state folder; one that has none is given one. The caller keeps others from doing so at the same time.
+pub(super) fn of_state(folder: &Path) -> Result<String, StoreError> {
+    let path = folder.join(FILE);
+    match fs::read_to_string(&path) {
+        Ok(id) if identity::is_id(id.trim()) => Ok(id.trim().to_owned()),
+        Ok(_) => Err(StoreError::Io {
+            path,
+            source: std::io::Error::new(ErrorKind::InvalidData, "it is no replica's id: bring back the one that was here"),
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let id = identity::new_id()?;
+            files::replace(&path, files::PRIVATE, &format!("{id}\n")).map_err(|error| StoreError::Io {
+                path: error.path,
+                source: error.source,
+            })?;
+            Ok(id)
+        }
+        Err(source) => Err(StoreError::Io { path, source }),
+    }
+}

@@ -1,0 +1,79 @@
+//! What decisions of one gateway stand on is not another's to give back: what became of them stands in its own log.
+
+use attest_gateway::store::etcd::Etcd;
+use attest_gateway::store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
+
+use super::Site;
+
+const DAY: u64 = 86_400;
+
+fn ticket() -> Spendable {
+    Spendable {
+        kind: EntryKind::Ticket,
+        id: "t".to_owned(),
+        limit: 1,
+        remember_until: 1000 * DAY,
+    }
+}
+
+async fn spend(store: &Etcd, decision: &str) -> Spend {
+    let pending = Pending {
+        decision: decision.to_owned(),
+        at: 1000,
+    };
+    store.spend_for(ticket(), Occasion::Any, pending).await.unwrap()
+}
+
+async fn pending(store: &Etcd) -> Vec<String> {
+    let pending = store.pending().await.unwrap();
+    pending.into_iter().map(|pending| pending.decision).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_starts_gives_back_nothing_of_the_others() {
+    let site = Site::start();
+    let (one, other) = (site.open("one"), site.open("other"));
+    assert_eq!(spend(&one, "d1").await, Spend::Granted { use_number: 1 });
+    assert!(pending(&other).await.is_empty(), "what the other has decided is in the other's log");
+    assert_eq!(spend(&other, "d2").await, Spend::Exhausted);
+    // A restart is the same gateway; by its state, and not by its process.
+    drop(one);
+    let one = site.open("one");
+    assert_eq!(pending(&one).await, ["d1"]);
+    assert!(one.give_back("d1").await.unwrap());
+    assert_eq!(spend(&other, "d3").await, Spend::Granted { use_number: 1 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
+    let site = Site::start();
+    let (one, other) = (site.open("one"), site.open("other"));
+    spend(&one, "d1").await;
+    let tick = async |store: &Etcd, now: u64| {
+        let passed = std::time::Duration::from_secs(2 * DAY);
+        store.forget_expired(Tick { now, passed }).await.unwrap()
+    };
+    tick(&other, 1000).await;
+    tick(&other, 1000 + 7 * DAY).await;
+    assert_eq!(pending(&one).await, ["d1"], "it may come back");
+    tick(&one, 1002 + 7 * DAY).await;
+    assert_eq!(pending(&one).await, ["d1"], "it is back");
+    tick(&other, 1002 + 7 * DAY).await;
+    assert!(pending(&one).await.is_empty());
+    assert!(!one.give_back("d1").await.unwrap());
+    assert_eq!(spend(&other, "d2").await, Spend::Exhausted);
+}
+
+#[test]
+fn a_replica_s_id_that_is_none_is_not_replaced() {
+    let site = Site::start();
+    drop(site.open("one"));
+    let file = site.states.path().join("one/replica.id");
+    let id = std::fs::read_to_string(&file).unwrap();
+    for broken in ["", "x", &id[1..], &id.replace(|_: char| true, "X")] {
+        std::fs::write(&file, broken).unwrap();
+        let refused = site.try_open("one").unwrap_err().to_string();
+        assert!(refused.contains("replica.id") && refused.contains("bring back"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), broken);
+    }
+}

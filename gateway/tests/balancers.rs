@@ -1,11 +1,9 @@
 //! Nodes behind a balancer that ends no TLS: by the PROXY protocol it says whose connections it passes on, and nobody else does.
 
-use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use crate::support::haproxy::{BALANCER, Haproxy};
 use crate::support::kubelet::{PATH, client};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer};
 use rustls::version::TLS13;
@@ -14,9 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
-/// Where the balancer comes from. All of 127.0.0.0/8 is this machine's.
-const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
-/// Where nodes and strangers come from.
+/// Where nodes and strangers come from. All of 127.0.0.0/8 is this machine's.
 const NODE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
@@ -32,60 +28,6 @@ fn start() -> Gateway {
     let mut gateway = init("");
     gateway.run();
     gateway
-}
-
-/// Debian's haproxy before a gateway; killed when dropped.
-struct Haproxy {
-    process: Child,
-    address: SocketAddr,
-    _folder: tempfile::TempDir,
-}
-
-impl Haproxy {
-    fn before(gateway: &Gateway, options: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("haproxy.cfg");
-        // The socket is there before haproxy is, so that nobody has to wait for it.
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let configuration = format!(
-            "global\n log stdout format raw daemon\ndefaults\n mode tcp\n log global\n option log-health-checks\n timeout connect 60s\n timeout client 60s\n timeout server 60s\n\
-             frontend nodes\n bind fd@0\n default_backend gateways\n\
-             backend gateways\n server one {} source {BALANCER} send-proxy-v2 {options}\n",
-            gateway.address()
-        );
-        std::fs::write(&file, configuration).unwrap();
-        let process = Command::new("/usr/sbin/haproxy")
-            .args(["-db", "-f"])
-            .arg(&file)
-            .stdin(Stdio::from(OwnedFd::from(listener)))
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("haproxy: make deps installs it");
-        Self {
-            process,
-            address,
-            _folder: folder,
-        }
-    }
-
-    /// Waits for its first line about a health check.
-    fn health_check(&mut self) -> String {
-        let lines = BufReader::new(self.process.stdout.take().unwrap()).lines();
-        let mut lines = lines.map_while(Result::ok);
-        lines.find(|line| line.contains("Health check")).unwrap()
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("https://{}{path}", self.address)
-    }
-}
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
 }
 
 /// Asks for the config, with this credential.
@@ -107,7 +49,7 @@ fn peers(gateway: &Gateway) -> Vec<IpAddr> {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_behind_haproxy_are_who_they_are() {
     let gateway = start();
-    let haproxy = Haproxy::before(&gateway, "");
+    let haproxy = Haproxy::before(&[&gateway], "");
     let url = haproxy.url(PATH);
     let full = gateway.rendered(POOL, "full");
     let token = gateway.token(&["--network", "127.0.0.7"]);
@@ -127,7 +69,7 @@ async fn nodes_behind_haproxy_are_who_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
     let gateway = start();
-    let haproxy = Haproxy::before(&gateway, "");
+    let haproxy = Haproxy::before(&[&gateway], "");
     let url = haproxy.url(PATH);
     let (stranger, node) = (gateway.client_from(STRANGER), gateway.client_from(NODE));
     let wrong = "A".repeat(43);
@@ -148,7 +90,7 @@ async fn haproxys_health_checks_are_its_own() {
         "check check-send-proxy check-ssl verify required ca-file {} verifyhost localhost inter 200 rise 2 fall 1",
         gateway.path("tls/mcs-ca.crt").display()
     );
-    let mut haproxy = Haproxy::before(&gateway, &options);
+    let mut haproxy = Haproxy::before(&[&gateway], &options);
     let checked = haproxy.health_check();
     assert!(checked.contains("succeeded"), "{checked}");
     let full = gateway.rendered(POOL, "full");

@@ -125,6 +125,7 @@ fn links_between_documents_lead_somewhere() {
         "cloud-fixtures/README.md",
         "docs/architecture.md",
         "docs/protocol.md",
+        "docs/replicas.md",
         "docs/threat-model.md",
         "docs/certificates.md",
         "docs/configuration.md",

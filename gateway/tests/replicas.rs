@@ -1,13 +1,21 @@
 //! Gateways that share a store and the key of it: here those that run in this process, each in a folder of its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::support::haproxy::{BALANCER, Haproxy};
 use crate::support::kubelet::{PATH, embedded, in_process};
-use crate::support::{Answer, Gateway, POOL, bearer, now, tpm};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, tpm};
+use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Seal;
+use attest_gateway::server::Server;
+use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Store};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// Two gateways' folders, with one store, which is the first one's, and one key file.
 async fn two() -> ([Gateway; 2], Arc<Embedded>) {
@@ -112,4 +120,102 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
     assert!(said(&["seal", "rotate", "--drop"], &gateway).0);
     gateway.run();
     assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
+}
+
+/// A gateway that can be told to stop, as by SIGTERM.
+struct Stoppable {
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<()>,
+}
+
+impl Stoppable {
+    async fn start(gateway: &Gateway, store: &Arc<Embedded>) -> Self {
+        let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
+        let store: Arc<dyn Store> = Arc::<Embedded>::clone(store);
+        let server = Server::bind_with(settings, Clock::System, store).await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(server.serve(async { drop(stopped.await) }));
+        Self { stop, ended }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(LIMIT, self.ended).await.unwrap().unwrap();
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_behind_a_balancer_are_served_while_replicas_are_restarted_one_by_one() {
+    let [one, other] = [Gateway::init(), Gateway::init()];
+    // One certificate: a node does not know which of them it meets.
+    copy_files(&one.path("tls"), &other.path("tls"));
+    for gateway in [&one, &other] {
+        gateway.settings(&format!(
+            "proxy_protocol_from = [\"{BALANCER}\"]\n[store]\nkey_file = {:?}",
+            one.path("store.key")
+        ));
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    }
+    one.command(&["store", "key"]);
+    // A gateway that has served looks, before it does so again, for the store that it knows.
+    symlink(one.path("state/gateway.db"), other.path("state/gateway.db")).unwrap();
+    let (store, full) = (Arc::new(embedded(&one)), one.rendered(POOL, "full"));
+    let token = one.token(&[]);
+    let mut running = Vec::new();
+    for gateway in [&one, &other] {
+        running.push(Stoppable::start(gateway, &store).await);
+    }
+    let haproxy = Haproxy::before(&[&one, &other], "");
+    let client = reqwest::Client::builder()
+        .tls_certs_only([reqwest::Certificate::from_pem(&fs::read(one.path("tls/mcs-ca.crt")).unwrap()).unwrap()])
+        .no_proxy()
+        // Each fetch is a node's: it has a connection of its own.
+        .pool_max_idle_per_host(0)
+        .timeout(LIMIT)
+        .build()
+        .unwrap();
+    let url = haproxy.url(PATH);
+    let fetch = || client.get(&url).header("accept", accept(SPEC)).bearer_auth(&token);
+    // Nodes that come all the time, and come again as Ignition does if a connection breaks.
+    let (over, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let nodes = {
+        let (over, served, request) = (Arc::clone(&over), Arc::clone(&served), fetch());
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                if let Ok(answer) = request.try_clone().unwrap().send().await {
+                    assert_eq!(answer.status(), 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    for gateway in [&one, &other] {
+        running.remove(0).stop().await;
+        // With one of them away, nobody notices.
+        for _ in 0..20 {
+            Answer::of(fetch()).await.is_config(&full);
+        }
+        running.push(Stoppable::start(gateway, &store).await);
+        for _ in 0..4 {
+            Answer::of(fetch()).await.is_config(&full);
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    nodes.await.unwrap();
+    let recorded = [&one, &other].map(|gateway| {
+        let records = gateway.records();
+        let served = records.iter().filter(|record| record["verdict"] == "served");
+        let nodes = served.filter(|record| record["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
+        nodes.count()
+    });
+    // Each decision stands in the log of the one that made it, with the node's address.
+    assert!(recorded[0] > 20 && recorded[1] > 20, "{recorded:?}");
+    assert!(recorded[0] + recorded[1] >= 48 + served.load(Ordering::Relaxed), "{recorded:?}");
 }

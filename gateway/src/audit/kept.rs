@@ -48,7 +48,9 @@ impl Kept {
         })
     }
 
-    fn point(&self) -> Point {
+    /// The line that it is.
+    #[must_use]
+    pub fn point(&self) -> Point {
         Point {
             chain: self.line.chain.id.clone(),
             number: self.line.chain.number,

@@ -16,6 +16,7 @@ mod pending;
 mod reason;
 mod record;
 mod replay;
+mod verification;
 
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
@@ -33,3 +34,4 @@ pub use record::{
     Basis, CloudBasis, DecidedBy, Decision, NotAttested, Record, RecordedAnswer, Shown, TicketTerms, Verdict, WAITED, decision_id,
 };
 pub use replay::{ReplayError, replay, replay_kubelet};
+pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};

@@ -1,0 +1,232 @@
+//! What is wrong with a log, and where.
+
+use std::fmt;
+
+use crate::clock::rfc3339;
+
+/// A line of a file, from 1.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub file: String,
+    pub line: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} line {}", self.file, self.line)
+    }
+}
+
+/// What is not as a gateway has left it. Lines are named by their number in the chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// What the next line says of these is not what they are.
+    Altered {
+        chain: String,
+        from: u64,
+        to: u64,
+        why: Option<String>,
+    },
+    /// Lines are not there that stood between others.
+    Missing { chain: String, from: u64, to: u64 },
+    /// The first lines are not there, and nothing says that they are elsewhere.
+    NoBeginning { chain: String, first: u64 },
+    /// There were more lines after the last one: a checkpoint that is known from elsewhere says so.
+    Shortened { chain: String, after: u64, at: u64, known: u64 },
+    /// A line is not the one that is known from elsewhere to have been signed.
+    Replaced { chain: String, number: u64 },
+    /// A chain is not there at all, of which it is known that it was signed.
+    Lost { chain: String, number: u64 },
+    /// The same lines once more.
+    Doubled { chain: String, from: u64, to: u64, place: Place },
+    /// Two lines with one number, and they are not the same.
+    Forked { chain: String, number: u64, place: Place },
+    /// A line stands after one that came later.
+    OutOfOrder { chain: String, number: u64, place: Place },
+    /// A line of another chain, which does not begin there.
+    Spliced {
+        chain: String,
+        number: u64,
+        into: String,
+        place: Place,
+    },
+    /// Lines of no chain stand among those of one.
+    PutIn { place: Place, lines: u64, why: String },
+    /// What stands before a chain's first line is not what stood there when it began.
+    BeforeAltered { place: Place, lines: u64 },
+    /// A checkpoint's signature is not by its key over what it says.
+    CheckpointFalse { chain: String, number: u64 },
+    /// A checkpoint that was signed for another place.
+    CheckpointMoved { chain: String, number: u64, count: u64 },
+    /// A checkpoint by a key that is not trusted.
+    CheckpointUnknown { chain: String, number: u64, key: String },
+    /// A file's last line has no end.
+    Torn { place: Place },
+}
+
+/// How a chain is called where people read it.
+pub(super) fn short(chain: &str) -> String {
+    chain.chars().take(8).collect()
+}
+
+fn lines(from: u64, to: u64) -> String {
+    if from == to {
+        format!("line {from}")
+    } else {
+        format!("lines {from} to {to}")
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Altered { chain, from, to, why } => {
+                let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                write!(f, "chain {}: altered at {}{why}", short(chain), lines(*from, *to))
+            }
+            Self::Missing { chain, from, to } => write!(
+                f,
+                "chain {}: missing between {} and {}: {}",
+                short(chain),
+                from.saturating_sub(1),
+                to.saturating_add(1),
+                lines(*from, *to)
+            ),
+            Self::NoBeginning { chain, first } => write!(
+                f,
+                "chain {}: missing before line {first}: give the files that hold what comes before, or --from with a checkpoint, or --continued",
+                short(chain)
+            ),
+            Self::Shortened { chain, after, at, known } => write!(
+                f,
+                "chain {}: shortened after line {after} ({}): line {known} is known to have been signed",
+                short(chain),
+                rfc3339(*at)
+            ),
+            Self::Replaced { chain, number } => write!(
+                f,
+                "chain {}: altered at or before line {number}: another one is known to have been signed",
+                short(chain)
+            ),
+            Self::Lost { chain, number } => write!(
+                f,
+                "chain {}: missing, up to line {number} at least, which is known to have been signed",
+                short(chain)
+            ),
+            Self::Doubled { chain, from, to, place } => {
+                write!(
+                    f,
+                    "chain {}: doubled: {} once more, from {place} on",
+                    short(chain),
+                    lines(*from, *to)
+                )
+            }
+            Self::Forked { chain, number, place } => write!(
+                f,
+                "chain {}: altered at line {number}: {place} is another line of that number; or two gateways wrote one chain",
+                short(chain)
+            ),
+            Self::OutOfOrder { chain, number, place } => {
+                write!(
+                    f,
+                    "chain {}: out of order: line {number} stands after later ones, {place}",
+                    short(chain)
+                )
+            }
+            Self::Spliced {
+                chain,
+                number,
+                into,
+                place,
+            } => write!(
+                f,
+                "chain {}: spliced: {place} is line {number} of chain {}, which does not begin there",
+                short(into),
+                short(chain)
+            ),
+            Self::PutIn { place, lines, why } => {
+                write!(f, "{place}: put in, or altered: {lines} line(s) of no chain: {why}")
+            }
+            Self::BeforeAltered { place, lines } => write!(
+                f,
+                "{place}: unchained beginning altered: the {lines} line(s) before it are not what stood there when its chain began"
+            ),
+            Self::CheckpointFalse { chain, number } => {
+                write!(
+                    f,
+                    "chain {}: checkpoint false: line {number} is not signed by its key",
+                    short(chain)
+                )
+            }
+            Self::CheckpointMoved { chain, number, count } => write!(
+                f,
+                "chain {}: checkpoint moved: line {number} was signed for another place, after line {count}",
+                short(chain)
+            ),
+            Self::CheckpointUnknown { chain, number, key } => write!(
+                f,
+                "chain {}: checkpoint by an unknown key: line {number}, {key}; if it is your gateway's, give it with --log-key",
+                short(chain)
+            ),
+            Self::Torn { place } => write!(
+                f,
+                "{place}: cut off within the line: it was never acknowledged, or the file was shortened"
+            ),
+        }
+    }
+}
+
+/// What is worth knowing, and nothing is wrong with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// Lines of an older release, held by nothing, or by the beginning of the chain that follows.
+    Unchained { file: String, to: u64, held: bool },
+    /// The time goes back from one line to a checkpoint after it.
+    TimeBack { chain: String, number: u64 },
+    /// The first lines are not looked at, because it was asked so.
+    Continued { chain: String, first: u64 },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unchained { file, to, held: true } => write!(
+                f,
+                "{file}: unchained up to line {to}, by an older release: as it was when the chain began, and before that nobody knows"
+            ),
+            Self::Unchained { file, to, held: false } => {
+                write!(f, "{file}: unchained, {to} line(s) by an older release: nothing holds them")
+            }
+            Self::TimeBack { chain, number } => {
+                write!(
+                    f,
+                    "chain {}: the clock was set back before the checkpoint at line {number}",
+                    short(chain)
+                )
+            }
+            Self::Continued { chain, first } => write!(f, "chain {}: what comes before line {first} is not at hand", short(chain)),
+        }
+    }
+}
+
+impl Finding {
+    /// Whether it is about this chain.
+    pub(super) fn is_of(&self, wanted: &str) -> bool {
+        match self {
+            Self::Altered { chain, .. }
+            | Self::Missing { chain, .. }
+            | Self::NoBeginning { chain, .. }
+            | Self::Shortened { chain, .. }
+            | Self::Replaced { chain, .. }
+            | Self::Lost { chain, .. }
+            | Self::Doubled { chain, .. }
+            | Self::Forked { chain, .. }
+            | Self::OutOfOrder { chain, .. }
+            | Self::CheckpointFalse { chain, .. }
+            | Self::CheckpointMoved { chain, .. }
+            | Self::CheckpointUnknown { chain, .. } => chain == wanted,
+            Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
+            Self::PutIn { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,
+        }
+    }
+}

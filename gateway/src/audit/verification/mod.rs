@@ -1,0 +1,418 @@
+//! Whether logs are what gateways have left: each chain from its beginning to its end, over any number of files in any order.
+//!
+//! Pure: it is given lines, and what is known from elsewhere, and says what is wrong.
+
+mod finding;
+mod stitched;
+mod strict;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_lc_rs::digest;
+pub use finding::{Finding, Note, Place};
+pub use stitched::ChainReport;
+use stitched::Stitched;
+use strict::Placed;
+
+use super::chain::{LineHash, Link, Point};
+use super::checkpoint::Checkpoint;
+use super::log_key::LogPublicKey;
+
+/// What is known beside the lines.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// Whose checkpoints are believed. None: signatures are looked at, and whose they are is not.
+    pub keys: BTreeSet<LogPublicKey>,
+    /// Lines that are known to have been signed, such as those that the store keeps.
+    pub known: Vec<Point>,
+    /// Of these also the chain has to be there.
+    pub required: Vec<Point>,
+    /// Where verification begins, by chain: what comes before is not looked at.
+    pub from: BTreeMap<String, Point>,
+    /// That what comes before the first line is elsewhere.
+    pub continued: bool,
+}
+
+/// Lines of one chain that follow one another in one file.
+#[derive(Debug)]
+struct Run {
+    chain: String,
+    first: u64,
+    place: Place,
+    /// What its first line says of the one before it.
+    previous: LineHash,
+    begins: bool,
+    hashes: Vec<LineHash>,
+    /// Numbers of lines that say of the one before them what it is not.
+    breaks: Vec<u64>,
+    first_at: u64,
+    last_at: u64,
+}
+
+impl Run {
+    fn last(&self) -> u64 {
+        let more = u64::try_from(self.hashes.len()).unwrap_or(u64::MAX).saturating_sub(1);
+        self.first.saturating_add(more)
+    }
+
+    fn hash(&self, number: u64) -> Option<LineHash> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.hashes.get(index).copied()
+    }
+}
+
+/// Lines of a file that have no place in a chain, since the last one that has.
+#[derive(Debug)]
+struct Outside {
+    first: u64,
+    count: u64,
+    why: String,
+}
+
+/// A file, as far as it was read.
+struct Reading {
+    name: String,
+    line: u64,
+    bytes: u64,
+    hash: digest::Context,
+    outside: Option<Outside>,
+    /// The chains that lines before this one were of.
+    chains: BTreeSet<String>,
+    run: Option<Run>,
+    /// The highest number of the chain that the file is in.
+    highest: u64,
+    report: FileReport,
+}
+
+/// A checkpoint that was found in its chain.
+#[derive(Debug)]
+struct Signed {
+    number: u64,
+    at: u64,
+    replica: String,
+    good: bool,
+}
+
+/// Verifies lines, file by file.
+pub struct Verifier {
+    trust: Trust,
+    reading: Option<Reading>,
+    runs: Vec<Run>,
+    signed: BTreeMap<String, Vec<Signed>>,
+    /// Numbers whose lines cannot be read any more.
+    unreadable: BTreeMap<String, BTreeSet<u64>>,
+    lost: Vec<Point>,
+    /// Chains in which verification begins, where that very line was found.
+    begun: BTreeSet<String>,
+    /// Keys that were said to be unknown, by chain: once is enough.
+    unknown: BTreeSet<(String, LogPublicKey)>,
+    findings: Vec<Finding>,
+    notes: Vec<Note>,
+    files: Vec<FileReport>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub chains: Vec<ChainReport>,
+    pub findings: Vec<Finding>,
+    pub notes: Vec<Note>,
+    /// In the order of the files, the chains that each holds lines of, and of the first of them the first line's number.
+    pub files: Vec<FileReport>,
+}
+
+/// What a file holds.
+#[derive(Debug, Clone, Default)]
+pub struct FileReport {
+    pub first: Option<(String, u64)>,
+    pub chains: BTreeSet<String>,
+    /// Up to which line it is not to be judged, because verification begins after it.
+    pub skipped: u64,
+}
+
+impl Verifier {
+    #[must_use]
+    pub fn new(trust: Trust) -> Self {
+        Self {
+            trust,
+            reading: None,
+            runs: Vec::new(),
+            signed: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+            lost: Vec::new(),
+            begun: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            findings: Vec::new(),
+            notes: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+
+    /// The lines that follow are of this file.
+    pub fn file(&mut self, name: &str) {
+        self.end_of_file();
+        self.reading = Some(Reading {
+            name: name.to_owned(),
+            line: 0,
+            bytes: 0,
+            hash: digest::Context::new(&digest::SHA256),
+            outside: None,
+            chains: BTreeSet::new(),
+            run: None,
+            highest: 0,
+            report: FileReport::default(),
+        });
+    }
+
+    /// The file's next line, without its end.
+    pub fn line(&mut self, line: &[u8]) {
+        let Some(mut reading) = self.reading.take() else { return };
+        reading.line += 1;
+        match strict::read(line) {
+            Ok(placed) => self.placed(&mut reading, placed, LineHash::of(line)),
+            Err(why) => {
+                let (first, count) = (reading.line, 0);
+                let outside = reading.outside.get_or_insert(Outside { first, count, why });
+                outside.count += 1;
+            }
+        }
+        reading.hash.update(line);
+        reading.hash.update(b"\n");
+        reading.bytes += u64::try_from(line.len()).unwrap_or(0).saturating_add(1);
+        self.reading = Some(reading);
+    }
+
+    /// What stands after the file's last line, without an end.
+    pub fn torn(&mut self) {
+        if let Some(Reading { name, line, .. }) = &self.reading {
+            let place = Place {
+                file: name.clone(),
+                line: line + 1,
+            };
+            self.findings.push(Finding::Torn { place });
+        }
+    }
+
+    fn placed(&mut self, reading: &mut Reading, placed: Placed, hash: LineHash) {
+        let Placed { link, at, checkpoint } = placed;
+        let place = Place {
+            file: reading.name.clone(),
+            line: reading.line,
+        };
+        let report = &mut reading.report;
+        report.first.get_or_insert_with(|| (link.id.clone(), link.number));
+        report.chains.insert(link.id.clone());
+        if let Some(from) = self.trust.from.get(&link.id).filter(|from| link.number <= from.number) {
+            // A cut archive may begin with it.
+            if link.number == from.number {
+                self.begun.insert(link.id.clone());
+                if hash != from.sha256 {
+                    self.findings.push(Finding::Replaced {
+                        chain: link.id,
+                        number: link.number,
+                    });
+                }
+            }
+            reading.report.skipped = reading.line;
+            reading.outside = None;
+            return;
+        }
+        let follows = reading.run.as_ref().is_some_and(|run| run.chain == link.id);
+        match &link.begins {
+            Some(begins) => {
+                self.beginning(reading, begins.before.map(|before| (before.bytes, before.sha256)), &place, &link);
+                self.lost.extend(begins.after.iter().cloned());
+            }
+            None => self.outside(reading, follows.then_some(link.number)),
+        }
+        if !follows && link.begins.is_none() && !reading.chains.is_empty() {
+            self.spliced(reading, &link.id, link.number, &place);
+        }
+        if follows && link.number <= reading.highest {
+            self.findings.push(Finding::OutOfOrder {
+                chain: link.id.clone(),
+                number: link.number,
+                place: place.clone(),
+            });
+        }
+        if let Some(checkpoint) = &checkpoint {
+            self.checkpoint(&link, checkpoint, at);
+        }
+        reading.highest = if follows { reading.highest.max(link.number) } else { link.number };
+        match &mut reading.run {
+            Some(run) if follows && link.number == run.last().saturating_add(1) => {
+                if run.hashes.last() != Some(&link.previous) {
+                    run.breaks.push(link.number);
+                }
+                run.hashes.push(hash);
+                run.last_at = at;
+            }
+            run => {
+                reading.chains.insert(link.id.clone());
+                let new = Run {
+                    begins: link.begins.is_some(),
+                    chain: link.id,
+                    first: link.number,
+                    previous: link.previous,
+                    place,
+                    hashes: vec![hash],
+                    breaks: Vec::new(),
+                    first_at: at,
+                    last_at: at,
+                };
+                self.runs.extend(run.replace(new));
+            }
+        }
+    }
+
+    /// A chain's first line: it names what stands before it in its file.
+    fn beginning(&mut self, reading: &mut Reading, before: Option<(u64, LineHash)>, place: &Place, link: &Link) {
+        let found = (reading.bytes > 0).then(|| (reading.bytes, LineHash::from_digest(reading.hash.clone().finish())));
+        let outside = reading.outside.take();
+        if found == before {
+            if let Some(outside) = outside {
+                self.notes.push(Note::Unchained {
+                    file: place.file.clone(),
+                    to: outside.first + outside.count - 1,
+                    held: true,
+                });
+            }
+        } else if before.is_none() && !reading.chains.is_empty() {
+            self.spliced(reading, &link.id, link.number, place);
+        } else {
+            self.findings.push(Finding::BeforeAltered {
+                place: place.clone(),
+                lines: reading.line.saturating_sub(1),
+            });
+        }
+    }
+
+    fn spliced(&mut self, reading: &Reading, chain: &str, number: u64, place: &Place) {
+        let into = reading.run.as_ref().map_or_else(|| chain.to_owned(), |run| run.chain.clone());
+        self.findings.push(Finding::Spliced {
+            chain: chain.to_owned(),
+            number,
+            into,
+            place: place.clone(),
+        });
+    }
+
+    /// What is to be said of lines of no chain before a line, which may be the next of the same chain.
+    fn outside(&mut self, reading: &mut Reading, next: Option<u64>) {
+        let Some(Outside { first, count, why }) = reading.outside.take() else {
+            return;
+        };
+        let after = reading.run.as_ref().map(|run| (run.chain.clone(), run.last()));
+        match (after, next) {
+            (Some((chain, last)), Some(next)) if next == last.saturating_add(count).saturating_add(1) => {
+                let (from, to) = (last + 1, last + count);
+                self.unreadable.entry(chain.clone()).or_default().extend(from..=to);
+                let why = Some(why);
+                self.findings.push(Finding::Altered { chain, from, to, why });
+            }
+            _ => {
+                let place = Place {
+                    file: reading.name.clone(),
+                    line: first,
+                };
+                self.findings.push(Finding::PutIn { place, lines: count, why });
+            }
+        }
+    }
+
+    fn checkpoint(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) {
+        let (chain, number) = (link.id.clone(), link.number);
+        let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
+        let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
+        let signed = checkpoint.is_signed(&chain, at);
+        let finding = match (signed, here, trusted) {
+            (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
+            (true, _, false) => Some(Finding::CheckpointUnknown {
+                chain,
+                number,
+                key: checkpoint.key.to_string(),
+            }),
+            (true, false, true) => Some(Finding::CheckpointMoved {
+                chain,
+                number,
+                count: checkpoint.count,
+            }),
+            (true, true, true) => None,
+        };
+        self.signed.entry(link.id.clone()).or_default().push(Signed {
+            number,
+            at,
+            replica: checkpoint.replica.clone(),
+            good: finding.is_none(),
+        });
+        if let Some(Finding::CheckpointUnknown { .. }) = &finding
+            && !self.unknown.insert((link.id.clone(), checkpoint.key))
+        {
+            return;
+        }
+        self.findings.extend(finding);
+    }
+
+    fn end_of_file(&mut self) {
+        let Some(mut reading) = self.reading.take() else { return };
+        if reading.report.chains.is_empty()
+            && let Some(outside) = reading.outside.take()
+        {
+            self.notes.push(Note::Unchained {
+                file: reading.name.clone(),
+                to: outside.count,
+                held: false,
+            });
+        }
+        self.outside(&mut reading, None);
+        self.runs.extend(reading.run);
+        self.files.push(reading.report);
+    }
+
+    /// What came of all lines.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        self.end_of_file();
+        let Self {
+            trust,
+            runs,
+            mut signed,
+            unreadable,
+            mut lost,
+            begun,
+            mut findings,
+            mut notes,
+            files,
+            ..
+        } = self;
+        lost.extend(trust.required.iter().cloned());
+        lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());
+        let mut chains: BTreeMap<String, Vec<Run>> = BTreeMap::new();
+        for run in runs {
+            chains.entry(run.chain.clone()).or_default().push(run);
+        }
+        let mut reports = Vec::new();
+        for (chain, runs) in chains {
+            let mut stitched = Stitched::of(&chain, runs, &trust, unreadable.get(&chain));
+            stitched.end(trust.known.iter().chain(&lost).chain(trust.from.values()));
+            let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings);
+            findings.append(&mut stitched.findings);
+            notes.append(&mut stitched.notes);
+            reports.push(report);
+        }
+        let there: BTreeSet<&str> = reports.iter().map(|report| report.chain.as_str()).collect();
+        for point in lost.iter().filter(|point| !there.contains(point.chain.as_str())) {
+            findings.push(Finding::Lost {
+                chain: point.chain.clone(),
+                number: point.number,
+            });
+        }
+        reports.sort_by_key(|report| report.first_at);
+        Report {
+            chains: reports,
+            findings,
+            notes,
+            files,
+        }
+    }
+}

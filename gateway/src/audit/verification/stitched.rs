@@ -1,0 +1,182 @@
+//! One chain, put together from the files that hold parts of it.
+
+use std::collections::BTreeSet;
+
+use super::super::chain::{LineHash, Point};
+use super::{Finding, Note, Run, Signed, Trust};
+
+/// What is to be said of a chain as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainReport {
+    pub chain: String,
+    /// What its gateway calls itself in its last checkpoint.
+    pub replica: Option<String>,
+    pub first: u64,
+    pub last: u64,
+    /// When its first and its last line were written, seconds since 1970.
+    pub first_at: u64,
+    pub last_at: u64,
+    /// The last line that a checkpoint holds which is good.
+    pub signed: Option<u64>,
+    /// Whether nothing is wrong with it.
+    pub whole: bool,
+}
+
+/// A chain, from its first line on.
+pub(super) struct Stitched<'c> {
+    chain: &'c str,
+    runs: Vec<Run>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) notes: Vec<Note>,
+}
+
+impl<'c> Stitched<'c> {
+    /// Puts the parts together.
+    pub(super) fn of(chain: &'c str, mut runs: Vec<Run>, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) -> Self {
+        runs.sort_by(|a, b| (a.first, &a.place).cmp(&(b.first, &b.place)));
+        let mut this = Self {
+            chain,
+            runs: Vec::new(),
+            findings: Vec::new(),
+            notes: Vec::new(),
+        };
+        let mut breaks = Vec::new();
+        for run in runs {
+            this.join(&run, trust, unreadable, &mut breaks);
+            breaks.extend(&run.breaks);
+            this.runs.push(run);
+        }
+        let last = this.last();
+        this.altered(breaks, last);
+        this
+    }
+
+    fn name(&self) -> String {
+        self.chain.to_owned()
+    }
+
+    fn last(&self) -> u64 {
+        self.runs.iter().map(Run::last).max().unwrap_or(0)
+    }
+
+    fn hash(&self, number: u64) -> Option<LineHash> {
+        self.runs.iter().find_map(|run| run.hash(number))
+    }
+
+    /// How a part goes on from those before it.
+    fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&BTreeSet<u64>>, breaks: &mut Vec<u64>) {
+        let chain = self.name();
+        let (next, head) = match (self.runs.is_empty(), trust.from.get(self.chain)) {
+            (true, Some(from)) => (from.number.saturating_add(1), Some(from.sha256)),
+            (true, None) => (1, Some(LineHash::NONE)),
+            (false, _) => (self.last().saturating_add(1), self.hash(self.last())),
+        };
+        if run.first < next {
+            return self.overlaps(run);
+        }
+        if run.first > next {
+            let from = trust.from.contains_key(self.chain);
+            if !self.runs.is_empty() || from {
+                let known = |number: &u64| unreadable.is_some_and(|numbers| numbers.contains(number));
+                let to = run.first - 1;
+                if !(next..=to).all(|number| known(&number)) {
+                    self.findings.push(Finding::Missing { chain, from: next, to });
+                }
+            } else if trust.continued {
+                self.notes.push(Note::Continued { chain, first: run.first });
+            } else {
+                self.findings.push(Finding::NoBeginning { chain, first: run.first });
+            }
+        } else if head != Some(run.previous) || run.begins != (run.first == 1) {
+            breaks.push(run.first);
+        }
+    }
+
+    /// A part that is there already, or another one in its place.
+    fn overlaps(&mut self, run: &Run) {
+        let to = run.last().min(self.last());
+        let other = (run.first..=to).find(|number| self.hash(*number).is_some_and(|hash| Some(hash) != run.hash(*number)));
+        let (chain, place) = (self.name(), run.place.clone());
+        self.findings.push(match other {
+            Some(number) => Finding::Forked { chain, number, place },
+            None => Finding::Doubled {
+                chain,
+                from: run.first,
+                to,
+                place,
+            },
+        });
+    }
+
+    /// Which lines are not what the lines after them say. Where two that follow one another are denied, either may be the one.
+    fn altered(&mut self, mut breaks: Vec<u64>, last: u64) {
+        breaks.sort_unstable();
+        breaks.dedup();
+        let mut breaks = breaks.into_iter().peekable();
+        while let Some(first) = breaks.next() {
+            let mut end = first;
+            while let Some(next) = breaks.next_if(|next| *next == end + 1) {
+                end = next;
+            }
+            let from = first.saturating_sub(1).max(1);
+            let to = if end == last { end } else { end.saturating_sub(1).max(1) };
+            self.findings.push(Finding::Altered {
+                chain: self.name(),
+                from,
+                to,
+                why: None,
+            });
+        }
+    }
+
+    /// Whether it holds what is known from elsewhere.
+    pub(super) fn end<'p>(&mut self, known: impl Iterator<Item = &'p Point>) {
+        let (last, first) = (self.last(), self.runs.first().map_or(0, |run| run.first));
+        let mut furthest = None;
+        for point in known.filter(|point| point.chain == self.chain) {
+            if point.number > last {
+                furthest = furthest.max(Some(point.number));
+            } else if point.number >= first && self.hash(point.number).is_some_and(|hash| hash != point.sha256) {
+                self.findings.push(Finding::Replaced {
+                    chain: self.name(),
+                    number: point.number,
+                });
+            }
+        }
+        if let Some(known) = furthest {
+            self.findings.push(Finding::Shortened {
+                chain: self.name(),
+                after: last,
+                at: self.last_at(),
+                known,
+            });
+        }
+    }
+
+    fn last_at(&self) -> u64 {
+        self.runs.iter().max_by_key(|run| run.last()).map_or(0, |run| run.last_at)
+    }
+
+    pub(super) fn report(&mut self, mut signed: Vec<Signed>, others: &[Finding]) -> ChainReport {
+        signed.sort_by_key(|signed| signed.number);
+        for (before, after) in signed.iter().zip(signed.iter().skip(1)) {
+            if after.at < before.at {
+                self.notes.push(Note::TimeBack {
+                    chain: self.name(),
+                    number: after.number,
+                });
+            }
+        }
+        let first = self.runs.first();
+        ChainReport {
+            chain: self.name(),
+            replica: signed.last().map(|signed| signed.replica.clone()),
+            first: first.map_or(0, |run| run.first),
+            last: self.last(),
+            first_at: first.map_or(0, |run| run.first_at),
+            last_at: self.last_at(),
+            signed: signed.iter().rev().find(|signed| signed.good).map(|signed| signed.number),
+            whole: self.findings.is_empty() && !others.iter().any(|finding| finding.is_of(self.chain)),
+        }
+    }
+}

@@ -10,6 +10,7 @@
 )]
 
 mod admission;
+mod altered_logs;
 mod attestation;
 mod audit;
 mod authentication;

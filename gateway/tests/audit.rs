@@ -65,8 +65,13 @@ impl Log {
             .refused(403, "token-invalid");
         let request = challenge_request(&stranger, "worker");
         gateway.post("/v1/attest/challenge", &request).await.refused(403, "ek-not-endorsed");
+        // As an older release has written them: what is altered is to be found by what it says, and not by the chain.
+        let mut records = gateway.records();
+        for record in &mut records {
+            record.as_object_mut().unwrap().remove("chain");
+        }
         Self {
-            records: gateway.records(),
+            records,
             altered: gateway.path("altered.jsonl"),
             gateway,
         }

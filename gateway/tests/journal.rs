@@ -114,8 +114,11 @@ async fn a_log_is_rotated_by_moving_it_and_a_signal() {
     let [log, old] = [&log, &old].map(|path| path.to_str().unwrap());
     let table = gateway.command(&["audit", "--log", old, "--log", log]);
     assert!(table.contains("3 as recorded, 0 different"), "{table}");
-    gateway.command(&["audit", "--continued"]);
-    assert!(!gateway.try_command(&["audit"]).status.success());
+    gateway.command(&["audit"]);
+    gateway.command(&["audit", "--log", log, "--continued"]);
+    let said = gateway.try_command(&["audit", "--log", log]);
+    assert!(!said.status.success());
+    assert!(String::from_utf8(said.stdout).unwrap().contains("missing before line 5"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

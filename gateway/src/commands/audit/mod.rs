@@ -1,33 +1,50 @@
 //! `attest-gateway audit`.
 
+mod logs;
 mod review;
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use attest_gateway::audit::Blobs;
+use anyhow::{Context, bail};
+use attest_gateway::audit::{Blobs, ChainReport, CheckpointLine, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept};
+use attest_gateway::clock::rfc3339;
 use attest_gateway::settings::Settings;
+use attest_gateway::store::Embedded;
+use logs::{LogFile, Ordered};
 use review::{Judged, Review, Reviewer};
 
 use super::table;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Each recorded evidence is verified and appraised again with the recorded endorsements, reference values, keys and time, and each\nclient certificate of a kubelet with the recorded CAs, names and time. What the record says of it is compared with what comes out,\nand each use of a ticket with what earned it. Several logs are read as one, in the order given.\nExit code 1 if anything is otherwise than recorded, or a line cannot be read."
+    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what the store says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read."
 )]
 pub struct Arguments {
     /// Only the decision with this id.
     #[arg(long, value_name = "ID")]
     decision: Option<String>,
-    /// The attestation log; for one that was rotated, each of its files, the oldest first [default: the gateway's own].
+    /// A file of an attestation log, also a rotated one (.gz), or a folder with such files; any number, of any number of gateways, in any
+    /// order [default: the gateway's own, with those that were rotated beside it].
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
     /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
     #[arg(long)]
     continued: bool,
+    /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own].
+    #[arg(long, value_name = "FILE")]
+    log_key: Vec<PathBuf>,
+    /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
+    #[arg(long, value_name = "CHECKPOINT")]
+    from: Vec<PathBuf>,
+    /// A checkpoint that was kept elsewhere, likewise: the log must hold it.
+    #[arg(long, value_name = "CHECKPOINT")]
+    holds: Vec<PathBuf>,
+    /// The logs are whole up to now: they must hold what the store says was signed. Without --log that is so.
+    #[arg(long)]
+    whole: bool,
 }
 
 /// What came of all lines.
@@ -41,27 +58,153 @@ struct Counts {
     unreadable: usize,
 }
 
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            same,
+            different,
+            by_digest,
+            unread,
+            no_longer,
+            unreadable,
+        } = self;
+        write!(
+            f,
+            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, "
+        )?;
+        if *no_longer > 0 {
+            write!(f, "{no_longer} no longer judged, ")?;
+        }
+        write!(f, "{unreadable} lines that cannot be read")
+    }
+}
+
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    let logs = match arguments.log.as_slice() {
-        [] => vec![settings.attestation_log()],
-        logs => logs.to_vec(),
+    let mut notes = Vec::new();
+    let mut trust = Trust {
+        keys: keys(&settings, &arguments.log_key, &mut notes)?,
+        continued: arguments.continued,
+        ..Trust::default()
     };
-    let blobs = Blobs::open(&settings.state.join("evidence"))?;
-    let mut reviewer = Reviewer::new(&blobs, arguments.continued);
+    for file in &arguments.holds {
+        trust.required.push(checkpoint(file, &trust.keys)?);
+    }
+    for file in &arguments.from {
+        let point = checkpoint(file, &trust.keys)?;
+        trust.from.insert(point.chain.clone(), point);
+    }
+    let paths = match arguments.log.as_slice() {
+        [] => vec![own_folder(&settings)],
+        paths => paths.to_vec(),
+    };
+    let files = logs::open(&paths)?;
+    // Before they are read: what the store has was written there before.
+    if arguments.whole || arguments.log.is_empty() {
+        of_store(&settings, &mut trust, &mut notes);
+    }
+    let continued = arguments.continued || !trust.from.is_empty();
+    let report = logs::verify(&files, Verifier::new(trust))?;
+    let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued)?;
+    show(&report, &notes);
+    println!("{counts}");
+    let sound = counts.different == 0 && counts.unreadable == 0 && report.findings.is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The folder that holds the gateway's own log, with what was rotated beside it.
+fn own_folder(settings: &Settings) -> PathBuf {
+    let log = settings.attestation_log();
+    log.parent().map_or_else(|| log.clone(), Path::to_owned)
+}
+
+/// The keys by which checkpoints are believed.
+fn keys(settings: &Settings, files: &[PathBuf], notes: &mut Vec<String>) -> anyhow::Result<BTreeSet<LogPublicKey>> {
+    if files.is_empty() {
+        return Ok(match LogKey::read(&settings.log_key()) {
+            Ok(key) => BTreeSet::from([key.public()]),
+            Err(error) => {
+                notes.push(format!("whose checkpoints these are is not known: give --log-key ({error})"));
+                BTreeSet::new()
+            }
+        });
+    }
+    let mut keys = BTreeSet::new();
+    for file in files {
+        let pem = fs::read(file).with_context(|| file.display().to_string())?;
+        let Some(found) = LogPublicKey::all_of_pem(&pem) else {
+            bail!("{}: no public keys as `log key` prints them", file.display());
+        };
+        keys.extend(found);
+    }
+    Ok(keys)
+}
+
+/// A checkpoint in a file of its own, by a key that is believed.
+fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Point> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let text = text.trim_end_matches('\n');
+    let line: CheckpointLine = serde_json::from_str(text).with_context(|| format!("{}: no checkpoint's line", file.display()))?;
+    if !line.checkpoint.is_signed(&line.chain.id, line.at) {
+        bail!("{}: checkpoint false: it is not signed by its key", file.display());
+    }
+    if !keys.contains(&line.checkpoint.key) {
+        bail!(
+            "{}: a checkpoint by an unknown key, {}: give it with --log-key",
+            file.display(),
+            line.checkpoint.key
+        );
+    }
+    Ok(Point {
+        chain: line.chain.id,
+        number: line.chain.number,
+        sha256: LineHash::of(text.as_bytes()),
+    })
+}
+
+/// The lines that were signed by what the store keeps. Those of this gateway have to be there.
+fn of_store(settings: &Settings, trust: &mut Trust, notes: &mut Vec<String>) {
+    if !settings.store().exists() {
+        return;
+    }
+    let own = LogKey::read(&settings.log_key()).map(|key| key.public()).ok();
+    let read = || {
+        super::owner::act(settings)?;
+        let store = Embedded::open(&settings.store())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        anyhow::Ok(runtime.block_on(kept(&store))?)
+    };
+    match read() {
+        Ok(kept) => {
+            let (own, others): (Vec<_>, Vec<_>) = kept.iter().partition(|kept| Some(kept.line.checkpoint.key) == own);
+            trust.required.extend(own.iter().map(|kept| kept.point()));
+            trust.known.extend(others.iter().map(|kept| kept.point()));
+        }
+        Err(error) => notes.push(format!("the store was not asked what was signed: {error:#}")),
+    }
+}
+
+/// Makes the decisions again, and prints what came of it.
+fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision: Option<&str>, continued: bool) -> anyhow::Result<Counts> {
+    let blobs = Blobs::open(&settings.evidence())?;
+    let mut reviewer = Reviewer::new(&blobs, continued);
+    let mut lines = Ordered::of(files, report)?;
+    if lines.are_several() {
+        // Of a ticket that was used elsewhere in the second in which it was earned, the use may be read first.
+        while let Some(line) = lines.next()? {
+            reviewer.foresee(&String::from_utf8_lossy(&line.text));
+        }
+        lines = Ordered::of(files, report)?;
+    }
     let (mut rows, mut notes, mut counts) = (Vec::new(), Vec::new(), Counts::default());
-    for log in &logs {
-        let file = BufReader::new(File::open(log).with_context(|| log.display().to_string())?);
-        for (number, line) in file.split(b'\n').enumerate() {
-            let at = format!("{} line {}", log.display(), number + 1);
-            let line = line.with_context(|| at.clone())?;
-            match reviewer.review(&String::from_utf8_lossy(&line)) {
-                Ok(review) if arguments.decision.as_ref().is_some_and(|wanted| *wanted != review.id) => {}
-                Ok(review) => note(review, &at, &mut rows, &mut notes, &mut counts),
-                Err(error) => {
-                    counts.unreadable += 1;
-                    notes.push(format!("{at}: cannot be read: {error}"));
-                }
+    while let Some(line) = lines.next()? {
+        let at = line.at;
+        match reviewer.review(&String::from_utf8_lossy(&line.text)) {
+            Ok(review) if decision.is_some_and(|wanted| wanted != review.id) => {}
+            Ok(review) => note(review, &at, &mut rows, &mut notes, &mut counts),
+            Err(error) => {
+                counts.unreadable += 1;
+                notes.push(format!("{at}: cannot be read: {error}"));
             }
         }
     }
@@ -69,24 +212,36 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for note in notes {
         println!("{note}");
     }
-    let Counts {
-        same,
-        different,
-        by_digest,
-        unread,
-        no_longer,
-        unreadable,
-    } = counts;
-    let no_longer = if no_longer == 0 {
-        String::new()
-    } else {
-        format!("{no_longer} no longer judged, ")
-    };
-    println!(
-        "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {no_longer}{unreadable} lines that cannot be read"
-    );
-    let sound = different == 0 && unreadable == 0;
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(counts)
+}
+
+/// What is to be said of the logs.
+fn show(report: &Report, notes: &[String]) {
+    if !report.chains.is_empty() {
+        let rows: Vec<_> = report.chains.iter().map(row).collect();
+        print!("{}", table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows));
+    }
+    for note in notes {
+        println!("{note}");
+    }
+    for note in &report.notes {
+        println!("{note}");
+    }
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+}
+
+fn row(report: &ChainReport) -> [String; 7] {
+    [
+        shortened_to(&report.chain, CHAIN_LIMIT_CHARACTERS),
+        report.replica.clone().unwrap_or_default(),
+        format!("{} to {}", report.first, report.last),
+        rfc3339(report.first_at),
+        rfc3339(report.last_at),
+        report.signed.map(|number| number.to_string()).unwrap_or_default(),
+        if report.whole { "whole" } else { "NOT WHOLE" }.to_owned(),
+    ]
 }
 
 fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<String>, counts: &mut Counts) {
@@ -123,5 +278,12 @@ fn shortened(identity: &str) -> String {
     } else {
         INSTANCE_LIMIT_CHARACTERS
     };
-    identity.chars().take(limit).collect()
+    shortened_to(identity, limit)
+}
+
+/// Characters of a chain's id in the table.
+const CHAIN_LIMIT_CHARACTERS: usize = 8;
+
+fn shortened_to(text: &str, limit: usize) -> String {
+    text.chars().take(limit).collect()
 }

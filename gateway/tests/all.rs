@@ -33,6 +33,7 @@ mod inventory;
 mod journal;
 mod killed;
 mod kubelet;
+mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;
 mod mcs;

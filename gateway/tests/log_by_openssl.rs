@@ -1,0 +1,130 @@
+//! The attestation log, verified by what its document says, with `openssl`, `jq` and coreutils alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Gateway, POOL};
+
+/// The script of the document.
+fn script(gateway: &Gateway) -> PathBuf {
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
+    let begin = document.find("```sh\n#!/bin/sh").unwrap() + "```sh\n".len();
+    let end = document[begin..].find("```\n").unwrap();
+    let file = gateway.path("verify.sh");
+    fs::write(&file, &document[begin..begin + end]).unwrap();
+    file
+}
+
+/// A log of a gateway that went on with one of an older release, was rotated, and stopped.
+async fn written() -> (Gateway, String, String) {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.kill();
+    // As if what is there were of an older release.
+    let log = gateway.path("state/attestation.jsonl");
+    let older = gateway.record_lines()[0].replace(",\"chain\":", ",\"chained\":");
+    fs::write(&log, format!("{older}\n{older}\n")).unwrap();
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    gateway.run();
+    for _ in 0..2 {
+        gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    }
+    let first = gateway.path("first.jsonl");
+    fs::rename(&log, &first).unwrap();
+    gateway.hang_up();
+    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.terminate();
+    gateway.wait();
+    let [first, second] = [first, log].map(|file| fs::read_to_string(file).unwrap());
+    // What is not of this release's form has no place in the test's check of the schema.
+    fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    (gateway, first, second)
+}
+
+/// What the script says of these files, and whether all is well.
+fn verified(gateway: &Gateway, files: &[&str]) -> (bool, String) {
+    let mut command = Command::new("sh");
+    command.arg(script(gateway)).arg(gateway.path("log.pub"));
+    for (number, text) in files.iter().enumerate() {
+        let file = gateway.path(&format!("{number}.jsonl"));
+        fs::write(&file, text).unwrap();
+        command.arg(file);
+    }
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_verified_by_the_document_alone() {
+    let (gateway, first, second) = written().await;
+    let good = |files: &[&str], expected: &str| {
+        let (sound, said) = verified(&gateway, files);
+        assert!(sound && said.contains(expected), "{said}");
+    };
+    // 1 checkpoint, 2 records, 1 checkpoint; 1 checkpoint, 1 record, 1 checkpoint.
+    good(&[&first, &second], "whole: line 7 of chain");
+    good(&[&first, &second], "signed up to line 7");
+    good(&[&format!("{first}{second}")], "signed up to line 7");
+    good(&[&second], "begins with line 5 of chain");
+    good(&[&first], "signed up to line 4");
+
+    let lines: Vec<&str> = first.lines().collect();
+    let joined = |lines: &[&str]| lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>();
+    let without = |number: usize| joined(&[&lines[..number - 1], &lines[number..]].concat());
+    let swapped = joined(&[&lines[..3], &lines[4..5], &lines[3..4], &lines[5..]].concat());
+    let edited = |from: &str, to: &str| {
+        let altered = first.replacen(from, to, 1);
+        assert_ne!(altered, first, "{from}");
+        altered
+    };
+    let last = lines[5];
+    let signature = &last[last.find("\"signature\":\"").unwrap()..][..20];
+    let bad = [
+        (
+            edited("\"decision\":\"config\"", "\"decision\":\"Config\""),
+            "line 3: what stands before it was altered",
+        ),
+        (without(1), "line 2: what stands before it was altered"),
+        (lines[2..].join("\n") + "\n", "line 1: what stood before it is gone"),
+        (without(4), "line 4: it is line 3, after line 1"),
+        (swapped, "line 4: it is line 3, after line 1"),
+        (joined(&[&lines[..4], &lines[3..]].concat()), "line 5: it is line 2, after line 2"),
+        (
+            joined(&[&lines[..4], &lines[..1], &lines[4..]].concat()),
+            "line 6: a line before it is of no chain",
+        ),
+        (
+            joined(&[&lines[..], &lines[..1]].concat()),
+            "line 8: the lines before it are of no chain",
+        ),
+        (
+            first.replace(lines[3], &lines[3].replace("\"v\":1,", "\"v\":1, ")),
+            "line 5: the line before it, or this one, was altered",
+        ),
+        (
+            first.replace(signature, &signature.replace("\":\"", "\":\"A")),
+            "line 6: its checkpoint",
+        ),
+        (first.replace("the log's chain had 3 lines", "nothing"), ""),
+        (first[..first.len() - 1].to_owned(), "line 6: it is cut off"),
+    ];
+    for (altered, expected) in &bad {
+        let (sound, said) = verified(&gateway, &[altered, &second]);
+        assert!(!sound && said.contains(expected), "{expected:?}: {said}");
+    }
+    let (sound, said) = verified(&gateway, &[&second, &first]);
+    assert!(!sound && said.contains("this chain has begun before"), "{said}");
+    let strangers = Gateway::start();
+    fs::write(gateway.path("log.pub"), strangers.command(&["log", "key"])).unwrap();
+    let (sound, said) = verified(&gateway, &[&first, &second]);
+    assert!(
+        !sound && said.contains("line 3: its checkpoint is not signed by this key"),
+        "{said}"
+    );
+}

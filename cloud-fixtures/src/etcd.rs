@@ -104,10 +104,14 @@ impl Etcd {
         self.signal("CONT");
     }
 
-    fn signal(&self, signal: &str) {
-        let id = self.process.as_ref().unwrap().id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status().unwrap();
-        assert!(sent.success());
+    fn signal(&self, name: &str) {
+        signal(self.id(), name);
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.as_ref().unwrap().id()
     }
 
     /// What `etcdctl` says.
@@ -196,6 +200,12 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Sends a signal to an etcd that runs.
+pub fn signal(id: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &id.to_string()]).status().unwrap();
+    assert!(sent.success());
 }
 
 /// Signs certificates of servers and clients.

@@ -4,6 +4,7 @@ mod leader;
 mod mark;
 mod outage;
 mod pending;
+mod suite;
 mod tls;
 mod transactions;
 

@@ -248,6 +248,7 @@ impl Committer {
         if !self.opened.is_it(&answers, puts) {
             return Err(Trouble::Replaced);
         }
+        self.opened.raise(puts);
         // A commit that was in doubt has happened after all, or the lease is over.
         let (_, rest) = answers.split_at_checked(2).unwrap_or_default();
         let mut rest = rest.iter().cloned();

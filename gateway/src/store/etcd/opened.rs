@@ -89,7 +89,8 @@ impl Opened {
 
     /// Does these reads at one moment, of the store that was opened.
     pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, Trouble> {
-        let txn = Txn::new().when(self.guard()).and_then(reads).or_else(self.guard_gets());
+        let then: Vec<TxnOp> = reads.iter().cloned().chain([get(&self.keys.mark())]).collect();
+        let txn = Txn::new().when(self.guard()).and_then(then).or_else(self.guard_gets());
         let asked = self.members.ask(until, |client| {
             let txn = txn.clone();
             async move {
@@ -101,11 +102,13 @@ impl Opened {
             }
         });
         let answer = asked.await.map_err(Trouble::Member)?;
-        if answer.succeeded() {
-            Ok(answer.op_responses())
-        } else {
-            Err(Trouble::Replaced)
+        if !answer.succeeded() {
+            return Err(Trouble::Replaced);
         }
+        let mut answers = answer.op_responses();
+        // How far it has come, whoever has written.
+        self.raise(answers.pop().as_ref().map_or(0, version));
+        Ok(answers)
     }
 }
 

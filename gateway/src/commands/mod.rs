@@ -27,14 +27,14 @@ use anyhow::{Context, bail};
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, Store, Tick};
+use attest_gateway::store::{AnyStore, Store, Tick};
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
-fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(Embedded) -> F) -> anyhow::Result<T> {
+fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(AnyStore) -> F) -> anyhow::Result<T> {
     let settings = Settings::load(config)?;
     owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    let store = Embedded::open(&settings.store())?;
+    let store = AnyStore::open(&settings)?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
         let done = work(store.clone()).await?;
         // What was done is not to be undone by an older store in the place of this one.

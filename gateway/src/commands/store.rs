@@ -8,7 +8,7 @@ use attest_gateway::audit::CommandLog;
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::make_private_folder;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{self, Accepted, Replacement, StoreMark};
+use attest_gateway::store::{Accepted, AnyStore, Replacement, StoreMark};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -81,7 +81,7 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Accepted {
         replacement: Replacement { known, found },
         now,
-    } = store::accept(&settings.store(), first)?;
+    } = AnyStore::accept(settings, first)?;
     let named = |mark: Option<StoreMark>, otherwise: &str| mark.map_or_else(|| otherwise.to_owned(), |mark| mark.to_string());
     println!("known was:   {}", named(known, "a store, nobody says which"));
     println!("found was:   {}", named(found, "none, or one of an older release"));

@@ -11,8 +11,8 @@ use rustix::process::geteuid;
 use super::Finding;
 use crate::audit::{LogKey, is_written};
 use crate::credentials::seal::{Seal, SealError};
-use crate::settings::Settings;
-use crate::store::Embedded;
+use crate::settings::{EtcdSettings, Settings, StoreSettings};
+use crate::store::AnyStore;
 
 /// Whether a gateway serves with this state already.
 pub(super) enum Use {
@@ -43,12 +43,7 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
     if let Err(error) = writable(folder) {
         findings.push(fault(folder, &format!("cannot be written to: {error}")));
     }
-    let store = settings.store();
-    match Embedded::look(&store) {
-        Ok(true) => findings.push(Finding::Good(format!("{} opens", store.display()))),
-        Ok(false) => findings.push(Finding::Good(format!("{} does not exist yet; serve makes it", store.display()))),
-        Err(error) => findings.push(fault(&store, &error)),
-    }
+    store(settings, findings);
     if let Err(error) = seal(settings) {
         findings.push(Finding::Error(error.to_string()));
     }
@@ -79,6 +74,45 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
         true => Seal::open(&seal_key).map(drop),
         false => Ok(()),
     }
+}
+
+/// Whether the store opens, whatever keeps it.
+fn store(settings: &Settings, findings: &mut Vec<Finding>) {
+    let (place, looked) = match &settings.engine {
+        StoreSettings::Embedded => (settings.store().display().to_string(), AnyStore::look(settings)),
+        StoreSettings::Etcd(etcd) => {
+            findings.extend(insecure(etcd).map(Finding::Warning));
+            (format!("etcd, {}", etcd.place()), AnyStore::look(settings))
+        }
+    };
+    match looked {
+        Ok(true) => findings.push(Finding::Good(format!("{place} opens"))),
+        Ok(false) => findings.push(Finding::Good(format!("{place} does not exist yet; serve makes it"))),
+        Err(error) => return findings.push(Finding::Error(format!("{place}: {error}"))),
+    }
+    match AnyStore::health(settings) {
+        Ok(health) => {
+            findings.extend(health.good.into_iter().map(Finding::Good));
+            findings.extend(health.warnings.into_iter().map(Finding::Warning));
+        }
+        Err(error) => findings.push(Finding::Error(format!("{place}: {error}"))),
+    }
+}
+
+/// Whoever is between can read who is endorsed, and write whoever he likes.
+fn insecure(etcd: &EtcdSettings) -> Option<String> {
+    let is_here = |endpoint: &String| {
+        ["http://127.0.0.1:", "http://[::1]:", "http://localhost:"]
+            .iter()
+            .any(|here| endpoint.starts_with(here))
+    };
+    let insecure = !etcd.is_encrypted() && !etcd.endpoints.iter().all(is_here);
+    insecure.then(|| {
+        format!(
+            "etcd, {}: without TLS, whoever is on the way reads and changes the store: say https",
+            etcd.place()
+        )
+    })
 }
 
 /// Whether others can get at the state, and whether all of it is one user's.

@@ -27,7 +27,7 @@ use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
-use crate::store::{Embedded, Store, StoreError, Tick};
+use crate::store::{AnyStore, Store, StoreError, Tick};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
@@ -94,7 +94,7 @@ impl Server {
             // What may be open to a group, because it is another's, was said before.
             Err(error) => tracing::debug!(%error, "{}", settings.state.display()),
         }
-        let store = Embedded::open(&settings.store())?;
+        let store = AnyStore::open(&settings)?;
         Self::assemble(settings, clock, Arc::new(store), metrics, found).await
     }
 

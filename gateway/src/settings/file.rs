@@ -7,6 +7,7 @@ use attest::SpkiSha256;
 use serde::Deserialize;
 
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
+use super::store::StoreSection;
 
 /// The headings of the file.
 pub(super) const SECTIONS: &[&str] = &[
@@ -69,12 +70,6 @@ impl Default for File {
             azure: AzureSection::default(),
         }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct StoreSection {
-    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -15,7 +15,7 @@ pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, Outgoing
 pub use file::LogFormat;
 use file::{File, SECTIONS};
 use ipnet::IpNet;
-pub use store::EtcdSettings;
+pub use store::{EtcdSettings, StoreSettings};
 use tracing_subscriber::EnvFilter;
 
 use crate::network::network;
@@ -41,6 +41,8 @@ pub struct Settings {
     pub balancers: Vec<IpNet>,
     /// Private state: store, seal, attestation log.
     pub state: PathBuf,
+    /// What keeps the store.
+    pub engine: StoreSettings,
     /// One folder for each pool.
     pub pools: PathBuf,
     /// Certificates that endorse EKs.
@@ -271,13 +273,19 @@ impl Settings {
             Ok(clouds) => clouds,
             Err((key, found, allowed)) => return range(key, found, allowed),
         };
+        let store_key_file = store.key_file.as_ref().map(|path| folder.join(path));
+        let engine = match store::checked(store, folder) {
+            Ok(engine) => engine,
+            Err((key, found, allowed)) => return range(key, found, allowed),
+        };
         Ok(Self {
             listen,
             balancers,
             state: folder.join(state),
+            engine,
             pools: folder.join(pools),
             ek_roots: folder.join(ek_roots),
-            store_key_file: store.key_file.map(|path| folder.join(path)),
+            store_key_file,
             tls: TlsSettings {
                 ca: folder.join(tls.ca),
                 certificate: folder.join(tls.certificate),
@@ -329,6 +337,7 @@ impl Settings {
         self.state.join("evidence")
     }
 
+    /// The embedded store. What is known of a store lies beside it, whatever engine keeps that.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.state.join("gateway.db")
@@ -358,7 +367,7 @@ fn balancers(texts: &[String]) -> Result<Vec<IpNet>, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
     use super::*;
 
@@ -487,5 +496,48 @@ mod tests {
         assert!(error("[aws]\nroots = \"x\"").contains("roots"));
         assert!(error("[azure]\nclouds = [\"private\"]").contains("private"));
         assert!(error("[azure]\nclouds = [\"public\", \"public\"]").contains("each cloud once"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_store_is_named() {
+        let error = |text: &str| parse(&format!("[store]\n{text}")).unwrap_err().to_string();
+        assert!(error("engine = \"sqlite\"").contains("embedded"));
+        assert!(error("endpoints = [\"http://[::1]:2379\"]").contains("store.endpoints is set; for etcd only"));
+        assert!(error("certificate = \"c\"").contains("store.certificate is set"));
+        let etcd = |endpoints: &str, text: &str| error(&format!("engine = \"etcd\"\nendpoints = {endpoints}\n{text}"));
+        for endpoints in [
+            "[]",
+            "[\"etcd-1:2379\"]",
+            "[\"https://etcd-1\"]",
+            "[\"https://etcd-1:2379/v3\"]",
+            "[\"https://root@etcd-1:2379\"]",
+            "[\"ftp://etcd-1:2379\"]",
+            "[\"https://etcd-1:2379\", \"http://etcd-2:2379\"]",
+        ] {
+            assert!(etcd(endpoints, "ca = \"ca.crt\"").contains("store.endpoints is"), "{endpoints}");
+        }
+        let tls = "[\"https://etcd-1:2379\"]";
+        assert!(etcd(tls, "").contains("store.ca is not set"));
+        assert!(etcd(tls, "ca = \"a\"\ncertificate = \"c\"").contains("store.key is not set"));
+        assert!(etcd(tls, "ca = \"a\"\nkey = \"k\"").contains("store.certificate is not set"));
+        assert!(etcd(tls, "ca = \"a\"\nuser = \"u\"").contains("store.password_file is not set"));
+        assert!(etcd(tls, "ca = \"a\"\npassword_file = \"p\"").contains("store.user is not set"));
+        assert!(etcd(tls, "ca = \"a\"\nprefix = \"a//b\"").contains("store.prefix is"));
+        assert!(etcd(tls, "ca = \"a\"\nprefix = \"\"").contains("store.prefix is"));
+        assert!(etcd(tls, "ca = \"a\"\ntimeout_seconds = 0").contains("store.timeout_seconds is 0"));
+        assert!(etcd("[\"http://10.0.0.1:2379\"]", "ca = \"a\"").contains("for https only"));
+    }
+
+    #[test]
+    fn a_store_on_etcd_has_its_paths_beside_the_file() {
+        let text = "[store]\nengine = \"etcd\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
+        let StoreSettings::Etcd(etcd) = parse(text).unwrap().engine else {
+            panic!("another engine")
+        };
+        let beside = |name: &str| Path::new("/etc/attestation-gateway").join(name);
+        assert_eq!(etcd.ca, Some(beside("ca")));
+        assert_eq!(etcd.identity, Some((beside("c"), "/k".into())));
+        assert_eq!(etcd.user, Some(("u".to_owned(), beside("p"))));
+        assert_eq!((etcd.timeout, etcd.prefix.as_str()), (Duration::from_secs(5), "attest-gateway"));
     }
 }

@@ -1,7 +1,19 @@
 //! Which engine keeps the store, and how it is reached.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::Deserialize;
+use url::Url;
+
+/// Which engine keeps the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreSettings {
+    /// A file below `state`: for one gateway.
+    Embedded,
+    /// An etcd cluster: for several.
+    Etcd(EtcdSettings),
+}
 
 /// How etcd is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,4 +44,156 @@ impl EtcdSettings {
     pub fn place(&self) -> String {
         format!("{} below {}", self.endpoints.join(","), self.prefix)
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Engine {
+    Embedded,
+    Etcd,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StoreSection {
+    pub key_file: Option<PathBuf>,
+    engine: Engine,
+    endpoints: Vec<String>,
+    prefix: String,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    timeout_seconds: u32,
+}
+
+impl Default for StoreSection {
+    fn default() -> Self {
+        Self {
+            key_file: None,
+            engine: Engine::Embedded,
+            endpoints: Vec::new(),
+            prefix: "attest-gateway".to_owned(),
+            ca: None,
+            certificate: None,
+            key: None,
+            user: None,
+            password_file: None,
+            // Longer than etcd takes to elect a leader, shorter than Ignition waits for an answer.
+            timeout_seconds: 5,
+        }
+    }
+}
+
+/// A key, what it is, and what it may be.
+type Fault = (&'static str, String, &'static str);
+
+pub(super) fn checked(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
+    match section.engine {
+        Engine::Embedded => embedded(&section),
+        Engine::Etcd => etcd(section, folder),
+    }
+}
+
+/// What is said of etcd while another engine is chosen was meant otherwise.
+fn embedded(section: &StoreSection) -> Result<StoreSettings, Fault> {
+    let said = [
+        ("store.endpoints", !section.endpoints.is_empty()),
+        ("store.ca", section.ca.is_some()),
+        ("store.certificate", section.certificate.is_some()),
+        ("store.key", section.key.is_some()),
+        ("store.user", section.user.is_some()),
+        ("store.password_file", section.password_file.is_some()),
+    ];
+    match said.into_iter().find(|(_, said)| *said) {
+        None => Ok(StoreSettings::Embedded),
+        Some((key, _)) => Err((key, "set".to_owned(), "for etcd only: say engine = \"etcd\", or take it out")),
+    }
+}
+
+fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
+    if !cfg!(feature = "etcd") {
+        let allowed = "this attest-gateway was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
+        return Err(("store.engine", "\"etcd\"".to_owned(), allowed));
+    }
+    let StoreSection {
+        endpoints,
+        prefix,
+        ca,
+        certificate,
+        key,
+        user,
+        password_file,
+        timeout_seconds,
+        ..
+    } = section;
+    let encrypted = scheme(&endpoints)?;
+    let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !prefix.trim_start_matches('/').split('/').all(is_name) {
+        let allowed = "names of letters, digits, \"-\", \"_\" and \".\", with \"/\" between them";
+        return Err(("store.prefix", format!("{prefix:?}"), allowed));
+    }
+    if encrypted && ca.is_none() {
+        return Err((
+            "store.ca",
+            "not set".to_owned(),
+            "with https, the CAs of etcd's certificates are needed",
+        ));
+    }
+    if !encrypted && let Some(path) = ca.as_ref().or(certificate.as_ref()).or(key.as_ref()) {
+        let allowed = "for https only: say so in store.endpoints";
+        return Err(("store.ca, store.certificate or store.key", path.display().to_string(), allowed));
+    }
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((folder.join(certificate), folder.join(key))),
+        (None, None) => None,
+        (Some(_), None) => return Err(("store.key", "not set".to_owned(), "a client certificate needs its key")),
+        (None, Some(_)) => return Err(("store.certificate", "not set".to_owned(), "a key needs its client certificate")),
+    };
+    let user = match (user, password_file) {
+        (Some(user), Some(file)) => Some((user, folder.join(file))),
+        (None, None) => None,
+        (Some(_), None) => return Err(("store.password_file", "not set".to_owned(), "a user needs a password")),
+        (None, Some(_)) => return Err(("store.user", "not set".to_owned(), "a password needs its user")),
+    };
+    if timeout_seconds == 0 || timeout_seconds > 60 {
+        return Err(("store.timeout_seconds", timeout_seconds.to_string(), "1 to 60"));
+    }
+    Ok(StoreSettings::Etcd(EtcdSettings {
+        endpoints,
+        prefix,
+        ca: ca.map(|path| folder.join(path)),
+        identity,
+        user,
+        timeout: Duration::from_secs(timeout_seconds.into()),
+    }))
+}
+
+/// Whether the endpoints speak TLS: all of them, or none.
+fn scheme(endpoints: &[String]) -> Result<bool, Fault> {
+    const ALLOWED: &str = "the members of the etcd cluster: \"https://HOST:PORT\" for each, or \"http://HOST:PORT\" for each";
+    if endpoints.is_empty() {
+        return Err(("store.endpoints", "[]".to_owned(), ALLOWED));
+    }
+    let mut encrypted = Vec::new();
+    for endpoint in endpoints {
+        let wrong = || ("store.endpoints", format!("{endpoint:?}"), ALLOWED);
+        let url = Url::parse(endpoint).map_err(|_| wrong())?;
+        let bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
+        let nobody = url.username().is_empty() && url.password().is_none();
+        // A port is said, also one that is the scheme's own.
+        let port = endpoint
+            .trim_end_matches('/')
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !bare || !nobody || !port || !matches!(url.scheme(), "http" | "https") {
+            return Err(wrong());
+        }
+        encrypted.push(url.scheme() == "https");
+    }
+    if encrypted.iter().any(|one| Some(one) != encrypted.first()) {
+        return Err(("store.endpoints", format!("{endpoints:?}"), ALLOWED));
+    }
+    Ok(encrypted.first() == Some(&true))
 }

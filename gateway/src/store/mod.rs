@@ -1,7 +1,7 @@
 //! What must be known again after a crash, and by every replica: what was spent, who was enrolled, which tokens and EKs are accepted.
 //!
-//! The trait is what the gateway asks for. What is said of it here is done once, over keys and values that an [`engine`] keeps. That today's
-//! only engine is a file on this machine is known beside it by whoever opens it ([`Embedded`]), and by [`accept()`].
+//! The trait is what the gateway asks for. What is said of it here is done once, over keys and values that an [`engine`] keeps. Which
+//! engine that is, [`AnyStore`] knows, which opens what the settings name.
 
 mod accept;
 mod believed;
@@ -16,6 +16,7 @@ mod holders;
 mod keys;
 mod known;
 mod late;
+mod named;
 mod older;
 mod outcomes;
 mod pending;
@@ -33,6 +34,7 @@ pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use known::Known;
+pub use named::{AnyStore, Health, Leadership};
 use serde::{Deserialize, Serialize};
 
 /// The kinds of entries; each has its own space of ids.

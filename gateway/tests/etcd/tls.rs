@@ -1,4 +1,4 @@
-//! TLS with client certificates, as clusters have it.
+//! Who the gateway is to etcd, and etcd to it: TLS with client certificates, and users.
 
 use std::path::Path;
 
@@ -43,4 +43,46 @@ async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
     }
     let missing = site.open_by("one", &encrypted(&site, &ca, Some("missing"))).unwrap_err();
     assert!(missing.to_string().contains("missing.crt"), "{missing}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_etcd_who_may_do_what_is_below_the_prefix_is_enough() {
+    let site = Site::start();
+    for arguments in [
+        "user add root:secret",
+        "user grant-role root root",
+        "role add gateway",
+        "role grant-permission gateway readwrite --prefix a/gateway/",
+        "user add gateway:password",
+        "user grant-role gateway gateway",
+        "auth enable",
+    ] {
+        site.etcd.ctl(&arguments.split(' ').collect::<Vec<_>>());
+    }
+    let file = site.states.path().join("password");
+    let user = |name: &str, password: &str| {
+        std::fs::write(&file, format!("{password}\n")).unwrap();
+        EtcdSettings {
+            user: Some((name.to_owned(), file.clone())),
+            timeout: Duration::from_secs(2),
+            ..site.settings()
+        }
+    };
+    let store = site.open_by("one", &user("gateway", "password")).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    assert_eq!(store.count(range("a", "b")).await.unwrap(), 1);
+    assert!(store.lead("rotate", Duration::from_secs(2)).await.unwrap().is_some());
+    let wrong = site.open_by("one", &user("gateway", "wrong")).unwrap_err().to_string();
+    assert!(wrong.contains("store.password_file") && !wrong.contains("wrong"), "{wrong}");
+    let nobody = site.try_open("one").unwrap_err().to_string();
+    assert!(nobody.contains("store.user"), "{nobody}");
+    let elsewhere = EtcdSettings {
+        prefix: "b".to_owned(),
+        ..user("gateway", "password")
+    };
+    let refused = site.open_by("two", &elsewhere).unwrap_err().to_string();
+    assert!(
+        refused.contains("permission denied") && refused.contains("store.prefix"),
+        "{refused}"
+    );
 }

@@ -15,6 +15,8 @@ use crate::settings::EtcdSettings;
 
 /// The version of what stands below the prefix.
 const VERSION: i64 = 1;
+/// The store's own time, which it begins anew under another name.
+const TIME: &str = "time";
 /// Bytes of a store's identity, and of a process's: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
 
@@ -114,24 +116,45 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
 }
 
 /// Begins a store, unless another process is faster.
-pub(super) async fn begin(members: &Members, keys: &Keys, until: Instant) -> Result<(), StoreError> {
+pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(), StoreError> {
+    replace(settings, members, None, 0, until).await
+}
+
+/// Makes it another store with the same content, which has come at least as far as `mark`, or begins one. Its time begins anew.
+pub(super) async fn rename(
+    settings: &EtcdSettings,
+    members: &Members,
+    found: Option<&Found>,
+    mark: u64,
+    until: Instant,
+) -> Result<StoreMark, StoreError> {
+    let began = found.map_or(0, |found| found.mark.mark).max(mark);
+    replace(settings, members, found, began, until).await?;
+    let now = look(settings, members, until)
+        .await?
+        .filter(|now| found.is_none_or(|found| found.mark.id != now.mark.id));
+    Ok(now.ok_or_else(|| StoreError::Replaced(members.place.clone().into()))?.mark)
+}
+
+/// Puts another identity in the place of the one that was found. Asked twice, because an answer was lost, it is done once: then another one is there.
+async fn replace(settings: &EtcdSettings, members: &Members, found: Option<&Found>, began: u64, until: Instant) -> Result<(), StoreError> {
+    let keys = Keys::below(&settings.prefix);
     let identity = Identity {
         v: 1,
         id: new_id()?,
-        began: 0,
+        began,
     };
     let text = serde_json::to_string(&identity).unwrap_or_default();
-    let write = Txn::new()
-        .when([
-            Compare::create_revision(keys.schema(), CompareOp::Equal, 0),
-            Compare::create_revision(keys.identity(), CompareOp::Equal, 0),
-        ])
-        .and_then([
-            TxnOp::put(keys.schema(), VERSION.to_string(), None),
-            TxnOp::put(keys.identity(), text, None),
-            TxnOp::put(keys.mark(), "", None),
-        ]);
-    // Asked twice it is done once: whoever comes second finds it there.
+    let unchanged = match found {
+        Some(found) => Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str()),
+        None => Compare::create_revision(keys.identity(), CompareOp::Equal, 0),
+    };
+    let write = Txn::new().when([unchanged]).and_then([
+        TxnOp::put(keys.schema(), VERSION.to_string(), None),
+        TxnOp::put(keys.identity(), text, None),
+        TxnOp::put(keys.mark(), "", None),
+        TxnOp::delete(keys.of(TIME), None),
+    ]);
     let asked = members.ask(until, |mut client| {
         let write = write.clone();
         async move { client.txn(write).await }

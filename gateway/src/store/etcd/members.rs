@@ -147,6 +147,25 @@ impl Members {
         Err(failure)
     }
 
+    /// Every member by its endpoint, and what it answers.
+    pub(super) async fn ask_each<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Vec<(String, Result<T, Failure>)>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let each = self.members.iter().map(|member| async {
+            let answer = match timeout_at(until, async { ask(member.client().await?).await }).await {
+                Ok(answer) => answer.map_err(|error| Failure {
+                    endpoint: member.endpoint.clone(),
+                    problem: text(&error),
+                    kind: kind(&error),
+                }),
+                Err(_) => Err(unanswered(&member.endpoint, "there was no answer in time".to_owned())),
+            };
+            (member.endpoint.clone(), answer)
+        });
+        futures_util::future::join_all(each).await
+    }
+
     /// The store's words for it. `doubt`: whether it was done is not known.
     pub(super) fn explain(&self, failure: &Failure, doubt: bool) -> StoreError {
         let Failure { endpoint, problem, kind } = failure;

@@ -5,6 +5,7 @@
 
 mod committer;
 mod diagnosis;
+mod health;
 mod identity;
 mod keys;
 mod leader;
@@ -37,7 +38,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::known::{self, Known};
-use super::{StoreError, StoreMark};
+use super::{Accepted, Replacement, StoreError, StoreMark};
 use crate::files;
 use crate::settings::EtcdSettings;
 
@@ -131,6 +132,47 @@ impl Etcd {
         })
     }
 
+    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`]. If it is the one that is known, from before, or
+    /// none, it becomes another store. If it is another, this gateway takes it as it is: the first of several that accepts it has given it its name.
+    ///
+    /// # Errors
+    /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
+    pub fn accept<E: From<StoreError>>(
+        settings: &EtcdSettings,
+        beside: &Path,
+        first: impl FnOnce(&Replacement) -> Result<(), E>,
+    ) -> Result<Accepted, E> {
+        let (place, known) = (PathBuf::from(settings.place()), Known::beside(beside));
+        let readable = known.is_ok();
+        let known = known.or_else(|_| Known::but_for_file(beside))?;
+        let threads = Threads::start(&settings.place())?;
+        let looking = settings.clone();
+        let found = threads.wait(async move {
+            let members = Members::of(&looking)?;
+            identity::look(&looking, &members, Instant::now() + looking.timeout).await
+        })?;
+        if readable && known.check(&place, &Found::file(found.as_ref())).is_ok() {
+            return Err(StoreError::Known(place).into());
+        }
+        let replacement = Replacement {
+            known: known.expected().cloned(),
+            found: found.as_ref().map(|found| found.mark.clone()),
+        };
+        first(&replacement)?;
+        let is_another = known
+            .expected()
+            .is_some_and(|known| found.as_ref().is_some_and(|found| found.mark.id != known.id));
+        let now = match found.filter(|_| is_another) {
+            Some(another) => another.mark,
+            None => {
+                let (settings, found, furthest) = (settings.clone(), replacement.found.clone(), known.furthest());
+                threads.wait(async move { rename(&settings, found.as_ref(), furthest).await })?
+            }
+        };
+        under_lock(beside, || known::replace_mark(beside, &now))?;
+        Ok(Accepted { replacement, now })
+    }
+
     /// Does something on the store's own threads: those of whoever asks may have neither clock nor network.
     async fn spawn<T: Send + 'static>(&self, work: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Result<T, StoreError> {
         self.open.threads.handle.spawn(work).await.map_err(|_| StoreError::Closed)?
@@ -214,7 +256,7 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
         Some(found) => Some(found),
         None => {
             known.check(&place, &Found::file(None))?;
-            identity::begin(&members, &keys, until).await?;
+            identity::begin(settings, &members, until).await?;
             identity::look(settings, &members, until).await?
         }
     };
@@ -228,6 +270,17 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
         standing: Mutex::new(mark),
         timeout: settings.timeout,
     })
+}
+
+/// Gives the store that was found another name.
+async fn rename(settings: &EtcdSettings, found: Option<&StoreMark>, mark: u64) -> Result<StoreMark, StoreError> {
+    let members = Members::of(settings)?;
+    let until = Instant::now() + settings.timeout;
+    let there = identity::look(settings, &members, until).await?;
+    if there.as_ref().map(|there| &there.mark.id) != found.map(|found| &found.id) {
+        return Err(StoreError::Replaced(members.place.into()));
+    }
+    identity::rename(settings, &members, there.as_ref(), mark, until).await
 }
 
 /// Does what only one process of this machine may do at a time.

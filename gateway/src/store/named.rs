@@ -1,0 +1,185 @@
+//! The store that the settings name, whatever engine keeps it.
+
+use async_trait::async_trait;
+
+use super::engine::{Engine, KeyRange, KeyValue, Work};
+#[cfg(feature = "etcd")]
+use super::etcd::{self, Etcd};
+use super::fence::Fence;
+use super::{Accepted, Embedded, Replacement, StoreError, StoreMark};
+use crate::settings::{Settings, StoreSettings};
+
+/// How long etcd waits for one who leads and is not heard of. Nothing that only one does is as urgent.
+#[cfg(feature = "etcd")]
+const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// What there is to say of an engine, in sentences for the administrator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Health {
+    pub good: Vec<String>,
+    /// Worth knowing: it works, for now.
+    pub warnings: Vec<String>,
+}
+
+/// A store on one of the engines. Clones are the same store.
+#[derive(Debug, Clone)]
+pub enum AnyStore {
+    Embedded(Embedded),
+    #[cfg(feature = "etcd")]
+    Etcd(Etcd),
+}
+
+/// To be the one who does a work, among all who have the store open to serve. Whoever drops it lets others do it.
+#[derive(Debug)]
+pub enum Leadership {
+    /// Nobody else serves.
+    Alone,
+    #[cfg(feature = "etcd")]
+    Etcd(etcd::Leadership),
+}
+
+impl Leadership {
+    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        match self {
+            Self::Alone => Fence::alone(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(leadership) => leadership.fence(),
+        }
+    }
+
+    /// Whether it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Alone => false,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(leadership) => leadership.is_lost(),
+        }
+    }
+}
+
+impl AnyStore {
+    /// Opens the store, and makes it if there is none and there never was one.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be reached, opened or written, is no store, or is not the one that is known ([`super::Known`]).
+    pub fn open(settings: &Settings) -> Result<Self, StoreError> {
+        match &settings.engine {
+            StoreSettings::Embedded => Embedded::open(&settings.store()).map(Self::Embedded),
+            #[cfg(feature = "etcd")]
+            StoreSettings::Etcd(etcd) => Etcd::open(etcd, &settings.store()).map(Self::Etcd),
+            #[cfg(not(feature = "etcd"))]
+            StoreSettings::Etcd(etcd) => Err(without(etcd)),
+        }
+    }
+
+    /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
+    ///
+    /// # Errors
+    /// As [`AnyStore::open`].
+    pub fn look(settings: &Settings) -> Result<bool, StoreError> {
+        match &settings.engine {
+            StoreSettings::Embedded => Embedded::look(&settings.store()),
+            #[cfg(feature = "etcd")]
+            StoreSettings::Etcd(etcd) => Etcd::look(etcd, &settings.store()),
+            #[cfg(not(feature = "etcd"))]
+            StoreSettings::Etcd(etcd) => Err(without(etcd)),
+        }
+    }
+
+    /// What there is to say of the engine beside that.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn health(settings: &Settings) -> Result<Health, StoreError> {
+        match &settings.engine {
+            StoreSettings::Embedded => Ok(Health::default()),
+            #[cfg(feature = "etcd")]
+            StoreSettings::Etcd(etcd) => Etcd::health(etcd),
+            #[cfg(not(feature = "etcd"))]
+            StoreSettings::Etcd(etcd) => Err(without(etcd)),
+        }
+    }
+
+    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
+    ///
+    /// # Errors
+    /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
+    pub fn accept<E: From<StoreError>>(settings: &Settings, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<Accepted, E> {
+        match &settings.engine {
+            StoreSettings::Embedded => super::accept(&settings.store(), first),
+            #[cfg(feature = "etcd")]
+            StoreSettings::Etcd(etcd) => Etcd::accept(etcd, &settings.store(), first),
+            #[cfg(not(feature = "etcd"))]
+            StoreSettings::Etcd(etcd) => Err(without(etcd).into()),
+        }
+    }
+
+    /// Leads a work, if nobody does.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn lead(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
+        match self {
+            Self::Embedded(_) => Ok(Some(Leadership::Alone)),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => Ok(etcd.lead(work, LEASE).await?.map(Leadership::Etcd)),
+        }
+    }
+
+    fn engine(&self) -> &dyn Engine {
+        match self {
+            Self::Embedded(embedded) => embedded,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+        }
+    }
+}
+
+/// Settings that name it are refused before.
+#[cfg(not(feature = "etcd"))]
+fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
+    StoreError::Engine {
+        engine: "etcd",
+        place: etcd.place(),
+        problem: "this attest-gateway was built without it".to_owned(),
+        advice: "build it with the feature `etcd`".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Engine for AnyStore {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().transact(work).await
+    }
+
+    fn later(&self, work: Work) {
+        self.engine().later(work);
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine().page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine().count(range).await
+    }
+
+    fn replica(&self) -> Option<&str> {
+        self.engine().replica()
+    }
+
+    fn most_writes(&self) -> usize {
+        self.engine().most_writes()
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        self.engine().standing()
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        self.engine().keep_mark().await
+    }
+}

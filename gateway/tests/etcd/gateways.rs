@@ -1,0 +1,150 @@
+//! Gateways whose store is on etcd.
+
+use attest_gateway::credentials::seal::Seal;
+
+use crate::support::{Gateway, POOL, bearer, now, tpm};
+
+use super::*;
+
+/// A gateway that takes tokens.
+fn gateway(site: &Site, more: &str) -> Gateway {
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.settings(&format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = 2\n{more}",
+        site.etcd.endpoint()
+    ));
+    gateway.run();
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_what_is_spent_or_revoked_at_one_gateway_is_so_at_the_other_at_once() {
+    let site = Site::start();
+    let (one, two) = (gateway(&site, ""), gateway(&site, ""));
+    let full = one.rendered(POOL, "full");
+    let once = one.token(&["--name", "once", "--uses", "1"]);
+    two.config("/config/worker", &[&bearer(&once)]).await.is_config(&full);
+    one.config("/config/worker", &[&bearer(&once)]).await.refused(403, "token-spent");
+    two.config("/config/worker", &[&bearer(&once)]).await.refused(403, "token-spent");
+    let revoked = two.token(&["--name", "rack7", "--uses", "9"]);
+    one.config("/config/worker", &[&bearer(&revoked)]).await.is_config(&full);
+    one.command(&["token", "revoke", "rack7"]);
+    for gateway in [&one, &two] {
+        assert_eq!(gateway.config("/config/worker", &[&bearer(&revoked)]).await.status, 403);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
+    let site = Site::start();
+    let shared = format!("key_file = {:?}", site.states.path().join("store.key"));
+    let one = Gateway::init();
+    one.settings(&format!("[store]\n{shared}"));
+    one.command(&["store", "key"]);
+    let (one, two) = (gateway(&site, &shared), gateway(&site, &shared));
+    let full = one.rendered(POOL, "full");
+    let case = tpm();
+    one.endorse(&case, &[]);
+    let below = EtcdSettings {
+        prefix: "b".to_owned(),
+        ..site.settings()
+    };
+    let store = Arc::new(site.open_by("test", &below).unwrap());
+    let seal = Seal::open_shared(store, &site.states.path().join("store.key"), now())
+        .await
+        .unwrap();
+    let challenge = one.challenge(&case, None);
+    let answer = two.answer_sealed(case, &challenge, &seal);
+    let ticket = two.post("/v1/attest/evidence", &answer).await.ticket();
+    one.post("/v1/attest/evidence", &answer).await.refused(403, "challenge-spent");
+    for gateway in [&two, &one, &two, &one] {
+        gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+    }
+    for gateway in [&one, &two] {
+        gateway
+            .config("/config/worker", &[&bearer(&ticket)])
+            .await
+            .refused(403, "ticket-spent");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() {
+    let mut site = Site::start();
+    let gateway = gateway(&site, "");
+    let full = gateway.rendered(POOL, "full");
+    let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    site.etcd.kill();
+    gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
+    let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
+    assert_eq!(ready.status(), 503);
+    let said = gateway.line(|line| line.contains("etcdctl endpoint status"));
+    assert!(said.contains(&site.etcd.endpoint()), "{said}");
+    let refused = gateway.try_command(&["token", "list"]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains(&site.etcd.endpoint()) && said.contains("store.endpoints"), "{said}");
+    site.etcd.restart();
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
+    assert_eq!(ready.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_how_etcd_is_and_what_is_wrong_with_it() {
+    let mut site = Site::start();
+    let gateway = gateway(&site, "");
+    let check = gateway.command(&["check"]);
+    assert!(check.contains("etcd 3.") && check.contains("MiB of its quota"), "{check}");
+    assert!(check.contains(&format!("etcd, {} below b opens", site.etcd.endpoint())), "{check}");
+    site.etcd.kill();
+    let check = gateway.try_command(&["check"]);
+    assert_eq!(check.status.code(), Some(1));
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(said.contains("etcdctl endpoint status"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_gateway_takes_another_store_on_etcd_only_when_it_is_told_to() {
+    let mut site = Site::start();
+    let (mut one, mut two) = (gateway(&site, ""), gateway(&site, ""));
+    site.etcd.save("before");
+    let token = one.token(&["--name", "rack7", "--uses", "9"]);
+    // Both know how far it has come.
+    for gateway in [&one, &two] {
+        assert_eq!(gateway.config("/config/worker", &[&bearer(&token)]).await.status, 200);
+    }
+    site.etcd.restore("before");
+    for gateway in [&mut one, &mut two] {
+        gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
+        gateway.terminate();
+        gateway.wait();
+    }
+    let refused = one.try_command(&["serve"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("store accept") && said.contains("had come to"), "{said}");
+    let accepted = one.command(&["store", "accept"]);
+    one.run();
+    // It has another name now, and what the second knows is not it.
+    let refused = two.try_command(&["token", "list"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("another one may trust nodes that are revoked"), "{said}");
+    let also = two.command(&["store", "accept"]);
+    two.run();
+    let name = |said: &str| {
+        let line = said.lines().find(|line| line.starts_with("accepted as:")).unwrap().to_owned();
+        line.split(' ').nth(2).unwrap().to_owned()
+    };
+    assert_eq!(name(&accepted), name(&also), "both have the same store");
+    for gateway in [&one, &two] {
+        assert_eq!(
+            gateway.config("/config/worker", &[&bearer(&token)]).await.status,
+            403,
+            "it is not in it"
+        );
+    }
+    let refused = one.try_command(&["store", "accept"]);
+    assert!(!refused.status.success());
+}

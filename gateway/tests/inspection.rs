@@ -180,6 +180,13 @@ fn check_fails_for_state_that_serve_cannot_use() {
         file(gateway, "store.key", "abc");
         mode(gateway, "store.key", SECRET);
     });
+    agree("another key of the store", "ERROR", "store.key", |gateway| {
+        gateway.settings(shared);
+        gateway.command(&["store", "key"]);
+        assert!(serve(gateway).well);
+        fs::remove_file(gateway.path("store.key")).unwrap();
+        gateway.command(&["store", "key"]);
+    });
     agree("everybody's key of the store", "ERROR", "store.key", |gateway| {
         gateway.settings(shared);
         gateway.command(&["store", "key"]);

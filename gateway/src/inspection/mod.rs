@@ -1,5 +1,5 @@
 //! What there is to say of a gateway before it serves: one list, which `check` prints and by which `serve` refuses to start. So the one
-//! fails exactly when the other does; but for what the store's key file has encrypted, which is not looked at. Nothing is made or changed for it.
+//! fails exactly when the other does; but for another store's key file on etcd. Nothing is made or changed for it.
 
 mod certificates;
 pub mod clouds;

@@ -12,7 +12,7 @@ use super::Finding;
 use crate::audit::{LogKey, is_written};
 use crate::credentials::seal::{Seal, SealError};
 use crate::settings::{EtcdSettings, Settings, StoreSettings};
-use crate::store::AnyStore;
+use crate::store::{AnyStore, Embedded, EntryKind};
 
 /// Whether a gateway serves with this state already.
 pub(super) enum Use {
@@ -66,7 +66,16 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
 /// Whether the seal's keys, or what encrypts them in the store, can be read.
 fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
-        return Seal::look_at_key_file(key_file);
+        Seal::look_at_key_file(key_file)?;
+        // On etcd `serve` alone tries it.
+        if settings.engine != StoreSettings::Embedded {
+            return Ok(());
+        }
+        // What is wrong with the store itself is said beside this.
+        return match Embedded::peek(&settings.store(), EntryKind::SealKey, Seal::SHARED_ENTRY) {
+            Ok(Some((store, entry))) => Seal::look_at_shared(&entry, &store, key_file),
+            _ => Ok(()),
+        };
     }
     let seal_key = settings.seal_key();
     // A link to nowhere is there.

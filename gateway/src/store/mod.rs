@@ -19,6 +19,7 @@ mod late;
 mod named;
 mod older;
 mod outcomes;
+mod peek;
 mod pending;
 mod schema;
 mod sqlite;

@@ -23,7 +23,7 @@ use key_file::KeyFile;
 use zeroize::Zeroizing;
 
 use crate::files::FileError;
-use crate::store::{Store, StoreError};
+use crate::store::{Entry, Store, StoreError, StoreMark};
 use document::could_be_an_id;
 use shared::{Change, Shared};
 
@@ -173,6 +173,18 @@ impl Seal {
     /// [`SealError`].
     pub fn look_at_key_file(path: &Path) -> Result<(), SealError> {
         KeyFile::read(path).map(drop)
+    }
+
+    /// The entry of [`crate::store::EntryKind::SealKey`] that has the keys which replicas share.
+    pub const SHARED_ENTRY: &str = shared::ENTRY;
+
+    /// Whether the key file opens what stands in the entry of this store.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub fn look_at_shared(entry: &Entry, store: &StoreMark, key_file: &Path) -> Result<(), SealError> {
+        let file = KeyFile::read(key_file)?;
+        shared::open(entry, &store.id, &file).map(drop)
     }
 
     /// Gives the seal a new key and drops all others: whatever was sealed before is worthless.

@@ -12,7 +12,7 @@ use super::{Keys, SealError};
 use crate::store::{Entry, EntryKind, Store};
 
 /// The id of the one entry.
-const ENTRY: &str = "keys";
+pub(super) const ENTRY: &str = "keys";
 /// How often the store is read for the sake of a key that is not known.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// How often a change is tried again when another replica was faster. One of those that race wins each time.
@@ -114,12 +114,9 @@ impl Found {
     async fn read(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
         let mut found = Self::unread(store, key_file).await?;
         if let Some(entry) = &found.entry {
-            let document = Document::parse(&entry.value)?;
-            let key = document.store_key(&found.file)?;
-            found.encrypted_by = Some(key.id.clone());
-            if document.is_for(&found.store) {
-                found.keys = Some(document.decrypt(key)?);
-            }
+            let (id, keys) = open(entry, &found.store, &found.file)?;
+            found.encrypted_by = Some(id);
+            found.keys = keys;
         }
         Ok(found)
     }
@@ -153,6 +150,17 @@ impl Found {
             None => Ok(store.insert(EntryKind::SealKey, entry).await?.is_none()),
         }
     }
+}
+
+/// The id of the key that an entry is encrypted by, and the keys in it, if they are for this store.
+pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<(String, Option<SharedKeys>), SealError> {
+    let document = Document::parse(&entry.value)?;
+    let key = document.store_key(file)?;
+    let keys = match document.is_for(store) {
+        true => Some(document.decrypt(key)?),
+        false => None,
+    };
+    Ok((key.id.clone(), keys))
 }
 
 /// Changes the keys in the store, whoever else does so at the same time; gives them, and whether there is a new one by this.

@@ -167,3 +167,54 @@ async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_not
         .await
         .is_config(&gateway.rendered(POOL, "full"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_worthless() {
+    let mut gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-1"]);
+    let ticket = bearer(&gateway.ticket().await);
+    let [backup, export, again] = ["backup.jsonl", "export.jsonl", "again.jsonl"].map(|name| gateway.path(name));
+    let [backup, export, again] = [&backup, &export, &again].map(|path| path.to_str().unwrap());
+    let said = gateway.command(&["store", "backup", backup]);
+    let mode = fs::metadata(backup).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    assert!(
+        !gateway.try_command(&["store", "backup", backup]).status.success(),
+        "it is there already"
+    );
+    let refused = |arguments: &[&str]| {
+        let output = gateway.try_command(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&["store", "export", export]).contains("another gateway is writing"));
+    assert!(refused(&["store", "import", backup]).contains("another gateway is writing"));
+    assert!(!gateway.path("export.jsonl").exists());
+    stop(&mut gateway);
+    let contents = |said: &str| said.lines().skip(1).take(2).map(str::to_owned).collect::<Vec<_>>();
+    let exported = gateway.command(&["store", "export", export]);
+    assert_eq!(contents(&exported).len(), 2);
+    let full = gateway.try_command(&["store", "import", backup]);
+    assert!(String::from_utf8(full.stderr).unwrap().contains("keys are in the store"));
+
+    remove(&gateway);
+    let torn = fs::read(backup).unwrap();
+    fs::write(gateway.path("torn.jsonl"), &torn[..torn.len() - 10]).unwrap();
+    let records = gateway.records().len();
+    let torn = gateway.try_command(&["store", "import", gateway.path("torn.jsonl").to_str().unwrap()]);
+    assert!(
+        !torn.status.success() && gateway.records().len() == records,
+        "nothing is said of what was not done"
+    );
+    let imported = gateway.command(&["store", "import", backup]);
+    assert_eq!(imported.lines().take(2).map(str::to_owned).collect::<Vec<_>>(), contents(&said));
+    let line = gateway.records().pop().unwrap();
+    assert_eq!(line["decision"], "store_accepted");
+    let checked = gateway.command(&["store", "backup", again]);
+    assert_eq!(contents(&checked), contents(&said), "the digest is that of what was written down");
+
+    gateway.run();
+    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-invalid");
+}

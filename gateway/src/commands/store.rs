@@ -1,14 +1,17 @@
 //! `attest-gateway store`.
 
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use attest_gateway::audit::CommandLog;
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::files::make_private_folder;
-use attest_gateway::settings::Settings;
-use attest_gateway::store::{Accepted, AnyStore, Replacement, StoreMark};
+use attest_gateway::files::{PRIVATE, make_private_folder};
+use attest_gateway::settings::{Settings, StoreSettings};
+use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -17,6 +20,21 @@ pub enum Command {
         after_help = "Example:\n  attest-gateway store accept\n\nThe gateway refuses a store that is not the one it knows: lost, emptied, another one, or restored from before. Bring the right one\nback if there is any. What is lost with it: nodes and EKs revoked or restricted since, names, and which tokens were used. Challenges\nand tickets under way become worthless: the seal gets a new key. The attestation log\nhas a line about it. Stop the gateway first; then look through `node list`, `ek list` and\n`token list`, and revoke again what has to be."
     )]
     Accept,
+    /// Write all that the store holds to a new file, with a digest. No gateway may serve.
+    #[command(
+        after_help = "Example: to another host, or into another store\n  attest-gateway store export store.jsonl\n\nThe file holds what the store holds, for its owner only (0600); keep it as well as the state folder. What the gateway does after that is not\nin it: to take a copy while it serves, `store backup`."
+    )]
+    Export { file: PathBuf },
+    /// As `export`, of one moment, while a gateway serves.
+    #[command(
+        after_help = "Example:\n  attest-gateway store backup /backup/store-$(date +%F).jsonl\n\nA backup that is restored forgets what was revoked and used up since: `store import` says so in the attestation log."
+    )]
+    Backup { file: PathBuf },
+    /// Take what `export` or `backup` has written into the store, which has to be empty: all of it, or nothing. No gateway may serve.
+    #[command(
+        after_help = "Example:\n  attest-gateway store import store.jsonl\n\nThe file is read to its end first; one that is torn or altered is refused, and nothing is written. The store becomes another one than that which was\nwritten down, as by `store accept`: that one may have gone on since. So challenges and tickets under way are worthless, and the attestation log\nhas a line about it. Was something revoked, or a token used, after the file was written: do it again."
+    )]
+    Import { file: PathBuf },
     /// Make the key that replicas share (store.key_file), or put a new one in its place.
     #[command(
         after_help = "Example: once, on one host; then copy the file to the others, mode 0600\n  attest-gateway store key\n\nExample: a new key, because somebody may have read the file\n  attest-gateway store key --rotate\n\nIt encrypts the seal's keys in the store. With --rotate they are encrypted anew; copy the file to the other hosts at once. Until then their\ngateways go on with the keys that they have, and do not start again. If somebody may have read file and store: seal rotate --drop, too."
@@ -32,6 +50,17 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
         Command::Accept => accept(&settings),
+        Command::Export { .. } | Command::Backup { .. } | Command::Import { .. } if settings.engine != StoreSettings::Embedded => {
+            bail!("the store is on etcd, which has copies of its own: etcdctl snapshot save")
+        }
+        Command::Export { file } => {
+            super::owner::act(&settings)?;
+            // No gateway serves meanwhile.
+            let _log = CommandLog::open(&settings.attestation_log())?;
+            write_down(&settings, file)
+        }
+        Command::Backup { file } => write_down(&settings, file),
+        Command::Import { file } => import(&settings, file),
         Command::Key { rotate: false } => make_key(&settings),
         Command::Key { rotate: true } => replace_key(config, &settings),
     }
@@ -70,18 +99,26 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
-    let first = |replacement: &Replacement| {
-        log.store_accepted(replacement, super::now())?;
-        // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one.
-        if settings.store_key_file.is_none() {
-            Seal::replace(&settings.seal_key())?;
-        }
-        Ok::<_, anyhow::Error>(())
-    };
+    let accepted = AnyStore::accept(settings, |replacement| begin_anew(settings, &mut log, replacement))?;
+    say(accepted);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Before another store is in use: says so, and makes worthless what it may not know to be spent.
+fn begin_anew(settings: &Settings, log: &mut CommandLog, replacement: &Replacement) -> anyhow::Result<()> {
+    log.store_accepted(replacement, super::now())?;
+    // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one.
+    if settings.store_key_file.is_none() {
+        Seal::replace(&settings.seal_key())?;
+    }
+    Ok(())
+}
+
+fn say(accepted: Accepted) {
     let Accepted {
         replacement: Replacement { known, found },
         now,
-    } = AnyStore::accept(settings, first)?;
+    } = accepted;
     let named = |mark: Option<StoreMark>, otherwise: &str| mark.map_or_else(|| otherwise.to_owned(), |mark| mark.to_string());
     println!("known was:   {}", named(known, "a store, nobody says which"));
     println!("found was:   {}", named(found, "none, or one of an older release"));
@@ -89,5 +126,48 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     println!(
         "The seal has a new key: challenges and tickets under way are worthless. Revoke again what was revoked since: node list, ek list, token list."
     );
+}
+
+fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
+    super::owner::act(settings)?;
+    let named = || file.display().to_string();
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(PRIVATE)
+        .open(file)
+        .with_context(named)?;
+    let mut lines = BufWriter::new(&mut out);
+    let written = store::export(&settings.store(), &mut lines);
+    drop(lines);
+    let written = written.and_then(|written| {
+        out.sync_all()?;
+        Ok(written)
+    });
+    if written.is_err() {
+        // Half of a store is nothing to keep.
+        drop(fs::remove_file(file));
+    }
+    let Exported { store, contents } = written.with_context(named)?;
+    println!("store:   {store}");
+    print_contents(&contents);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_contents(Contents { count, sha256 }: &Contents) {
+    println!("keys:    {count}");
+    println!("sha-256: {sha256}");
+}
+
+fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
+    super::owner::act(settings)?;
+    make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
+    // No gateway serves meanwhile.
+    let mut log = CommandLog::open(&settings.attestation_log())?;
+    let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(File::open(file)?)));
+    let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement);
+    let (accepted, contents) = store::import(&settings.store(), open, first).with_context(|| file.display().to_string())?;
+    print_contents(&contents);
+    say(accepted);
     Ok(ExitCode::SUCCESS)
 }

@@ -67,7 +67,7 @@ fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
 fn rename(file: &Path, connection: &Connection, known: &Known) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
     connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let now = schema::rename(connection, known.furthest()).and_then(|now| replace_mark(file, &now).map(|()| now));
+    let now = schema::begin_anew(connection, known.furthest()).and_then(|now| replace_mark(file, &now).map(|()| now));
     connection
         .execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })
         .of(connection)?;

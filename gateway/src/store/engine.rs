@@ -6,11 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::{StoreError, StoreMark};
 
 /// A value and the key that it stands under. Keys are ordered as bytes; values are JSON.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KeyValue {
     pub key: String,
     pub value: String,

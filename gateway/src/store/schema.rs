@@ -124,12 +124,17 @@ pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
         .map(drop)
 }
 
-/// Makes it another store with the same content, which has come at least as far as `mark`. Its time begins anew.
-pub(super) fn rename(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
+/// Makes it another store with the same content, which has come at least as far as `mark`.
+pub(super) fn name_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let (id, mark) = (new_id()?, i64::try_from(mark).unwrap_or(i64::MAX));
+    let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
+    renamed.and_then(|_| standing(connection)).of(connection)
+}
+
+/// As [`name_anew`], and its time begins anew.
+pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = Part::new(connection);
     let anew = believed::begin_anew(&mut part);
     part.end(anew)?;
-    let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
-    renamed.and_then(|_| standing(connection)).of(connection)
+    name_anew(connection, mark)
 }

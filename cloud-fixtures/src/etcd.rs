@@ -18,9 +18,12 @@ const START: Duration = Duration::from_secs(60);
 /// How often other ports are tried: somebody may take those that were free.
 const TRIES: usize = 5;
 
-/// A cluster of one.
+/// A cluster of one, or a member of a larger one.
 pub struct Etcd {
     process: Option<Child>,
+    name: String,
+    /// All members, by name and peer address.
+    cluster: String,
     folder: tempfile::TempDir,
     data: String,
     ports: [u16; 2],
@@ -41,28 +44,57 @@ impl Etcd {
         Self::run(true)
     }
 
-    fn run(encrypted: bool) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        if encrypted {
-            let authority = Authority::new("etcd's CA");
-            fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
-            authority.issue(folder.path(), "server", 2040);
-            authority.issue(folder.path(), "client", 2040);
-            authority.issue(folder.path(), "expired", 2025);
+    /// Runs a cluster of three.
+    #[must_use]
+    pub fn start_three() -> [Self; 3] {
+        for _ in 0..TRIES {
+            let mut members = ["one", "two", "three"].map(|name| Self::at_free_ports(name, false));
+            let cluster = members
+                .each_ref()
+                .map(|member| format!("{}={}", member.name, member.peer()))
+                .join(",");
+            // None serves before most of them run.
+            let serve = thread::scope(|scope| {
+                let starting = members.each_mut().map(|member| {
+                    member.cluster.clone_from(&cluster);
+                    scope.spawn(|| member.try_start())
+                });
+                starting.into_iter().all(|started| started.join().unwrap())
+            });
+            if serve {
+                return members;
+            }
         }
-        let mut etcd = Self {
+        panic!("three members of etcd do not start");
+    }
+
+    fn at_free_ports(name: &str, encrypted: bool) -> Self {
+        let mut member = Self {
             process: None,
-            folder,
+            name: name.to_owned(),
+            cluster: String::new(),
+            folder: tempfile::tempdir().unwrap(),
             data: "data".to_owned(),
-            ports: [0; 2],
+            ports: [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()),
             encrypted,
         };
+        member.cluster = format!("{name}={}", member.peer());
+        member
+    }
+
+    fn run(encrypted: bool) -> Self {
         for _ in 0..TRIES {
-            etcd.ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+            let mut etcd = Self::at_free_ports("one", encrypted);
+            if encrypted {
+                let (folder, authority) = (etcd.path(""), Authority::new("etcd's CA"));
+                fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
+                authority.issue(&folder, "server", 2040);
+                authority.issue(&folder, "client", 2040);
+                authority.issue(&folder, "expired", 2025);
+            }
             if etcd.try_start() {
                 return etcd;
             }
-            drop(fs::remove_dir_all(etcd.path("data")));
         }
         panic!("etcd does not start: are Debian's packages etcd-server and etcd-client there?");
     }
@@ -148,8 +180,10 @@ impl Etcd {
             saved.to_str().unwrap(),
             "--data-dir",
             data.to_str().unwrap(),
+            "--name",
+            &self.name,
             "--initial-cluster",
-            &format!("default={peer}"),
+            &self.cluster,
             "--initial-advertise-peer-urls",
             &peer,
         ];
@@ -169,7 +203,13 @@ impl Etcd {
         command.arg("--data-dir").arg(self.path(&self.data)).args(["--logger", "zap"]);
         command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &format!("default={peer}"), "--enable-grpc-gateway=false"]);
+        command.args([
+            "--name",
+            &self.name,
+            "--initial-cluster",
+            &self.cluster,
+            "--enable-grpc-gateway=false",
+        ]);
         if self.encrypted {
             command
                 .arg("--cert-file")

@@ -87,6 +87,49 @@ async fn a_member_that_is_away_is_passed_over() {
     assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_three_members_any_may_die_or_stand_still_and_nothing_is_lost_or_done_twice() {
+    const EACH: u32 = 30;
+    let mut members = etcd::Etcd::start_three();
+    let states = tempfile::tempdir().unwrap();
+    let three = EtcdSettings {
+        endpoints: members.iter().map(etcd::Etcd::endpoint).collect(),
+        timeout: Duration::from_secs(20),
+        ..settings(String::new())
+    };
+    let stores = ["one", "two"].map(|name| {
+        std::fs::create_dir(states.path().join(name)).unwrap();
+        Etcd::open(&three, &states.path().join(name).join("gateway.db")).unwrap()
+    });
+    let mut expected = 0;
+    for victim in &mut members {
+        for stands_still in [false, true] {
+            let counting = stores.clone().map(|store| {
+                tokio::spawn(async move {
+                    for _ in 0..EACH {
+                        count_up(&store, "counter").await.unwrap();
+                    }
+                })
+            });
+            if stands_still {
+                victim.pause();
+            } else {
+                victim.kill();
+            }
+            for counted in counting {
+                counted.await.unwrap();
+            }
+            expected += 2 * EACH;
+            if stands_still {
+                victim.resume();
+            } else {
+                victim.restart();
+            }
+            assert_eq!(get(&stores[0], "counter").await.unwrap(), Some(expected.to_string()));
+        }
+    }
+}
+
 /// Stands between a gateway and etcd, and can lose an answer.
 struct Between {
     address: SocketAddr,

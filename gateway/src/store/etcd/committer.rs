@@ -8,7 +8,8 @@
 //! happen and never will, and the works run again; if not, the key says whether it was the lost commit that came before. Only if etcd cannot be asked until the
 //! works' time is over it stays unknown, and the error says so. Then callers must not take it for done; and those who have made something
 //! pending give it back, now or at the next start, which undoes what may have happened: a spend or a claim stands on its decision, and
-//! a decision that was answered by an error is not in the log as one that gave something. What an administrator's command has put, changed or removed it says it does not know, and
+//! a decision that was answered by an error is not in the log as one that gave something. A challenge that was spent for
+//! nothing is lost, and the node asks for another. What an administrator's command has put, changed or removed it says it does not know, and
 //! doing it again does no harm.
 
 use std::collections::{BTreeSet, VecDeque};

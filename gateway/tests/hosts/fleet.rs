@@ -1,0 +1,132 @@
+//! Nodes that boot, each on its way from replica to replica, and what has to be true of them afterwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use attest::SpkiSha256;
+use reqwest::RequestBuilder;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::support::node::Node;
+use crate::support::{Answer, POOL};
+
+/// How long a node may take, whatever happens meanwhile.
+const BOOT: Duration = Duration::from_secs(300);
+/// How long it waits before it asks somebody else.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Nodes that boot at the same time.
+pub const AT_ONCE: usize = 32;
+
+/// What nodes know of the gateways.
+pub struct Gateways {
+    pub client: reqwest::Client,
+    pub urls: Vec<String>,
+    pub server_key: SpkiSha256,
+    /// What a node has to get in the end.
+    pub full: Vec<u8>,
+    /// Whom the next one asks.
+    pub turn: AtomicUsize,
+    /// How many have what they need.
+    pub booted: AtomicUsize,
+}
+
+/// A step was refused in a way that a new attestation mends.
+struct Anew;
+
+impl Gateways {
+    fn next(&self) -> &str {
+        &self.urls[self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len()]
+    }
+
+    /// Asks one after the other until one answers; a refusal with one of these codes is an answer, too, any other is a failure.
+    async fn ask(&self, until: Instant, mends: &[&str], step: impl Fn(&str) -> RequestBuilder) -> Result<Answer, Anew> {
+        loop {
+            match Answer::of_any(step(self.next())).await {
+                Ok(answer) if answer.status == 200 => return Ok(answer),
+                Ok(answer) if answer.status == 503 || answer.status == 429 => {}
+                Ok(answer) if mends.contains(&answer.code().as_str()) => return Err(Anew),
+                Ok(answer) => panic!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)),
+                Err(_) => {}
+            }
+            assert!(Instant::now() < until, "a node was not served in {} s", BOOT.as_secs());
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// What this one gives for a credential.
+    pub async fn config_with(&self, gateway: usize, credential: &str) -> Answer {
+        Answer::of(Node::config(&self.client, &self.urls[gateway], credential)).await
+    }
+
+    /// From the first request to the config; whatever happens to the gateways.
+    async fn boot(&self, mut node: Node) {
+        let until = Instant::now() + BOOT;
+        while self.try_boot(&mut node, until).await.is_err() {}
+        self.booted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn try_boot(&self, node: &mut Node, until: Instant) -> Result<(), Anew> {
+        let client = &self.client;
+        let challenged = self.ask(until, &[], |url| node.challenge(client, url)).await?;
+        let evidence = node.evidence(&challenged, &self.server_key);
+        // Whoever was answered and did not hear it has spent its challenge.
+        let mends = ["challenge-spent", "challenge-expired"];
+        let trusted = self.ask(until, &mends, |url| Node::send(client, url, &evidence)).await?;
+        let ticket = trusted.ticket();
+        let mends = ["ticket-spent", "ticket-expired"];
+        let config = self.ask(until, &mends, |url| Node::config(client, url, &ticket)).await?;
+        config.is_config(&self.full);
+        Ok(())
+    }
+
+    /// Boots them all, so many at a time.
+    pub async fn storm(self: Arc<Self>, nodes: Vec<Node>) {
+        let (mut waiting, mut booting) = (nodes.into_iter(), JoinSet::new());
+        for node in waiting.by_ref().take(AT_ONCE) {
+            let gateways = Arc::clone(&self);
+            booting.spawn(async move { gateways.boot(node).await });
+        }
+        while let Some(booted) = booting.join_next().await {
+            booted.unwrap();
+            if let Some(node) = waiting.next() {
+                let gateways = Arc::clone(&self);
+                booting.spawn(async move { gateways.boot(node).await });
+            }
+        }
+    }
+}
+
+/// Nothing was spent twice, by what all gateways have recorded; gives how many nodes got the full config.
+pub fn check(records: &[Value]) -> usize {
+    let (mut challenges, mut uses) = (BTreeMap::<String, u32>::new(), BTreeSet::new());
+    let (mut terms, mut served) = (BTreeMap::new(), BTreeSet::new());
+    for record in records {
+        let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+        match (record["decision"].as_str().unwrap(), record["verdict"].as_str().unwrap()) {
+            ("evidence", "trusted") => {
+                let challenge = record["basis"]["challenge"]["id"].as_str().unwrap().to_owned();
+                *challenges.entry(challenge).or_default() += 1;
+                terms.insert(text("id"), record["ticket"]["uses"].as_u64().unwrap());
+            }
+            ("config", "served") if record["shown"] == "ticket" => {
+                let number = record["use_number"].as_u64().unwrap();
+                assert!(uses.insert((text("earned_by"), number)), "a use was made twice: {record}");
+                assert_eq!(record["grant"], "full", "{record}");
+                served.insert(text("identity"));
+            }
+            _ => {}
+        }
+    }
+    for (challenge, answered) in challenges {
+        assert_eq!(answered, 1, "challenge {challenge} was answered more than once");
+    }
+    for (earned_by, number) in &uses {
+        assert!(number <= &terms[earned_by], "use {number} of the ticket of {earned_by}");
+    }
+    assert!(records.iter().all(|record| record["pool"] == POOL || record["pool"] == ""));
+    served.len()
+}

@@ -1,0 +1,125 @@
+//! Three gateways on an etcd cluster of three, each on a host of its own, and what may become of any of them while nodes boot.
+//!
+//! Hosts are network namespaces, so these tests run as root; whoever is not is told.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test may panic, and says what it does"
+)]
+
+mod disturbed;
+mod fleet;
+mod members;
+mod network;
+mod raced;
+mod replica;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use attest::SpkiSha256;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::Value;
+
+use self::fleet::Gateways;
+use self::members::{Member, members};
+use self::network::{Host, Network};
+use self::replica::{Replica, prepare};
+use crate::support::node::Node;
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{LIMIT, POOL, SPEC};
+
+/// Everything that stands there.
+struct Site {
+    // Dropped in this order: who runs, and then where.
+    replicas: Vec<Replica>,
+    members: Vec<Member>,
+    gateways: Arc<Gateways>,
+    network: Network,
+    maker: Maker,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    /// Its gateways' settings are these, and the store.
+    fn new(settings: &str) -> Self {
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+        let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
+        let members = members(&network, 3, 11);
+        let hosts: Vec<Host> = (21..24).map(|number| network.host(number)).collect();
+        let path = folder.path().join("gateway");
+        prepare(&path, &hosts.iter().collect::<Vec<_>>());
+        let maker = Maker::new("A maker of TPMs");
+        fs::write(path.join("ek-roots/maker.der"), maker.root()).unwrap();
+        let pool = path.join("pools").join(POOL).join("pool.toml");
+        let text = fs::read_to_string(&pool).unwrap();
+        let any = text.replace("endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+        fs::write(&pool, any.replace("token = \"refuse\"", "token = \"full\"")).unwrap();
+        let endpoints: Vec<String> = members.iter().map(Member::endpoint).collect();
+        let settings = format!("{settings}\n[store]\nengine = \"etcd\"\nendpoints = {endpoints:?}\nkey_file = \"store.key\"");
+        let mut replicas: Vec<Replica> = hosts.into_iter().map(|host| Replica::new(host, &path, &settings)).collect();
+        replicas[0].tell(&["store", "key"]);
+        replicas.iter_mut().for_each(Replica::start);
+        let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();
+        let certificate = CertificateDer::from_pem_file(path.join("tls/mcs.crt")).unwrap();
+        let full = replicas[0].tell(&["render", "--pool", POOL, "--set", "full", "--spec", SPEC]);
+        let gateways = Arc::new(Gateways {
+            client: reqwest::Client::builder()
+                .tls_certs_only([ca])
+                .no_proxy()
+                .connect_timeout(LIMIT / 20)
+                .timeout(LIMIT / 6)
+                // Each step may be somebody else's, and each on a connection of its own as a node's are.
+                .pool_max_idle_per_host(0)
+                .build()
+                .unwrap(),
+            urls: replicas.iter().map(Replica::url).collect(),
+            server_key: SpkiSha256::of_certificate(&certificate).unwrap(),
+            full: full.into_bytes(),
+            turn: AtomicUsize::new(0),
+            booted: AtomicUsize::new(0),
+        });
+        Self {
+            replicas,
+            members,
+            gateways,
+            network,
+            maker,
+            _folder: folder,
+        }
+    }
+
+    /// Nodes that none of the gateways has seen before.
+    fn nodes(&self, count: usize) -> Vec<Node> {
+        (0..count).map(|_| Node::made_by(&self.maker)).collect()
+    }
+
+    /// Ends all gateways in order; what they have recorded.
+    fn recorded(&mut self) -> Vec<Value> {
+        self.replicas.iter_mut().for_each(Replica::stop);
+        self.replicas.iter().flat_map(Replica::records).collect()
+    }
+
+    /// Runs it where the nodes are.
+    fn run<T: Send + 'static>(&self, nodes: impl Future<Output = T> + Send + 'static) -> T {
+        let runtime = self.network.runtime();
+        let nodes = runtime.spawn(nodes);
+        runtime.block_on(nodes).unwrap()
+    }
+}
+
+/// Whether the test can be carried out.
+fn can_make_hosts() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: network namespaces are root's");
+    }
+    root
+}

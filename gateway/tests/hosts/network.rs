@@ -1,0 +1,141 @@
+//! Hosts on a network of their own, each in a network namespace: what is between any two of them can be cut and mended.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Tests of one process at the same time.
+static NETWORKS: AtomicUsize = AtomicUsize::new(0);
+/// The table of the rules that cut.
+const TABLE: &str = "cut";
+
+/// A switch in a namespace of its own, where the tests' clients are, too.
+pub struct Network {
+    name: String,
+}
+
+/// A machine on it.
+pub struct Host {
+    namespace: String,
+    pub address: Ipv4Addr,
+}
+
+impl Network {
+    /// Nobody is on it yet.
+    pub fn new() -> Self {
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let network = Self {
+            name: format!("attest-{}-{number}", std::process::id()),
+        };
+        ip(&["netns", "add", &network.name]);
+        network.inside(&["link", "add", "switch", "type", "bridge"]);
+        network.inside(&["address", "add", "10.0.0.1/24", "dev", "switch"]);
+        network.inside(&["link", "set", "switch", "up"]);
+        network.inside(&["link", "set", "lo", "up"]);
+        network
+    }
+
+    /// The host with this number, from 2 on.
+    pub fn host(&self, number: u8) -> Host {
+        let host = Host {
+            namespace: format!("{}-{number}", self.name),
+            address: Ipv4Addr::new(10, 0, 0, number),
+        };
+        let port = format!("port{number}");
+        ip(&["netns", "add", &host.namespace]);
+        self.inside(&[
+            "link",
+            "add",
+            &port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            &host.namespace,
+        ]);
+        self.inside(&["link", "set", &port, "master", "switch", "up"]);
+        host.inside(&["address", "add", &format!("{}/24", host.address), "dev", "eth0"]);
+        host.inside(&["link", "set", "eth0", "up"]);
+        host.inside(&["link", "set", "lo", "up"]);
+        host
+    }
+
+    fn inside(&self, arguments: &[&str]) {
+        ip(&[&["-n", self.name.as_str()], arguments].concat());
+    }
+
+    /// Has what it runs come from the switch.
+    pub fn runtime(&self) -> tokio::runtime::Runtime {
+        let path = format!("/run/netns/{}", self.name);
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .on_thread_start(move || {
+                let namespace = File::open(&path).unwrap();
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            })
+            .build()
+            .unwrap()
+    }
+}
+
+impl Host {
+    fn inside(&self, arguments: &[&str]) {
+        ip(&[&["-n", self.namespace.as_str()], arguments].concat());
+    }
+
+    /// A program on this host. It becomes the child itself.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace, program]);
+        command
+    }
+
+    /// Loses, in both directions, whatever is between this host and those.
+    pub fn cut_off(&self, others: &[&Self]) {
+        let addresses: Vec<String> = others.iter().map(|other| other.address.to_string()).collect();
+        let addresses = addresses.join(", ");
+        let rules = format!(
+            "table ip {TABLE} {{
+                chain input {{ type filter hook input priority 0; ip saddr {{ {addresses} }} drop; }}
+                chain output {{ type filter hook output priority 0; ip daddr {{ {addresses} }} drop; }}
+            }}"
+        );
+        run(self.command("nft").arg(rules));
+    }
+
+    pub fn mend(&self) {
+        run(self.command("nft").args(["delete", "table", "ip", TABLE]));
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(Command::new("ip").args(["netns", "delete", &self.name]).output());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(Command::new("ip").args(["netns", "delete", &self.namespace]).output());
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    run(Command::new("ip").args(arguments));
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}, as root and with iproute2 and nftables: {said}"
+    );
+}

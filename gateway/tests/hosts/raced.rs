@@ -1,0 +1,79 @@
+//! Two gateways are asked for the same at the same time: one gives it.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::fleet::{AT_ONCE, check};
+use super::{Site, can_make_hosts};
+use crate::support::Answer;
+use crate::support::node::Node;
+
+/// `ATTEST_ROUNDS` says how many; 1,000 take two minutes.
+const ROUNDS: usize = 250;
+const USES: usize = 300;
+/// How often they are used.
+const ASKED: usize = 1000;
+
+fn rounds() -> usize {
+    std::env::var("ATTEST_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap())
+}
+
+#[test]
+fn of_two_gateways_that_are_raced_for_a_challenge_and_for_a_ticket_one_gives_it() {
+    if !can_make_hosts() {
+        return;
+    }
+    let mut site = Site::new("[ticket]\nuses = 1");
+    let (gateways, nodes) = (Arc::clone(&site.gateways), site.nodes(rounds()));
+    site.run(async move {
+        for mut node in nodes {
+            let (client, [one, other, third]) = (&gateways.client, &*gateways.urls) else {
+                panic!("three gateways")
+            };
+            let challenged = Answer::of(node.challenge(client, third)).await;
+            let evidence = node.evidence(&challenged, &gateways.server_key);
+            let raced = tokio::join!(
+                Answer::of(Node::send(client, one, &evidence)),
+                Answer::of(Node::send(client, other, &evidence))
+            );
+            let (given, refused): (Vec<_>, Vec<_>) = [raced.0, raced.1].into_iter().partition(|answer| answer.status == 200);
+            assert_eq!(given.len(), 1, "{refused:?}");
+            refused[0].refused(403, "challenge-spent");
+            let ticket = given[0].ticket();
+            let raced = tokio::join!(
+                Answer::of(Node::config(client, one, &ticket)),
+                Answer::of(Node::config(client, other, &ticket))
+            );
+            let (given, refused): (Vec<_>, Vec<_>) = [raced.0, raced.1].into_iter().partition(|answer| answer.status == 200);
+            assert_eq!(given.len(), 1, "{refused:?}");
+            refused[0].refused(403, "ticket-spent");
+        }
+    });
+    assert_eq!(check(&site.recorded()), rounds());
+}
+
+#[test]
+fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
+    if !can_make_hosts() {
+        return;
+    }
+    let site = Site::new("");
+    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--uses", &USES.to_string()]);
+    let (gateways, credential) = (Arc::clone(&site.gateways), token);
+    let statuses = site.run(async move {
+        let (mut asked, mut statuses) = (JoinSet::new(), Vec::new());
+        for number in 0..ASKED {
+            let (gateways, credential) = (Arc::clone(&gateways), credential.clone());
+            asked.spawn(async move { gateways.config_with(number % 3, &credential).await.status.as_u16() });
+            if asked.len() >= AT_ONCE {
+                statuses.push(asked.join_next().await.unwrap().unwrap());
+            }
+        }
+        statuses.extend(asked.join_all().await);
+        statuses
+    });
+    let (given, refused): (Vec<u16>, Vec<u16>) = statuses.into_iter().partition(|status| *status == 200);
+    assert_eq!(given.len(), USES);
+    assert!(refused.iter().all(|status| *status == 403), "{refused:?}");
+}

@@ -117,6 +117,11 @@ impl Etcd {
         assert!(self.try_start(), "etcd does not start again");
     }
 
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process.as_ref().unwrap().id()
+    }
+
     /// Without warning.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {

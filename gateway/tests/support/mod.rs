@@ -121,6 +121,11 @@ impl Gateway {
         client(&self.path("")).local_address(address.into()).build().unwrap()
     }
 
+    /// A client that comes with a new connection each time, as nodes do.
+    pub fn client_of_new_connections(&self) -> reqwest::Client {
+        client(&self.path("")).pool_max_idle_per_host(0).build().unwrap()
+    }
+
     /// Replaces `gateway.toml`; `listen` is always there.
     pub fn settings(&self, text: &str) {
         fs::write(self.path("gateway.toml"), format!("listen = \"127.0.0.1:{}\"\n{text}\n", self.port)).unwrap();

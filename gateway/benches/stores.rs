@@ -1,0 +1,157 @@
+//! Attested boots on the embedded store and on etcd, side by side in the same run: how many there are in a second, and what each costs the
+//! gateway's processor and etcd's. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
+//! program, etcd Debian's, one member on this machine, and nodes are in software and take their part of the processors, too.
+//!
+//! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times what it
+//! costs on the embedded store.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a benchmark may panic"
+)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use attest::SpkiSha256;
+use cloud_fixtures::etcd::Etcd;
+use support::node::Node;
+use support::soft_tpm::maker::Maker;
+use support::{Answer, Gateway, POOL};
+use tokio::task::JoinSet;
+
+/// How much more a boot on etcd may cost the gateway.
+const LIMIT_RATIO: f64 = 2.0;
+/// Boots that are measured, and those before them.
+const BOOTS: usize = 400;
+const BEFORE: usize = 40;
+/// At the same time.
+const AT_ONCE: usize = 16;
+
+/// What nodes meet.
+struct Site {
+    client: reqwest::Client,
+    url: String,
+    key: SpkiSha256,
+    maker: Maker,
+}
+
+impl Site {
+    async fn boot(&self) {
+        let mut node = Node::made_by(&self.maker);
+        let challenged = Answer::of(node.challenge(&self.client, &self.url)).await;
+        let evidence = node.evidence(&challenged, &self.key);
+        let ticket = Answer::of(Node::send(&self.client, &self.url, &evidence)).await.ticket();
+        let config = Answer::of(Node::config(&self.client, &self.url, &ticket)).await;
+        assert_eq!(config.status, 200);
+    }
+
+    async fn boots(self: Arc<Self>, count: usize) {
+        let mut booting = JoinSet::new();
+        for _ in 0..count {
+            if booting.len() == AT_ONCE {
+                booting.join_next().await.unwrap().unwrap();
+            }
+            let site = Arc::clone(&self);
+            booting.spawn(async move { site.boot().await });
+        }
+        booting.join_all().await;
+    }
+}
+
+/// What was measured on one engine.
+struct Measured {
+    took: Duration,
+    gateway: Duration,
+    etcd: Duration,
+}
+
+fn main() {
+    // `cargo test --benches` only wants to know whether it works.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let boots = if measuring { BOOTS } else { 4 };
+    let etcd = Etcd::start();
+    let settings = format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"",
+        etcd.endpoint()
+    );
+    let engines = [("embedded", "", None), ("etcd", settings.as_str(), Some(&etcd))];
+    println!(
+        "{:<10} {:>10} {:>22} {:>22}",
+        "store", "boots/s", "gateway, CPU ms/boot", "etcd, CPU ms/boot"
+    );
+    let mut costs = Vec::new();
+    for (name, settings, etcd) in engines {
+        let Measured { took, gateway, etcd } = measure(settings, etcd, boots);
+        let each = |spent: Duration| spent.as_secs_f64() * 1e3 / count(boots);
+        println!(
+            "{name:<10} {:>10.1} {:>22.2} {:>22.2}",
+            count(boots) / took.as_secs_f64(),
+            each(gateway),
+            each(etcd)
+        );
+        costs.push(each(gateway));
+    }
+    if !measuring {
+        return println!("no figures: this was no measuring run");
+    }
+    let ratio = costs[1] / costs[0];
+    println!("\na boot on etcd costs the gateway {ratio:.2}x, {LIMIT_RATIO}x is allowed");
+    if ratio > LIMIT_RATIO {
+        std::process::exit(1);
+    }
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap())
+}
+
+fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
+    let mut gateway = Gateway::init();
+    gateway.settings(settings);
+    if etcd.is_some() {
+        gateway.command(&["store", "key"]);
+    }
+    let maker = Maker::new("A maker of TPMs");
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+    gateway.run();
+    let site = Arc::new(Site {
+        client: gateway.client_of_new_connections(),
+        url: gateway.url(""),
+        key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+        maker,
+    });
+    let nodes = tokio::runtime::Runtime::new().unwrap();
+    nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots)));
+    let spent = || {
+        (
+            spent(gateway.process_id()),
+            etcd.map_or(Duration::ZERO, |etcd| self::spent(etcd.process_id())),
+        )
+    };
+    let (begun, before) = (Instant::now(), spent());
+    nodes.block_on(site.boots(boots));
+    let (took, after) = (begun.elapsed(), spent());
+    Measured {
+        took,
+        gateway: after.0 - before.0,
+        etcd: after.1 - before.1,
+    }
+}
+
+/// What a process has spent of the processors.
+fn spent(process: u32) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // After the program's name, which may hold anything: utime and stime are the 14th and 15th of all.
+    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+}

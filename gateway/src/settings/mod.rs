@@ -504,7 +504,11 @@ mod tests {
         assert!(error("engine = \"sqlite\"").contains("embedded"));
         assert!(error("endpoints = [\"http://[::1]:2379\"]").contains("store.endpoints is set; for etcd only"));
         assert!(error("certificate = \"c\"").contains("store.certificate is set"));
-        let etcd = |endpoints: &str, text: &str| error(&format!("engine = \"etcd\"\nendpoints = {endpoints}\n{text}"));
+        let etcd = |endpoints: &str, text: &str| {
+            let text = format!("engine = \"etcd\"\nkey_file = \"store.key\"\nendpoints = {endpoints}\n{text}");
+            error(&text)
+        };
+        assert!(error("engine = \"etcd\"\nendpoints = [\"http://[::1]:2379\"]").contains("store.key_file is not set"));
         for endpoints in [
             "[]",
             "[\"etcd-1:2379\"]",
@@ -530,7 +534,7 @@ mod tests {
 
     #[test]
     fn a_store_on_etcd_has_its_paths_beside_the_file() {
-        let text = "[store]\nengine = \"etcd\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
+        let text = "[store]\nengine = \"etcd\"\nkey_file = \"x\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
         let StoreSettings::Etcd(etcd) = parse(text).unwrap().engine else {
             panic!("another engine")
         };

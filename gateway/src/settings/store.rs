@@ -126,8 +126,13 @@ fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
         user,
         password_file,
         timeout_seconds,
-        ..
+        key_file,
+        engine: _,
     } = section;
+    if key_file.is_none() {
+        let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
+        return Err(("store.key_file", "not set".to_owned(), allowed));
+    }
     let encrypted = scheme(&endpoints)?;
     let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if !prefix.trim_start_matches('/').split('/').all(is_name) {

@@ -1,19 +1,30 @@
 //! Gateways whose store is on etcd.
 
+use std::path::PathBuf;
+
 use attest_gateway::credentials::seal::Seal;
 
 use crate::support::{Gateway, POOL, bearer, now, tpm};
 
 use super::*;
 
+/// The key that all gateways of the site share.
+fn key_file(site: &Site) -> PathBuf {
+    site.states.path().join("store.key")
+}
+
 /// A gateway that takes tokens.
 fn gateway(site: &Site, more: &str) -> Gateway {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.settings(&format!(
-        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = 2\n{more}",
-        site.etcd.endpoint()
+        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = 2\nkey_file = {:?}\n{more}",
+        site.etcd.endpoint(),
+        key_file(site)
     ));
+    if !key_file(site).exists() {
+        gateway.command(&["store", "key"]);
+    }
     gateway.run();
     gateway
 }
@@ -38,11 +49,7 @@ async fn attack_18_what_is_spent_or_revoked_at_one_gateway_is_so_at_the_other_at
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
     let site = Site::start();
-    let shared = format!("key_file = {:?}", site.states.path().join("store.key"));
-    let one = Gateway::init();
-    one.settings(&format!("[store]\n{shared}"));
-    one.command(&["store", "key"]);
-    let (one, two) = (gateway(&site, &shared), gateway(&site, &shared));
+    let (one, two) = (gateway(&site, ""), gateway(&site, ""));
     let full = one.rendered(POOL, "full");
     let case = tpm();
     one.endorse(&case, &[]);
@@ -51,9 +58,7 @@ async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
         ..site.settings()
     };
     let store = Arc::new(site.open_by("test", &below).unwrap());
-    let seal = Seal::open_shared(store, &site.states.path().join("store.key"), now())
-        .await
-        .unwrap();
+    let seal = Seal::open_shared(store, &key_file(&site), now()).await.unwrap();
     let challenge = one.challenge(&case, None);
     let answer = two.answer_sealed(case, &challenge, &seal);
     let ticket = two.post("/v1/attest/evidence", &answer).await.ticket();

@@ -8,7 +8,7 @@ use attest_gateway::store::{EntryKind, Store};
 use serde_json::Value;
 
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::{Gateway, POOL};
+use crate::support::{Gateway, LIMIT, POOL};
 
 const LOG: &str = "state/attestation.jsonl";
 
@@ -25,6 +25,16 @@ fn checkpoints(gateway: &Gateway) -> Vec<CheckpointLine> {
         assert_eq!(checkpoint.head, chain.previous);
     }
     lines
+}
+
+/// Waits until something is so.
+async fn until(so: impl AsyncFn() -> bool) {
+    let waited = tokio::time::timeout(LIMIT, async {
+        while !so().await {
+            tokio::task::yield_now().await;
+        }
+    });
+    waited.await.unwrap();
 }
 
 async fn fetch(gateway: &Gateway) {
@@ -47,9 +57,7 @@ async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_recor
     }
     let store = embedded(&gateway);
     let of_store = async || kept(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
-    while of_store().await != 4 {
-        tokio::task::yield_now().await;
-    }
+    until(async || of_store().await == 4).await;
     assert_eq!(counts(&gateway), [0, 4]);
     fetch(&gateway).await;
     gateway.terminate();
@@ -74,13 +82,9 @@ async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
     gateway.run();
     fetch(&gateway).await;
     let store = embedded(&gateway);
-    while kept(&store).await.unwrap()[0].line.checkpoint.count != 2 {
-        tokio::task::yield_now().await;
-    }
+    until(async || kept(&store).await.unwrap()[0].line.checkpoint.count == 2).await;
     fetch(&gateway).await;
-    while counts(&gateway).len() < 3 {
-        tokio::task::yield_now().await;
-    }
+    until(async || counts(&gateway).len() == 3).await;
     assert_eq!(counts(&gateway), [0, 2, 4]);
 }
 
@@ -179,9 +183,7 @@ async fn a_state_that_was_copied_is_noticed() {
     store.put(EntryKind::Checkpoint, entry).await.unwrap();
     fetch_in_process(&running).await;
     running.journal.checkpoint(running.clock.now().as_secs()).await.unwrap();
-    while !metrics().contains("attest_gateway_log_incomplete 1\n") {
-        tokio::task::yield_now().await;
-    }
+    until(async || metrics().contains("attest_gateway_log_incomplete 1\n")).await;
 }
 
 /// Something new in the log.

@@ -121,6 +121,7 @@ impl AnyStore {
     ///
     /// # Errors
     /// [`StoreError`].
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody else can lead"))]
     pub async fn lead(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
         match self {
             Self::Embedded(_) => Ok(Some(Leadership::Alone)),

@@ -312,15 +312,20 @@ impl Gateway {
 
     /// The same, as the lines are.
     pub fn record_lines(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
+        let text = self.log();
         let lines = text.lines().filter(|line| !line.contains("\"decision\":\"checkpoint\""));
         lines.map(str::to_owned).collect()
     }
 
     /// The attestation log.
     pub fn log_lines(&self) -> Vec<Value> {
+        self.log().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Its whole lines: the last one may be under way.
+    fn log(&self) -> String {
         let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect()
     }
 
     /// The serving certificate.

@@ -22,6 +22,7 @@ mod clock;
 mod cloud_anchors;
 mod cloud_evidence;
 mod conformance;
+mod doubt;
 mod embedded;
 mod etcd;
 mod examples;

@@ -38,13 +38,18 @@ async fn decide<T: Send + 'static>(
     pending: Pending,
     work: impl Fn(&mut dyn Transaction, &Pending) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let replica = engine.replica().map(str::to_owned);
-    run(engine, move |transaction| {
+    let (replica, decision) = (engine.replica().map(str::to_owned), pending.decision.clone());
+    let decided = run(engine, move |transaction| {
         let found = work(transaction, &pending)?;
         super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
         Ok(found)
     })
-    .await
+    .await;
+    if let Err(StoreError::Engine { .. } | StoreError::Closed) = &decided {
+        // It may have been done, and whoever asked takes it for not done: nobody gets anything for it.
+        engine.later(Box::new(move |transaction| outcomes::give_back(transaction, &decision).map(drop)));
+    }
+    decided
 }
 
 /// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of

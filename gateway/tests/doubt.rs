@@ -1,0 +1,105 @@
+//! A store that has done something and says that it has not: what a decision took of it is free again, as nobody got anything for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use attest_gateway::store::engine::{Engine, KeyRange, KeyValue, Work};
+use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark};
+
+/// An engine that loses its next answer.
+#[derive(Debug)]
+struct Doubting {
+    engine: Embedded,
+    lost: AtomicBool,
+}
+
+#[async_trait]
+impl Engine for Doubting {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine.transact(work).await?;
+        match self.lost.swap(false, Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(StoreError::Engine {
+                engine: "doubting",
+                place: "here".to_owned(),
+                problem: "whether it was done is not known".to_owned(),
+                advice: String::new(),
+            }),
+        }
+    }
+
+    fn later(&self, work: Work) {
+        self.engine.later(work);
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine.page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine.count(range).await
+    }
+
+    fn most_writes(&self) -> usize {
+        self.engine.most_writes()
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        Engine::standing(&self.engine)
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        Engine::keep_mark(&self.engine).await
+    }
+}
+
+fn token() -> Spendable {
+    Spendable {
+        kind: EntryKind::TokenUse,
+        id: "t".to_owned(),
+        limit: 1,
+        remember_until: 1000,
+    }
+}
+
+fn pending(decision: &str) -> Pending {
+    Pending {
+        decision: decision.to_owned(),
+        at: 10,
+    }
+}
+
+#[tokio::test]
+async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Doubting {
+        engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+        lost: AtomicBool::new(false),
+    };
+    let by = |id: &str| {
+        Occasion::By(Holder {
+            id: id.to_owned(),
+            seconds: 100,
+            repeats: 1,
+        })
+    };
+    for occasion in [Occasion::Any, by("a")] {
+        store.lost.store(true, Ordering::Relaxed);
+        store.spend_for(token(), occasion, pending("d1")).await.unwrap_err();
+        let again = store.spend_for(token(), by("b"), pending("d2")).await.unwrap();
+        assert_eq!(again, Spend::Granted { use_number: 1 });
+        assert_eq!(store.pending().await.unwrap(), [pending("d2")]);
+        assert!(store.give_back("d2").await.unwrap());
+    }
+    // And what it claimed.
+    let claim = |value: &str| Claim {
+        entry: Entry {
+            id: "i".to_owned(),
+            value: value.to_owned(),
+        },
+        instead_of: None,
+    };
+    store.lost.store(true, Ordering::Relaxed);
+    store.claim(EntryKind::Instance, claim("1"), pending("d3")).await.unwrap_err();
+    assert_eq!(store.claim(EntryKind::Instance, claim("2"), pending("d4")).await.unwrap(), None);
+}

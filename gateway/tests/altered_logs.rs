@@ -490,7 +490,18 @@ async fn what_was_done_to_checkpoints_is_named() {
             &anew(signed_by(&recomputed, 5, &strangers), 5),
             "checkpoint by an unknown key: line 5",
         ),
+        says("all of it anew, without checkpoints", &anew(bare.clone(), 1), "never signed"),
         holding("the tail anew, without checkpoints", &anew(bare, 1), "shortened after line 8"),
+        says(
+            "the highest number twice, and something between",
+            &[
+                edited(a, 2, "\"number\":2", &format!("\"number\":{}", u64::MAX)),
+                vec!["x".to_owned()],
+                vec![edited(a, 2, "\"number\":2", &format!("\"number\":{}", u64::MAX))[1].clone()],
+            ]
+            .concat(),
+            "put in",
+        ),
         holding(
             "what comes before it",
             &anew(edited(a, 8, "nothing was", "something was"), 8),
@@ -502,7 +513,13 @@ async fn what_was_done_to_checkpoints_is_named() {
             "checkpoint by an unknown key: line 1",
         ),
     ];
-    let missed: Vec<String> = missed.into_iter().flatten().collect();
+    let old = site.says_with(
+        "an old line after what verification begins after",
+        &[&[&a[5..], &["x".to_owned()], &a[4..5]].concat()],
+        &["--from", &site.kept(&a[4])],
+        "out of order: line 5",
+    );
+    let missed: Vec<String> = missed.into_iter().chain([old]).flatten().collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
     // What is given as known is not taken from anybody.
     let refused = |line: &str, expected: &str| {

@@ -60,6 +60,8 @@ pub enum Finding {
     CheckpointMoved { chain: String, number: u64, count: u64 },
     /// A checkpoint by a key that is not trusted.
     CheckpointUnknown { chain: String, number: u64, key: String },
+    /// No trusted key has signed any line of it.
+    NeverSigned { chain: String },
     /// A file's last line has no end.
     Torn { place: Place },
 }
@@ -168,6 +170,11 @@ impl fmt::Display for Finding {
                 "chain {}: checkpoint by an unknown key: line {number}, {key}; if it is your gateway's, give it with --log-key",
                 short(chain)
             ),
+            Self::NeverSigned { chain } => write!(
+                f,
+                "chain {}: never signed: no line of it is a checkpoint by a key that is trusted, as a gateway writes one when a chain begins",
+                short(chain)
+            ),
             Self::Torn { place } => write!(
                 f,
                 "{place}: cut off within the line: it was never acknowledged, or the file was shortened"
@@ -224,7 +231,8 @@ impl Finding {
             | Self::OutOfOrder { chain, .. }
             | Self::CheckpointFalse { chain, .. }
             | Self::CheckpointMoved { chain, .. }
-            | Self::CheckpointUnknown { chain, .. } => chain == wanted,
+            | Self::CheckpointUnknown { chain, .. }
+            | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
             Self::PutIn { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,
         }

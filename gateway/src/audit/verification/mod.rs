@@ -14,7 +14,7 @@ pub use stitched::ChainReport;
 use stitched::Stitched;
 use strict::Placed;
 
-use super::chain::{LineHash, Link, Point};
+use super::chain::{LineHash, Link, Point, Why};
 use super::checkpoint::Checkpoint;
 use super::log_key::LogPublicKey;
 
@@ -104,6 +104,8 @@ pub struct Verifier {
     lost: Vec<Point>,
     /// Chains in which verification begins, where that very line was found.
     begun: BTreeSet<String>,
+    /// Chains that another one names as what stands before it in its file, and that one.
+    covered: BTreeMap<String, String>,
     /// Keys that were said to be unknown, by chain: once is enough.
     unknown: BTreeSet<(String, LogPublicKey)>,
     findings: Vec<Finding>,
@@ -141,6 +143,7 @@ impl Verifier {
             unreadable: BTreeMap::new(),
             lost: Vec::new(),
             begun: BTreeSet::new(),
+            covered: BTreeMap::new(),
             unknown: BTreeSet::new(),
             findings: Vec::new(),
             notes: Vec::new(),
@@ -202,7 +205,9 @@ impl Verifier {
         let report = &mut reading.report;
         report.first.get_or_insert_with(|| (link.id.clone(), link.number));
         report.chains.insert(link.id.clone());
-        if let Some(from) = self.trust.from.get(&link.id).filter(|from| link.number <= from.number) {
+        let from = self.trust.from.get(&link.id).filter(|from| link.number <= from.number);
+        // What verification begins after stands before the rest of its chain, and nowhere else.
+        if let Some(from) = from.filter(|_| !reading.chains.contains(&link.id)) {
             // A cut archive may begin with it.
             if link.number == from.number {
                 self.begun.insert(link.id.clone());
@@ -269,7 +274,17 @@ impl Verifier {
     fn beginning(&mut self, reading: &mut Reading, before: Option<(u64, LineHash)>, place: &Place, link: &Link) {
         let found = (reading.bytes > 0).then(|| (reading.bytes, LineHash::from_digest(reading.hash.clone().finish())));
         let outside = reading.outside.take();
-        if found == before {
+        let odd = link.begins.as_ref().is_some_and(|begins| match begins.why {
+            // No gateway begins a new log after something, or misses nothing in one that it says is incomplete.
+            Why::New => begins.before.is_some(),
+            Why::Incomplete => begins.after.is_empty(),
+            Why::Unchained => false,
+        });
+        if odd {
+            self.spliced(reading, &link.id, link.number, place);
+        } else if found == before {
+            let covered = reading.chains.iter().map(|chain| (chain.clone(), link.id.clone()));
+            self.covered.extend(covered);
             if let Some(outside) = outside {
                 self.notes.push(Note::Unchained {
                     file: place.file.clone(),
@@ -303,9 +318,10 @@ impl Verifier {
             return;
         };
         let after = reading.run.as_ref().map(|run| (run.chain.clone(), run.last()));
-        match (after, next) {
-            (Some((chain, last)), Some(next)) if next == last.saturating_add(count).saturating_add(1) => {
-                let (from, to) = (last + 1, last + count);
+        let span = |last: u64| Some((last.checked_add(1)?, last.checked_add(count)?));
+        let span = after.and_then(|(chain, last)| span(last).map(|(from, to)| (chain, from, to)));
+        match (span, next) {
+            (Some((chain, from, to)), Some(next)) if to.checked_add(1) == Some(next) => {
                 self.unreadable.entry(chain.clone()).or_default().extend(from..=to);
                 let why = Some(why);
                 self.findings.push(Finding::Altered { chain, from, to, why });
@@ -380,11 +396,13 @@ impl Verifier {
             unreadable,
             mut lost,
             begun,
+            covered,
             mut findings,
             mut notes,
             files,
             ..
         } = self;
+        findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());
         let mut chains: BTreeMap<String, Vec<Run>> = BTreeMap::new();
@@ -415,4 +433,17 @@ impl Verifier {
             files,
         }
     }
+}
+
+/// Chains that nothing holds: none of the trusted keys has signed one of their lines, or what stands after them in their file. Every gateway signs its
+/// chain when it begins.
+fn never_signed(trust: &Trust, runs: &[Run], signed: &BTreeMap<String, Vec<Signed>>, covered: &BTreeMap<String, String>) -> Vec<Finding> {
+    if trust.keys.is_empty() {
+        return Vec::new();
+    }
+    let is_signed = |chain: &str| signed.get(chain).is_some_and(|signed| signed.iter().any(|signed| signed.good));
+    let chains: BTreeSet<&str> = runs.iter().map(|run| run.chain.as_str()).collect();
+    let is_held = |chain: &str| is_signed(chain) || trust.from.contains_key(chain) || covered.get(chain).is_some_and(|by| is_signed(by));
+    let never = chains.into_iter().filter(|chain| !is_held(chain));
+    never.map(|chain| Finding::NeverSigned { chain: chain.to_owned() }).collect()
 }

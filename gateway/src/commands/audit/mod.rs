@@ -169,7 +169,7 @@ fn of_store(settings: &Settings, trust: &mut Trust, notes: &mut Vec<String>) {
         super::owner::act(settings)?;
         // An auditor elsewhere has none, and none is made.
         if !AnyStore::look(settings)? {
-            return Ok(Vec::new());
+            anyhow::bail!("there is none here");
         }
         let store = AnyStore::open(settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -177,7 +177,8 @@ fn of_store(settings: &Settings, trust: &mut Trust, notes: &mut Vec<String>) {
     };
     match read() {
         Ok(kept) => {
-            let (own, others): (Vec<_>, Vec<_>) = kept.iter().partition(|kept| Some(kept.line.checkpoint.key) == own);
+            let is_ours = |key| Some(key) == own || trust.keys.contains(&key);
+            let (own, others): (Vec<_>, Vec<_>) = kept.iter().partition(|kept| is_ours(kept.line.checkpoint.key));
             trust.required.extend(own.iter().map(|kept| kept.point()));
             trust.known.extend(others.iter().map(|kept| kept.point()));
         }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::stand_in::{Beside, StandIn};
@@ -17,6 +18,8 @@ const HOUR: u64 = 3600;
 const NOW: u64 = 20_000 * DAY;
 /// Of no meaning to keys in a store.
 const KEEP: Duration = Duration::ZERO;
+/// More than the second for which what was read of the store is good.
+const SLOW: Duration = Duration::from_millis(1200);
 
 struct Site {
     folder: tempfile::TempDir,
@@ -159,12 +162,17 @@ async fn replicas_that_begin_at_once_have_one_key() {
 struct Reads {
     count: AtomicUsize,
     fail: AtomicBool,
+    /// Whether the store takes longer for it than the time for which what was read is good.
+    slow: AtomicBool,
 }
 
 impl Beside for Arc<Reads> {
     fn can_read(&self, kind: EntryKind) -> bool {
         if kind == EntryKind::SealKey {
             self.count.fetch_add(1, Ordering::Relaxed);
+            if self.slow.load(Ordering::Relaxed) {
+                thread::sleep(SLOW);
+            }
         }
         !self.fail.load(Ordering::Relaxed)
     }
@@ -217,6 +225,23 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
     }
     let (reads, seconds) = (reads.count.load(Ordering::Relaxed) - before - 1, began.elapsed().as_secs());
     assert!(u64::try_from(reads).unwrap() <= seconds + 1, "{reads} reads in {seconds} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_39_who_asks_for_keys_that_are_none_has_nobody_wait_for_a_slow_store_in_turn() {
+    let site = Site::new();
+    let (seal, reads) = watched(&site).await;
+    reads.slow.store(true, Ordering::Relaxed);
+    let before = reads.count.load(Ordering::Relaxed);
+    let strangers = (0..20).map(|number| {
+        let seal = Arc::clone(&seal);
+        tokio::spawn(async move { seal.look_for_key_of(&format!("{number:016x}.AAAA")).await })
+    });
+    for stranger in strangers.collect::<Vec<_>>() {
+        stranger.await.unwrap().unwrap();
+    }
+    // Who came while the first one was read for is told by the second.
+    assert!(reads.count.load(Ordering::Relaxed) - before <= 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,8 +23,14 @@ pub(super) struct Shared {
     store: Arc<dyn Store>,
     key_file: PathBuf,
     known: StdMutex<Known>,
-    /// When the store was read last for a key that was not known, and whether it could be.
-    read: Mutex<Option<(Instant, bool)>>,
+    read: Mutex<Option<LastRead>>,
+}
+
+/// When the store was read last for a key that was not known, and whether it could be.
+struct LastRead {
+    began: Instant,
+    ended: Instant,
+    could: bool,
 }
 
 struct Known {
@@ -74,16 +80,24 @@ impl Shared {
 
     /// Reads the store, unless that was done just now, or `is_known` by then.
     pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<Option<Keys>, SealError> {
-        // Whoever comes meanwhile waits for what is read.
-        let mut read = self.read.lock().await;
-        match *read {
-            _ if is_known() => return Ok(None),
-            Some((when, could)) if when.elapsed() < READ_EVERY => return if could { Ok(None) } else { Err(SealError::Unread) },
-            _ => {}
+        let arrived = Instant::now();
+        // Whoever comes meanwhile waits for what is read, and not for a turn: a slow store is not read by one after the other.
+        let mut last = self.read.lock().await;
+        if is_known() {
+            return Ok(None);
+        }
+        if let Some(LastRead { began, ended, could }) = &*last
+            && (*began >= arrived || ended.elapsed() < READ_EVERY)
+        {
+            return if *could { Ok(None) } else { Err(SealError::Unread) };
         }
         let began = Instant::now();
         let found = self.read().await;
-        *read = Some((began, found.is_ok()));
+        *last = Some(LastRead {
+            began,
+            ended: Instant::now(),
+            could: found.is_ok(),
+        });
         found.map(Some)
     }
 

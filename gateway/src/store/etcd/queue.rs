@@ -101,9 +101,11 @@ pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) 
 pub(super) fn answer(waiting: &mut VecDeque<Job>, answers: Vec<Result<(), StoreError>>) {
     for result in answers {
         let Some(job) = waiting.pop_front() else { return };
-        if let Some(answer) = job.answer {
+        match (job.answer, result) {
             // Whoever asked may be gone; what was done is done.
-            drop(answer.send(result));
+            (Some(answer), result) => drop(answer.send(result)),
+            (None, Err(error)) => tracing::error!(%error, "a work that nobody waits for cannot be done"),
+            (None, Ok(())) => {}
         }
     }
 }

@@ -1,0 +1,95 @@
+//! The console's lines: the same decisions, for people.
+
+use super::super::reason::late;
+use super::super::record::{Decision, NotAttested, Record, Shown, Verdict};
+
+/// Longest text that one part of a console line has, in characters; the record has all of it.
+const SHOWN_LIMIT_CHARACTERS: usize = 1000;
+
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars().take(SHOWN_LIMIT_CHARACTERS) {
+        if character.is_control() {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// A word as the log has it.
+pub(super) fn word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// The line for people.
+pub(super) fn show(record: &Record) {
+    let Record {
+        decision,
+        verdict,
+        peer,
+        pool,
+        shown,
+        identity,
+        name,
+        code,
+        reason,
+        grant,
+        ..
+    } = record;
+    // Some of this comes from the node as it is, and nothing of it may look like another line.
+    let who = printable(identity.as_deref().unwrap_or("unknown node"));
+    let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
+    let (pool, reason) = (printable(pool), printable(reason));
+    let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
+    let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
+    match (verdict, decision) {
+        (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
+        (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
+        (Verdict::Served, _) => {
+            let shown = match shown {
+                Shown::Ticket => format!("ticket of {who}{name}{}", record.used().map(late).unwrap_or_default()),
+                Shown::Token if record.again => format!("token{name}, a use that was made before"),
+                Shown::Token => format!("token{name}"),
+                Shown::Kubelet => format!("client certificate of {who}"),
+                _ => "nothing shown".to_owned(),
+            };
+            tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}{said}");
+        }
+        (Verdict::Refused, Decision::Config) => {
+            let code = code.as_deref().unwrap_or_default();
+            tracing::warn!(target: "attestation", "REFUSED config, pool={pool} peer={peer} code={code}: {reason}{said}");
+        }
+        (Verdict::Refused, _) => {
+            let code = code.as_deref().unwrap_or_default();
+            tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
+        }
+    }
+    let who = if *shown == Shown::Token { "token".into() } else { who };
+    for alert in &record.alerts {
+        tracing::warn!(target: "attestation", "ALERT {who}{name} pool={pool} peer={peer}: {alert}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_outside_cannot_look_like_another_line() {
+        assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
+        assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS);
+    }
+
+    #[test]
+    fn decisions_are_counted_by_the_words_of_the_log() {
+        assert_eq!(
+            (word(&Decision::StoreAccepted), word(&Verdict::Refused)),
+            ("store_accepted".to_owned(), "refused".to_owned())
+        );
+    }
+}

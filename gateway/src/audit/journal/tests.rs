@@ -1,0 +1,163 @@
+use std::fs;
+
+use super::super::chain::Chain;
+use super::super::log_file::CHUNK_BYTES;
+use super::super::log_key::LogKey;
+use super::super::record::Decision;
+use super::*;
+
+fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
+    Journal::open(
+        &folder.join("attestation.jsonl"),
+        signer(folder),
+        Blobs::open(&folder.join("evidence")).unwrap(),
+        Arc::default(),
+    )
+}
+
+fn signer(folder: &Path) -> Signer {
+    Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000)
+}
+
+fn record(id: &str) -> Record {
+    Record::new(id.to_owned(), Decision::Config, 0, "peer".to_owned(), "worker".to_owned())
+}
+
+/// Opens the log once the writer of a dropped journal has let go of it.
+fn reopen(folder: &Path) -> (Journal, u64) {
+    loop {
+        match open(folder) {
+            Err(JournalError::InUse(_)) => thread::yield_now(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_line_is_there_when_its_outcome_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, cut) = open(folder.path()).unwrap();
+    assert_eq!(cut, 0);
+    let log = folder.path().join("attestation.jsonl");
+    for count in 1..=20 {
+        let outcome = journal.record(&record("d"), Vec::new(), count).await.unwrap().into_inner();
+        assert_eq!((outcome, fs::read_to_string(&log).unwrap().lines().count()), (count, count));
+    }
+}
+
+#[test]
+fn what_was_never_acknowledged_is_cut_off_however_long_it_is() {
+    let chunk = usize::try_from(CHUNK_BYTES).unwrap();
+    for (whole, torn) in [
+        (0, 1),
+        (0, chunk * 2 + 7),
+        (3, 0),
+        (3, 1),
+        (chunk, chunk),
+        (chunk - 1, chunk + 1),
+        (chunk * 3, chunk * 2),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        let lines = match whole {
+            0 => String::new(),
+            whole => format!("{}\n", "x".repeat(whole - 1)),
+        };
+        fs::write(&log, format!("{lines}{}", "y".repeat(torn))).unwrap();
+        let (_journal, cut) = open(folder.path()).unwrap();
+        assert_eq!(usize::try_from(cut).unwrap(), torn);
+        assert!(fs::read_to_string(&log).unwrap() == lines, "{whole} {torn}");
+    }
+}
+
+#[test]
+fn one_process_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path()).unwrap();
+    assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
+    drop(journal);
+    reopen(folder.path());
+}
+
+#[tokio::test]
+async fn a_blob_that_cannot_be_kept_is_a_record_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path()).unwrap();
+    // A folder in the blob's place cannot be written to.
+    let name = Blobs::name(b"log");
+    fs::create_dir(folder.path().join("evidence").join(format!("{name}.gz.new"))).unwrap();
+    let refused = journal.record(&record("a"), vec![(name, b"log".to_vec())], ()).await;
+    assert!(matches!(refused, Err(JournalError::Failed)));
+    journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+    let log = fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap();
+    assert!(log.lines().count() == 1 && log.contains("\"b\""), "{log}");
+}
+
+#[tokio::test]
+async fn a_log_that_is_moved_is_left_alone_once_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path()).unwrap();
+    let (log, moved) = (folder.path().join("attestation.jsonl"), folder.path().join("attestation.jsonl.1"));
+    let count = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+    journal.record(&record("a"), Vec::new(), ()).await.unwrap();
+    assert!(!journal.reopen(1).await.unwrap(), "nobody has moved it");
+    fs::rename(&log, &moved).unwrap();
+    journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+    assert!(journal.is_moved());
+    assert!(journal.reopen(1).await.unwrap());
+    assert!(!journal.is_moved());
+    journal.record(&record("c"), Vec::new(), ()).await.unwrap();
+    assert_eq!((count(&moved), count(&log)), (2 + 1, 1 + 1), "each has a checkpoint");
+    // The lock is on the new one, and not on the old one any longer.
+    assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
+    fs::File::open(&moved).unwrap().try_lock().unwrap();
+    // What cannot be opened is said, and the log goes on where it was.
+    fs::rename(&log, folder.path().join("attestation.jsonl.2")).unwrap();
+    fs::create_dir(&log).unwrap();
+    journal.reopen(1).await.unwrap_err();
+    journal.record(&record("d"), Vec::new(), ()).await.unwrap();
+    assert_eq!(count(&folder.path().join("attestation.jsonl.2")), 2 + 2);
+}
+
+#[test]
+fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
+    for (before, emptied, after) in [("a\n", false, "a\n"), ("a\n", true, ""), ("", false, "")] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let (mut log, _) = LogFile::open(&path).unwrap();
+        log.append(before.as_bytes()).unwrap();
+        log.tear(b"half a li");
+        if emptied {
+            fs::write(&path, "").unwrap();
+        }
+        log.append(b"b\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{after}b\n"));
+        assert!(log.is_writable());
+    }
+}
+
+#[test]
+fn a_line_that_cannot_be_made_durable_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
+    let mut writer = Writer {
+        log: LogFile::on_device(Path::new("/dev/null")),
+        chain: Chain::after(
+            br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
+        )
+        .unwrap(),
+        blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
+        signer: signer(folder.path()),
+        unsigned: Arc::default(),
+        signed: watch::channel(None).0,
+        moved: Arc::default(),
+        _lock: WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap(),
+    };
+    let (done, _written) = oneshot::channel();
+    let append = Append {
+        record: b"{\"id\":\"a\"}".to_vec(),
+        blobs: Vec::new(),
+        done,
+    };
+    assert!(writer.write(&[append]).is_err());
+}

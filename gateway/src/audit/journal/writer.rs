@@ -1,0 +1,187 @@
+//! The thread that has the file: one batch of lines after the other, in the order in which they were asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::super::blobs::Blobs;
+use super::super::chain::{Begins, Chain, Point, Why};
+use super::super::checkpoint::Signer;
+use super::super::log_file::{LogFile, WriterLock};
+use super::super::record::Line;
+use super::JournalError;
+use crate::store::StoreMark;
+
+/// Records that go into one fsync.
+const BATCH_LIMIT: usize = 256;
+
+/// What the writer does, in this order.
+pub(super) enum Work {
+    Append(Append),
+    Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
+    BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
+    Checkpoint(Moment, oneshot::Sender<Result<(), JournalError>>),
+    Probe(oneshot::Sender<bool>),
+}
+
+/// When something is written that nobody has asked for, and how far the store had come.
+pub(super) struct Moment {
+    pub(super) at: u64,
+    pub(super) store: Option<StoreMark>,
+}
+
+pub(super) struct Append {
+    /// An object of JSON, which gets its place in the chain when it is written.
+    pub(super) record: Vec<u8>,
+    pub(super) blobs: Vec<(String, Vec<u8>)>,
+    pub(super) done: oneshot::Sender<bool>,
+}
+
+/// Lines since the start that no checkpoint covers yet.
+#[derive(Debug, Default)]
+pub(super) struct Unsigned {
+    lines: AtomicU64,
+    /// There are as many as there may be.
+    pub(super) many: Notify,
+}
+
+pub(super) struct Writer {
+    pub(super) log: LogFile,
+    /// As far as it is on disk.
+    pub(super) chain: Chain,
+    pub(super) blobs: Blobs,
+    pub(super) signer: Signer,
+    pub(super) unsigned: Arc<Unsigned>,
+    /// The last checkpoint.
+    pub(super) signed: watch::Sender<Option<Arc<str>>>,
+    pub(super) moved: Arc<AtomicBool>,
+    pub(super) _lock: WriterLock,
+}
+
+impl Writer {
+    pub(super) fn run(mut self, work: &mpsc::Receiver<Work>) {
+        while let Ok(first) = work.recv() {
+            let mut batch = Vec::new();
+            for work in std::iter::once(first).chain(work.try_iter().take(BATCH_LIMIT - 1)) {
+                match work {
+                    Work::Append(append) => batch.push(append),
+                    // What was asked for before stands in the file that was there before.
+                    Work::Reopen(moment, done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.reopen(&moment)));
+                    }
+                    Work::BeginAnew(after, done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.begin_anew(after)));
+                    }
+                    Work::Checkpoint(moment, done) => {
+                        self.append(std::mem::take(&mut batch));
+                        drop(done.send(self.checkpoint_if_due(&moment)));
+                    }
+                    Work::Probe(done) => {
+                        self.look();
+                        let _ = done.send(self.log.is_writable());
+                    }
+                }
+            }
+            self.append(batch);
+        }
+    }
+
+    fn append(&mut self, batch: Vec<Append>) {
+        if batch.is_empty() {
+            return;
+        }
+        let result = self.write(&batch);
+        self.look();
+        if let Err(error) = &result {
+            tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
+        }
+        for append in batch {
+            // Whoever asked may be gone; the line stays.
+            let _ = append.done.send(result.is_ok());
+        }
+    }
+
+    fn reopen(&mut self, moment: &Moment) -> Result<bool, JournalError> {
+        let signed = |result: Result<(), JournalError>| {
+            if let Err(error) = result {
+                tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
+            }
+        };
+        if self.log.is_moved() {
+            signed(self.checkpoint_if_due(moment));
+        }
+        let reopened = self.log.reopen();
+        self.look();
+        if matches!(reopened, Ok(true)) {
+            signed(self.checkpoint(moment));
+        }
+        reopened
+    }
+
+    fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
+        let before = self.log.before().map_err(|source| JournalError::Io {
+            path: "the attestation log".into(),
+            source,
+        })?;
+        let why = Why::Incomplete;
+        self.chain = Chain::begin(Begins { why, before, after })?;
+        Ok(())
+    }
+
+    fn checkpoint_if_due(&mut self, moment: &Moment) -> Result<(), JournalError> {
+        if !self.chain.is_signed() {
+            return self.checkpoint(moment);
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, Moment { at, store }: &Moment) -> Result<(), JournalError> {
+        let (chain, count, head) = self.chain.head();
+        let record = self.signer.sign(chain, count, head, *at)?;
+        let record = serde_json::to_vec(&Line {
+            record: &record,
+            store: store.clone(),
+        })?;
+        let mut chain = self.chain.clone();
+        let line = chain.link_checkpoint(&record)?;
+        self.put(&line)?;
+        self.chain = chain;
+        self.unsigned.lines.store(0, Ordering::Relaxed);
+        let text = String::from_utf8_lossy(&line);
+        self.signed.send_replace(Some(text.trim_end().into()));
+        Ok(())
+    }
+
+    fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        self.log.append(lines).map_err(|source| JournalError::Io {
+            path: "the attestation log".into(),
+            source,
+        })
+    }
+
+    /// Looks whether the log was moved.
+    fn look(&self) {
+        self.moved.store(self.log.is_moved(), Ordering::Relaxed);
+    }
+
+    pub(super) fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
+        for (name, content) in batch.iter().flat_map(|append| &append.blobs) {
+            self.blobs.put(name, content)?;
+        }
+        let (mut chain, mut lines) = (self.chain.clone(), Vec::new());
+        for append in batch {
+            lines.extend(chain.link(&append.record)?);
+        }
+        self.put(&lines)?;
+        self.chain = chain;
+        let new = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let before = self.unsigned.lines.fetch_add(new, Ordering::Relaxed);
+        if before.saturating_add(new) >= self.signer.every() {
+            self.unsigned.many.notify_one();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! What is not as it must be.
+
+/// What is not as it must be, with both values.
+#[derive(Default)]
+pub(super) struct Differences(pub(super) Vec<String>);
+
+impl Differences {
+    pub(super) fn say(&mut self, what: impl Into<String>) {
+        self.0.push(what.into());
+    }
+
+    pub(super) fn same<T: PartialEq + std::fmt::Debug>(&mut self, field: &str, recorded: &T, expected: &T) {
+        if recorded != expected {
+            self.say(format!("{field} is {recorded:?}, and must be {expected:?}"));
+        }
+    }
+
+    pub(super) fn absent<T>(&mut self, field: &str, recorded: Option<&T>) {
+        if recorded.is_some() {
+            self.say(format!("{field} does not belong there"));
+        }
+    }
+
+    pub(super) fn there<T>(&mut self, field: &str, recorded: Option<&T>) {
+        if recorded.is_none() {
+            self.say(format!("{field} is missing"));
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What was decided about evidence, decided again.
+
+use attest::{Kind, NodeIdentity, Reject};
+use attest_gateway::api::Refusal;
+use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, replay, trusted_by};
+use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
+use serde_json::Value;
+
+use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
+
+/// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
+const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
+
+impl Line {
+    pub(super) fn challenge(&self, differences: &mut Differences) -> (String, Judged) {
+        for (field, there) in [
+            ("claims", self.claims.is_some()),
+            ("earned_by", self.earned_by.is_some()),
+            ("use_number", self.use_number.is_some()),
+        ] {
+            if there {
+                differences.say(format!("{field} does not belong there"));
+            }
+        }
+        if self.is_new() && self.basis.as_ref().is_none_or(|basis| basis.digests.is_none()) {
+            differences.say("basis.digests is missing");
+        }
+        ("by digest".to_owned(), Judged::ByDigest)
+    }
+
+    pub(super) fn evidence(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, Judged) {
+        differences.absent("earned_by", self.earned_by.as_ref());
+        differences.absent("config_sha256", self.config_sha256.as_ref());
+        differences.absent("spec_version", self.spec_version.as_ref());
+        let refused = self.verdict == Verdict::Refused;
+        let unread = self.code.as_deref().is_some_and(|code| UNREAD.contains(&code));
+        match &self.basis {
+            None if refused && unread => {
+                differences.same("shown", &self.shown, &Shown::Unreadable);
+                differences.same("pool", &self.pool.as_str(), &"");
+                differences.absent("identity", self.identity.as_ref());
+                differences.absent("name", self.name.as_ref());
+                differences.absent("claims", self.claims.as_ref());
+                return ("unread".to_owned(), Judged::Unread);
+            }
+            Some(basis) if refused && !unread && basis.digests.is_some() && basis.evidence.is_none() => {
+                return ("by digest".to_owned(), Judged::ByDigest);
+            }
+            _ => {}
+        }
+        if let Some(basis) = &self.basis {
+            self.check_challenge(basis, differences);
+        }
+        let (again, holds) = match replay(text, blobs) {
+            Ok(result) => {
+                let claims = result.claims();
+                self.check_claims(claims, differences);
+                (
+                    "trusted".to_owned(),
+                    refused_by_others(self.by()) || self.verdict == Verdict::Trusted,
+                )
+            }
+            // That the token was none is what the store said, and the last that is looked at.
+            Err(ReplayError::Reject(Reject::TokenMissing)) if self.code.as_deref() == Some("token-invalid") => {
+                ("token-invalid".to_owned(), true)
+            }
+            Err(ReplayError::Reject(reject)) => {
+                let refusal = Refusal::from(reject);
+                let code = refusal.code().to_owned();
+                let same = refused && self.code.as_ref() == Some(&code);
+                if same && self.is_new() {
+                    differences.same("reason", &self.reason, &refusal.reason());
+                }
+                // In old records, evidence for a spent challenge stands there and was not looked at.
+                (code, same || (!self.is_new() && self.code.as_deref() == Some("challenge-spent")))
+            }
+            Err(ReplayError::NoLongerJudged(_)) => {
+                self.check_claims_of_enclave(differences);
+                return ("no longer judged".to_owned(), Judged::NoLonger);
+            }
+            Err(error) => (format!("cannot: {error}"), false),
+        };
+        if !holds {
+            differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
+        }
+        (again, Judged::Whole)
+    }
+
+    /// What the record says of the node is what the challenge was about.
+    fn check_challenge(&self, basis: &Basis, differences: &mut Differences) {
+        let Some(spent) = &basis.challenge else { return };
+        let challenge = spent.challenge();
+        let subject = &challenge.subject;
+        differences.same("pool", &self.pool, &challenge.pool);
+        if self.is_new() || !self.kinds.is_empty() {
+            differences.same("kinds", &self.kinds, &subject.kinds());
+        }
+        let shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+        differences.same("shown", &self.shown, &shown);
+        if self.at < challenge.issued || self.at > challenge.expires {
+            differences.say(format!(
+                "it was decided at {}, and its challenge could be answered from {} to {}",
+                self.at, challenge.issued, challenge.expires
+            ));
+        }
+        let given = basis.allowlisted_name.as_ref();
+        // The administrator's name is found late, and what comes after it can still refuse.
+        let found = self.verdict == Verdict::Refused && given.is_some() && self.name.as_ref() == given;
+        if challenge.name.is_some() || (self.verdict == Verdict::Refused && !found) {
+            differences.same("name", &self.name, &challenge.name);
+        } else if self.is_new() || !basis.allowlisted {
+            differences.same("name", &self.name.as_ref(), &given);
+        }
+        let token = self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
+        if self.is_new() && self.use_number.is_some() != token {
+            differences.say("use_number is there with a token beside the evidence, and only then");
+        }
+        if self.claims.is_none() {
+            let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
+            differences.same("identity", &self.identity, &ek.map(|ek| NodeIdentity::of_tpm(ek).to_string()));
+            differences.absent("instance", self.instance.as_ref());
+        }
+    }
+
+    /// What the record says was proven is what the evidence proves.
+    fn check_claims(&self, claims: &attest::Claims, differences: &mut Differences) {
+        let identity = claims.identity();
+        differences.same("identity", &self.identity, &Some(identity.to_string()));
+        let instance = claims.instance().filter(|instance| *instance != identity);
+        differences.same("instance", &self.instance, &instance.map(ToString::to_string));
+        let proven = serde_json::to_value(claims).unwrap_or_default();
+        let same = match &self.claims {
+            Some(recorded) if self.is_new() => *recorded == proven,
+            Some(recorded) => is_part(recorded, &proven),
+            None => false,
+        };
+        if !same {
+            differences.say("claims are not what the evidence proves");
+        }
+        if self.verdict == Verdict::Trusted && self.is_new() {
+            differences.same("reason", &self.reason, &trusted_by(claims));
+            self.check_ticket(differences);
+        }
+    }
+
+    fn check_ticket(&self, differences: &mut Differences) {
+        match self.ticket {
+            Some(ticket)
+                if ticket.expires >= self.at
+                    && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
+                    && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
+                    && ticket.uses > 0 => {}
+            Some(_) => differences.say("no ticket has such terms"),
+            None => differences.say("ticket is missing"),
+        }
+    }
+
+    /// What the record says was proven fits together, and is what an enclave could prove. That it was proven nobody can tell any longer.
+    fn check_claims_of_enclave(&self, differences: &mut Differences) {
+        if self.verdict != Verdict::Trusted {
+            return;
+        }
+        let claims = self.claims.as_ref().unwrap_or(&Value::Null);
+        let said = |name: &str| claims.get(name).and_then(Value::as_str).map(str::to_owned);
+        let identity = said("identity");
+        if !identity.as_ref().is_some_and(|identity| identity.starts_with("aws-enclave:"))
+            || claims.pointer("/aws_nitro_tpm/shape") != Some(&Value::from("enclave"))
+        {
+            differences.say("claims are not what an enclave's document proves");
+        }
+        if self.basis.as_ref().is_none_or(|basis| basis.evidence.is_none()) {
+            differences.say("evidence is missing");
+        }
+        differences.same("identity", &self.identity, &identity);
+        let instance = said("instance").filter(|instance| Some(instance) != identity.as_ref());
+        differences.same("instance", &self.instance, &instance);
+        if self.is_new() {
+            self.check_ticket(differences);
+        }
+    }
+}
+
+/// Whether all that an older release has written is there still; later ones may have said more.
+fn is_part(recorded: &Value, proven: &Value) -> bool {
+    match (recorded, proven) {
+        (Value::Object(recorded), Value::Object(proven)) => recorded
+            .iter()
+            .all(|(name, value)| proven.get(name).is_some_and(|found| is_part(value, found))),
+        (recorded, proven) => recorded == proven,
+    }
+}

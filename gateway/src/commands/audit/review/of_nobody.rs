@@ -1,0 +1,32 @@
+//! Lines that are about no node.
+
+use super::{Differences, Judged, Line};
+
+impl Line {
+    /// A line that stands for many gives nothing to anybody.
+    pub(super) fn counted(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.there("counted", self.counted.as_ref());
+        self.gives_nothing(differences);
+        ("counted".to_owned(), Judged::Whole)
+    }
+
+    pub(super) fn store_accepted(&self, differences: &mut Differences, warnings: &mut Vec<String>) -> (String, Judged) {
+        differences.there("accepted_store", self.accepted_store.as_ref());
+        self.gives_nothing(differences);
+        warnings.push(format!("another store was accepted here: {}", self.reason));
+        ("accepted".to_owned(), Judged::Whole)
+    }
+
+    pub(super) fn checkpoint(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.there("checkpoint", self.checkpoint.as_ref());
+        self.gives_nothing(differences);
+        ("signed".to_owned(), Judged::Checkpoint)
+    }
+
+    fn gives_nothing(&self, differences: &mut Differences) {
+        differences.absent("grant", self.grant.as_ref());
+        differences.absent("identity", self.identity.as_ref());
+        differences.absent("claims", self.claims.as_ref());
+        differences.absent("config_sha256", self.config_sha256.as_ref());
+    }
+}

@@ -28,20 +28,28 @@ pub struct Etcd {
     data: String,
     ports: [u16; 2],
     encrypted: bool,
+    /// Bytes.
+    quota: Option<u64>,
 }
 
 impl Etcd {
     /// Runs, over plain HTTP.
     #[must_use]
     pub fn start() -> Self {
-        Self::run(false)
+        Self::run(false, None)
+    }
+
+    /// As [`Etcd::start`], with room for so much.
+    #[must_use]
+    pub fn start_with_quota(bytes: u64) -> Self {
+        Self::run(false, Some(bytes))
     }
 
     /// Runs, over TLS, for clients whose certificate is of the same CA: [`Etcd::path`] has `ca.crt` and, for clients, `client.crt` and
     /// `client.key`.
     #[must_use]
     pub fn start_encrypted() -> Self {
-        Self::run(true)
+        Self::run(true, None)
     }
 
     /// Runs a cluster of three.
@@ -77,14 +85,16 @@ impl Etcd {
             data: "data".to_owned(),
             ports: [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()),
             encrypted,
+            quota: None,
         };
         member.cluster = format!("{name}={}", member.peer());
         member
     }
 
-    fn run(encrypted: bool) -> Self {
+    fn run(encrypted: bool, quota: Option<u64>) -> Self {
         for _ in 0..TRIES {
             let mut etcd = Self::at_free_ports("one", encrypted);
+            etcd.quota = quota;
             if encrypted {
                 let (folder, authority) = (etcd.path(""), Authority::new("etcd's CA"));
                 fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
@@ -178,6 +188,8 @@ impl Etcd {
         self.kill();
         self.data = format!("restored-{name}");
         let (data, saved) = (self.path(&self.data), self.path(name));
+        // It may be there since the last time.
+        drop(fs::remove_dir_all(&data));
         let peer = self.peer();
         let arguments = [
             "snapshot",
@@ -215,6 +227,9 @@ impl Etcd {
             &self.cluster,
             "--enable-grpc-gateway=false",
         ]);
+        if let Some(quota) = self.quota {
+            command.arg(format!("--quota-backend-bytes={quota}"));
+        }
         if self.encrypted {
             command
                 .arg("--cert-file")

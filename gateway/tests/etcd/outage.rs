@@ -130,6 +130,69 @@ async fn of_three_members_any_may_die_or_stand_still_and_nothing_is_lost_or_done
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
+    let site = Site::start();
+    let quick = EtcdSettings {
+        timeout: Duration::from_secs(1),
+        ..site.settings()
+    };
+    let store = site.open_by("one", &quick).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    site.etcd.pause();
+    let doubt = put(&store, "a", "2").await.unwrap_err().to_string();
+    assert!(doubt.contains("whether it was done is not known"), "{doubt}");
+    get(&store, "a").await.unwrap_err();
+    site.etcd.resume();
+    let found = loop {
+        if let Ok(found) = get(&store, "a").await {
+            break found;
+        }
+    };
+    // What only reads has put the process's own key: the lost commit comes before that, or never.
+    let own = site.etcd.ctl(&["get", "--prefix", "--print-value-only", "a/gateway/committer/"]);
+    assert!(own.trim().parse::<u64>().unwrap() > 2, "{own}");
+    assert_eq!(get(&store, "a").await.unwrap(), found);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told() {
+    let site = Site {
+        etcd: etcd::Etcd::start_with_quota(2 << 20),
+        states: tempfile::tempdir().unwrap(),
+    };
+    let store = site.open("one");
+    let fill = || {
+        run(&store, |transaction| {
+            let number = transaction.get("counter")?.map_or(0, |number| number.parse::<u32>().unwrap()) + 1;
+            transaction.put("fills", &"x".repeat(200_000))?;
+            transaction.put("counter", &number.to_string())
+        })
+    };
+    let mut done = 0;
+    let refused = loop {
+        match fill().await {
+            Ok(()) => done += 1,
+            Err(refused) => break refused.to_string(),
+        }
+    };
+    for named in ["--quota-backend-bytes", "NOSPACE", "compact", "alarm disarm"] {
+        assert!(refused.contains(named), "{refused}");
+    }
+    assert!(!refused.contains("not known"), "{refused}");
+    // Reads need no room.
+    assert_eq!(get(&store, "counter").await.unwrap(), Some(done.to_string()));
+    fill().await.unwrap_err();
+    assert_eq!(get(&store, "counter").await.unwrap(), Some(done.to_string()));
+    let state = site.etcd.ctl(&["get", "none", "-w", "json"]);
+    let (_, revision) = state.split_once("\"revision\":").unwrap();
+    site.etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
+    site.etcd.ctl(&["defrag"]);
+    site.etcd.ctl(&["alarm", "disarm"]);
+    fill().await.unwrap();
+    assert_eq!(get(&store, "counter").await.unwrap(), Some((done + 1).to_string()));
+}
+
 /// Stands between a gateway and etcd, and can lose an answer.
 struct Between {
     address: SocketAddr,

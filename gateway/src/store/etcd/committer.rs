@@ -10,36 +10,27 @@
 //! pending give it back, now or at the next start, which undoes what may have happened: a spend or a claim stands on its decision, and
 //! a decision that was answered by an error is not in the log as one that gave something. A challenge that was spent for
 //! nothing is lost, and the node asks for another. What an administrator's command has put, changed or removed it says it does not know, and
-//! doing it again does no harm.
+//! doing it again does no harm. Nothing that comes after it is answered, not even what only reads, before it has happened or cannot happen any more.
+//!
+//! **An etcd whose quota is used up** says of a commit that there is no room, and may have made it all the same: the one by which it finds that
+//! out. Whatever it says so of has happened by then or never will, and the key says which.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use super::members::{Failure, FailureKind};
+use super::members::FailureKind;
 use super::opened::{Opened, Trouble, get, revision, seen, version};
 use super::overlay::{Batch, Fetched, MOST_KEYS, Seen};
-use super::queue::{BATCH_LIMIT, CONFLICT_PAUSE_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
-
-/// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
-const OWN_LEASE_SECONDS: i64 = 86_400;
+use super::own::{Fate, Own};
+use super::queue::{BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
     own: Own,
-}
-
-/// The key of this process.
-struct Own {
-    key: String,
-    lease: Option<i64>,
-    /// Since when it stands there, as far as is known; 0: it does not.
-    mod_revision: i64,
-    /// The last number that was put there.
-    number: u64,
 }
 
 /// What a commit came to.
@@ -53,16 +44,8 @@ enum Committed {
 
 impl Committer {
     pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
-        let key = opened.keys.committer(id);
-        Self {
-            opened,
-            own: Own {
-                key,
-                lease: None,
-                mod_revision: 0,
-                number: 0,
-            },
-        }
+        let own = Own::new(Arc::clone(&opened), id);
+        Self { opened, own }
     }
 
     /// Until nobody can ask any more; what nobody waits for is done then.
@@ -99,6 +82,17 @@ impl Committer {
             let Some(until) = until(waiting, most, self.opened.timeout) else {
                 return;
             };
+            if self.own.is_in_doubt()
+                && let Err(failure) = self.own.settle(until).await
+            {
+                let trouble = Trouble::Member(failure);
+                tracing::warn!(
+                    "a commit is in doubt, and nothing is answered before that is over: {}",
+                    self.opened.error(&trouble)
+                );
+                fail(waiting, most, &self.opened, &trouble);
+                return;
+            }
             let (count, plan) = plan(waiting, most, &fetched);
             let trouble = match plan {
                 Plan::TooLarge => {
@@ -164,11 +158,10 @@ impl Committer {
 
     async fn commit(&mut self, batch: &Batch, fetched: &Fetched, until: Instant) -> Result<Committed, Trouble> {
         let writes = batch.writes_anything();
-        if writes && self.own.lease.is_none() {
-            self.own.lease = Some(self.lease(until).await?);
+        if writes {
+            self.own.begin(until).await.map_err(Trouble::Member)?;
         }
-        let number = self.own.number + 1;
-        let txn = self.transaction(batch, fetched, number);
+        let txn = self.transaction(batch, fetched);
         let opened = Arc::clone(&self.opened);
         let send = |mut client: etcd_client::Client| {
             let txn = txn.clone();
@@ -178,38 +171,40 @@ impl Committer {
             let answer = opened.members.ask(until, send).await.map_err(Trouble::Member)?;
             return self.committed(batch, &answer);
         }
-        self.own.number = number;
         match opened.members.ask_one(until, send).await {
             Ok(answer) => self.committed(batch, &answer),
-            Err(lost) if lost.kind == FailureKind::Unanswered => self.find_out(until, lost).await,
+            Err(lost) if lost.kind == FailureKind::Unanswered => match self.own.settle(until).await {
+                Ok(Fate::Happened) => Ok(Committed::Done),
+                Ok(Fate::Never) => Ok(Committed::Again),
+                Ok(Fate::Unknown) => Err(Trouble::Doubt(lost)),
+                Err(failure) => Err(Trouble::Doubt(failure)),
+            },
+            Err(full) if full.kind == FailureKind::NoSpace => match self.own.look(until).await {
+                Ok(Fate::Happened) => Ok(Committed::Done),
+                Ok(Fate::Never) => Err(Trouble::Member(full)),
+                Ok(Fate::Unknown) | Err(_) => Err(Trouble::Doubt(full)),
+            },
             Err(over) if over.kind == FailureKind::NoLease => {
-                self.own.lease = None;
+                self.own.lease_is_over();
                 Ok(Committed::Again)
             }
-            Err(refused) => Err(Trouble::Member(refused)),
+            Err(refused) => {
+                self.own.refused();
+                Err(Trouble::Member(refused))
+            }
         }
-    }
-
-    async fn lease(&self, until: Instant) -> Result<i64, Trouble> {
-        let grant = |mut client: etcd_client::Client| async move { client.lease_grant(OWN_LEASE_SECONDS, None).await };
-        let granted = self.opened.members.ask(until, grant).await.map_err(Trouble::Member)?;
-        Ok(granted.id())
     }
 
     /// All of it or nothing. If it is nothing: what is there.
-    fn transaction(&self, batch: &Batch, fetched: &Fetched, number: u64) -> Txn {
+    fn transaction(&self, batch: &Batch, fetched: &Fetched) -> Txn {
         let Opened { keys, .. } = &*self.opened;
         let (mut when, mut then, mut otherwise) = (self.opened.guard(), Vec::new(), self.opened.guard_gets());
         if batch.writes_anything() {
-            when.push(Compare::mod_revision(
-                self.own.key.as_str(),
-                CompareOp::Equal,
-                self.own.mod_revision,
-            ));
+            when.push(self.own.unchanged());
             then.push(TxnOp::put(keys.mark(), "", Some(PutOptions::new().with_prev_key())));
-            then.push(self.put_own(number));
+            then.push(self.own.put());
         }
-        otherwise.push(get(&self.own.key));
+        otherwise.push(self.own.get());
         for key in &batch.reads {
             let stored = keys.of(key);
             let revision = fetched.get(key).map_or(0, |seen| seen.mod_revision);
@@ -227,11 +222,6 @@ impl Committer {
         Txn::new().when(when).and_then(then).or_else(otherwise)
     }
 
-    fn put_own(&self, number: u64) -> TxnOp {
-        let lease = PutOptions::new().with_lease(self.own.lease.unwrap_or(0));
-        TxnOp::put(self.own.key.as_str(), number.to_string(), Some(lease))
-    }
-
     /// What an answer to [`Committer::transaction`] says.
     fn committed(&mut self, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
         let answers = answer.op_responses();
@@ -240,66 +230,22 @@ impl Committer {
                 if let Some(TxnOpResponse::Put(mark)) = answers.first() {
                     self.opened.raise(mark.prev_key().map_or(0, etcd_client::KeyValue::version) + 1);
                 }
-                self.own.mod_revision = revision(answer);
+                self.own.made(revision(answer));
             }
             return Ok(Committed::Done);
         }
         let puts = answers.get(1).map_or(0, version);
         let answers: Vec<Seen> = answers.iter().map(seen).collect();
+        let (_, rest) = answers.split_at_checked(2).unwrap_or_default();
+        let mut rest = rest.iter().cloned();
+        // It is another one if the lease is over.
+        if let Some(own) = rest.next() {
+            self.own.not_made(&own);
+        }
         if !self.opened.is_it(&answers, puts) {
             return Err(Trouble::Replaced);
         }
         self.opened.raise(puts);
-        // A commit that was in doubt has happened after all, or the lease is over.
-        let (_, rest) = answers.split_at_checked(2).unwrap_or_default();
-        let mut rest = rest.iter().cloned();
-        self.own.mod_revision = rest.next().map_or(0, |own| own.mod_revision);
         Ok(Committed::Stale(batch.reads.iter().cloned().zip(rest).collect()))
-    }
-
-    /// What became of a commit whose answer was lost.
-    async fn find_out(&mut self, until: Instant, lost: Failure) -> Result<Committed, Trouble> {
-        let sent = self.own.number;
-        let Self { opened, own } = self;
-        loop {
-            own.number += 1;
-            let lease = PutOptions::new().with_lease(own.lease.unwrap_or(0));
-            let fence = Txn::new()
-                .when([Compare::mod_revision(own.key.as_str(), CompareOp::Equal, own.mod_revision)])
-                .and_then([TxnOp::put(own.key.as_str(), own.number.to_string(), Some(lease))])
-                .or_else([get(&own.key), get(&opened.keys.mark())]);
-            let asked = opened.members.ask_one(until, |mut client| {
-                let fence = fence.clone();
-                async move { client.txn(fence).await }
-            });
-            match asked.await {
-                Ok(answer) if answer.succeeded() => {
-                    own.mod_revision = revision(&answer);
-                    return Ok(Committed::Again);
-                }
-                Ok(answer) => {
-                    let answers = answer.op_responses();
-                    let Some(found) = answers.first().map(seen) else {
-                        return Err(Trouble::Doubt(lost));
-                    };
-                    own.mod_revision = found.mod_revision;
-                    let Some(number) = found.value.and_then(|number| number.parse::<u64>().ok()) else {
-                        return Err(Trouble::Doubt(lost));
-                    };
-                    if number == sent {
-                        opened.raise(answers.get(1).map_or(0, version));
-                        return Ok(Committed::Done);
-                    }
-                    return Ok(Committed::Again);
-                }
-                Err(failure) if failure.kind != FailureKind::Unanswered => return Err(Trouble::Doubt(failure)),
-                Err(_) => {
-                    if Instant::now() + CONFLICT_PAUSE_LIMIT >= until {
-                        return Err(Trouble::Doubt(lost));
-                    }
-                    sleep(CONFLICT_PAUSE_LIMIT).await;
-                }
-            }
-        }
     }
 }

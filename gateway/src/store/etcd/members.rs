@@ -33,6 +33,8 @@ pub(super) struct Failure {
 pub(super) enum FailureKind {
     /// Whether it was done is not known: there was no answer, or one that says so.
     Unanswered,
+    /// The quota is used up. Whether it was done is not known: also what is found to be too much is done.
+    NoSpace,
     /// It was not done, because it is too much at once.
     TooLarge,
     /// It was not done: a lease that it names is over.
@@ -240,6 +242,7 @@ fn kind(error: &Error) -> FailureKind {
         "InvalidArgument" if message.contains("too large") || message.contains("too many operations") => FailureKind::TooLarge,
         "ResourceExhausted" if message.contains("larger than max") => FailureKind::TooLarge,
         "ResourceExhausted" if message.contains("too many requests") => FailureKind::Unanswered,
+        "ResourceExhausted" if message.contains("space exceeded") => FailureKind::NoSpace,
         "NotFound" if message.contains("lease") => FailureKind::NoLease,
         "InvalidArgument" | "ResourceExhausted" | "FailedPrecondition" | "PermissionDenied" | "Unauthenticated" | "NotFound"
         | "Unimplemented" => FailureKind::Refused,
@@ -249,9 +252,6 @@ fn kind(error: &Error) -> FailureKind {
 
 fn advice(kind: FailureKind, problem: &str) -> &'static str {
     let says = |word: &str| problem.contains(word);
-    if says("space exceeded") {
-        return "its quota is used up: compact and defragment it, then disarm its alarm (etcdctl compact, defrag, alarm disarm)";
-    }
     if says("certificate") || says("Certificate") || says("UnknownIssuer") || says("UnknownCA") || says("tls") {
         return "look at store.ca, store.certificate and store.key, at who has signed etcd's certificate, and at their dates";
     }
@@ -259,6 +259,10 @@ fn advice(kind: FailureKind, problem: &str) -> &'static str {
         return "look at store.user and store.password_file, and at what that user may do below store.prefix (etcdctl user get)";
     }
     match kind {
+        FailureKind::NoSpace => {
+            "its quota is used up (--quota-backend-bytes), so that it takes no writes: compact and defragment it, then disarm its alarm NOSPACE \
+             (etcdctl compact, defrag, alarm disarm); --auto-compaction-retention keeps it small"
+        }
         FailureKind::TooLarge => "it does not fit into one request: raise etcd's --max-request-bytes",
         _ => "etcd must be there, and most of its members must reach one another: look at etcdctl endpoint status, and at store.endpoints",
     }

@@ -12,6 +12,7 @@ mod leader;
 mod members;
 mod opened;
 mod overlay;
+mod own;
 mod queue;
 mod replica;
 

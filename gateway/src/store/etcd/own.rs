@@ -1,0 +1,164 @@
+//! The key of this process, by which it finds out what became of a commit whose answer was lost.
+
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use tokio::time::{Instant, sleep};
+
+use super::members::{Failure, FailureKind};
+use super::opened::{Opened, get, revision, seen, version};
+use super::overlay::Seen;
+use super::queue::CONFLICT_PAUSE_LIMIT;
+
+/// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
+const LEASE_SECONDS: i64 = 86_400;
+
+pub(super) struct Own {
+    opened: Arc<Opened>,
+    key: String,
+    pub(super) lease: Option<i64>,
+    /// Since when it stands there, as far as is known; 0: it does not.
+    mod_revision: i64,
+    /// The last number that was put there.
+    number: u64,
+    /// A commit has put this number there, or may do so still.
+    doubt: Option<u64>,
+}
+
+/// What became of a commit that was in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Happened,
+    /// And it cannot happen any more.
+    Never,
+    /// Nothing says so any longer; it cannot happen any more.
+    Unknown,
+}
+
+impl Own {
+    pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
+        let key = opened.keys.committer(id);
+        Self {
+            opened,
+            key,
+            lease: None,
+            mod_revision: 0,
+            number: 0,
+            doubt: None,
+        }
+    }
+
+    /// Begins a commit, which is in doubt from here on.
+    pub(super) async fn begin(&mut self, until: Instant) -> Result<(), Failure> {
+        if self.lease.is_none() {
+            let grant = |mut client: etcd_client::Client| async move { client.lease_grant(LEASE_SECONDS, None).await };
+            self.lease = Some(self.opened.members.ask(until, grant).await?.id());
+        }
+        self.number += 1;
+        self.doubt = Some(self.number);
+        Ok(())
+    }
+
+    /// What a commit wants: that none came since the last one that is known.
+    pub(super) fn unchanged(&self) -> Compare {
+        Compare::mod_revision(self.key.as_str(), CompareOp::Equal, self.mod_revision)
+    }
+
+    /// What a commit puts.
+    pub(super) fn put(&self) -> TxnOp {
+        let lease = PutOptions::new().with_lease(self.lease.unwrap_or(0));
+        TxnOp::put(self.key.as_str(), self.number.to_string(), Some(lease))
+    }
+
+    pub(super) fn get(&self) -> TxnOp {
+        get(&self.key)
+    }
+
+    /// The commit was made, at this revision.
+    pub(super) const fn made(&mut self, revision: i64) {
+        (self.mod_revision, self.doubt) = (revision, None);
+    }
+
+    /// It was not made, and this stands there.
+    pub(super) const fn not_made(&mut self, found: &Seen) {
+        self.made(found.mod_revision);
+    }
+
+    /// It was refused, and etcd says so.
+    pub(super) const fn refused(&mut self) {
+        self.doubt = None;
+    }
+
+    /// The lease is over, and the key with it.
+    pub(super) const fn lease_is_over(&mut self) {
+        (self.lease, self.mod_revision, self.doubt) = (None, 0, None);
+    }
+
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// Finds out what became of the commit that is in doubt, if one is: puts the same key once more under the same condition, until etcd answers.
+    pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Failure> {
+        loop {
+            let Some(sent) = self.doubt else { return Ok(Fate::Never) };
+            match self.fence(sent, until).await {
+                Err(lost) if lost.kind == FailureKind::Unanswered && Instant::now() + CONFLICT_PAUSE_LIMIT < until => {
+                    sleep(CONFLICT_PAUSE_LIMIT).await;
+                }
+                Err(over) if over.kind == FailureKind::NoLease => {
+                    self.lease_is_over();
+                    return Ok(Fate::Unknown);
+                }
+                settled => return settled,
+            }
+        }
+    }
+
+    async fn fence(&mut self, sent: u64, until: Instant) -> Result<Fate, Failure> {
+        self.number += 1;
+        let fence = Txn::new()
+            .when([self.unchanged()])
+            .and_then([self.put()])
+            .or_else([self.get(), get(&self.opened.keys.mark())]);
+        let asked = self.opened.members.ask_one(until, |mut client| {
+            let fence = fence.clone();
+            async move { client.txn(fence).await }
+        });
+        let answer = asked.await?;
+        if answer.succeeded() {
+            self.made(revision(&answer));
+            return Ok(Fate::Never);
+        }
+        Ok(self.read(sent, &answer.op_responses()))
+    }
+
+    /// Finds out what became of a commit that etcd has answered: it is made by now, or not at all.
+    pub(super) async fn look(&mut self, until: Instant) -> Result<Fate, Failure> {
+        let Some(sent) = self.doubt else { return Ok(Fate::Never) };
+        let read = Txn::new().and_then([self.get(), get(&self.opened.keys.mark())]);
+        let asked = self.opened.members.ask(until, |mut client| {
+            let read = read.clone();
+            async move { client.txn(read).await }
+        });
+        let answer = asked.await?;
+        Ok(self.read(sent, &answer.op_responses()))
+    }
+
+    fn read(&mut self, sent: u64, answers: &[TxnOpResponse]) -> Fate {
+        let found = answers.first().map(seen);
+        // It was not there before the first commit.
+        let before = self.mod_revision == 0;
+        self.made(found.as_ref().map_or(0, |found| found.mod_revision));
+        let number = found.map(|found| found.value.and_then(|number| number.parse::<u64>().ok()));
+        match number {
+            Some(Some(number)) if number == sent => {
+                self.opened.raise(answers.get(1).map_or(0, version));
+                Fate::Happened
+            }
+            Some(Some(_)) => Fate::Never,
+            Some(None) if before => Fate::Never,
+            _ => Fate::Unknown,
+        }
+    }
+}

@@ -61,6 +61,43 @@ async fn attack_42_a_store_that_was_emptied_or_is_another_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_42_an_older_store_that_was_accepted_once_is_not_taken_again_as_it_is() {
+    let mut site = Site::start();
+    let beside = |gateway: &str| site.states.path().join(gateway).join("gateway.db");
+    let [one, two, late] = ["one", "two", "late"].map(beside);
+    let accept = |settings: EtcdSettings, gateway: &std::path::Path| {
+        let accepted = Etcd::accept(&settings, gateway, |_| Ok::<_, StoreError>(()));
+        accepted.unwrap().now
+    };
+    for gateway in ["two", "late"] {
+        site.open(gateway);
+    }
+    let store = site.open("one");
+    let first = store.standing().unwrap().id;
+    put(&store, "revoked", "1").await.unwrap();
+    site.etcd.save("before");
+    put(&store, "revoked", "2").await.unwrap();
+    store.keep_mark().await.unwrap();
+    drop(store);
+    site.etcd.restore("before");
+    let second = accept(site.settings(), &one).id;
+    assert_ne!(second, first);
+    assert_eq!(accept(site.settings(), &two).id, second, "it knew the one in whose place this is");
+    site.etcd.restore("before");
+    for gateway in ["one", "two"] {
+        let refused = site.try_open(gateway).unwrap_err();
+        assert!(matches!(refused, StoreError::Other { .. }), "{refused}");
+    }
+    let third = accept(site.settings(), &one).id;
+    assert!(
+        third != first && third != second,
+        "what was spent in the second may be unspent here"
+    );
+    assert_eq!(accept(site.settings(), &two).id, third);
+    assert_eq!(accept(site.settings(), &late).id, third, "and of those before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_below_the_prefix_and_not_ours_is_left_alone() {
     let site = Site::start();
     site.etcd.ctl(&["put", "a/gatewayx", "somebody else's"]);

@@ -19,6 +19,8 @@ const VERSION: i64 = 1;
 const TIME: &str = "time";
 /// Bytes of a store's identity, and of a process's: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
+/// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
+const MOST_REPLACED: usize = 16;
 
 /// The store's own entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +30,9 @@ struct Identity {
     id: String,
     /// The mark before the first commit: what it was where the store came from.
     began: u64,
+    /// Ids of the stores in whose place it is, the last one last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    replaced: Vec<String>,
 }
 
 /// A store that is there.
@@ -37,11 +42,17 @@ pub(super) struct Found {
     pub identity: String,
     pub began: u64,
     pub mark: StoreMark,
+    replaced: Vec<String>,
 }
 
 impl Found {
     pub(super) fn file(found: Option<&Self>) -> StoreFile {
         found.map_or(StoreFile::Nothing, |found| StoreFile::Store(found.mark.clone()))
+    }
+
+    /// Whether another gateway has put it in the place of this one.
+    pub(super) fn is_instead_of(&self, known: &StoreMark) -> bool {
+        self.replaced.contains(&known.id)
     }
 }
 
@@ -105,46 +116,71 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
         });
     }
     let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
-    let Identity { id, began, .. } =
+    let Identity { id, began, replaced, .. } =
         serde_json::from_str(&identity).map_err(|_| foreign(members, "it says nothing readable of who it is"))?;
     let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
     let mark = StoreMark {
         id,
         mark: began.saturating_add(puts),
     };
-    Ok(Some(Found { identity, began, mark }))
+    Ok(Some(Found {
+        identity,
+        began,
+        mark,
+        replaced,
+    }))
 }
 
 /// Begins a store, unless another process is faster.
 pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(), StoreError> {
-    replace(settings, members, None, 0, until).await
+    replace(settings, members, None, &Identity::new(0, Vec::new())?, until).await
 }
 
-/// Makes it another store with the same content, which has come at least as far as `mark`, or begins one. Its time begins anew.
+/// Makes it another store with the same content, in the place of the one that was `known`, which has come at least as far as `mark`; or begins
+/// one. Its time begins anew.
 pub(super) async fn rename(
     settings: &EtcdSettings,
     members: &Members,
     found: Option<&Found>,
+    known: Option<&StoreMark>,
     mark: u64,
     until: Instant,
 ) -> Result<StoreMark, StoreError> {
     let began = found.map_or(0, |found| found.mark.mark).max(mark);
-    replace(settings, members, found, began, until).await?;
+    let mut replaced = found.map_or_else(Vec::new, |found| found.replaced.clone());
+    for other in found.map(|found| &found.mark).into_iter().chain(known) {
+        replaced.retain(|id| *id != other.id);
+        replaced.push(other.id.clone());
+    }
+    let replaced = replaced.split_off(replaced.len().saturating_sub(MOST_REPLACED));
+    replace(settings, members, found, &Identity::new(began, replaced)?, until).await?;
     let now = look(settings, members, until)
         .await?
         .filter(|now| found.is_none_or(|found| found.mark.id != now.mark.id));
     Ok(now.ok_or_else(|| StoreError::Replaced(members.place.clone().into()))?.mark)
 }
 
+impl Identity {
+    fn new(began: u64, replaced: Vec<String>) -> Result<Self, StoreError> {
+        Ok(Self {
+            v: 1,
+            id: new_id()?,
+            began,
+            replaced,
+        })
+    }
+}
+
 /// Puts another identity in the place of the one that was found. Asked twice, because an answer was lost, it is done once: then another one is there.
-async fn replace(settings: &EtcdSettings, members: &Members, found: Option<&Found>, began: u64, until: Instant) -> Result<(), StoreError> {
+async fn replace(
+    settings: &EtcdSettings,
+    members: &Members,
+    found: Option<&Found>,
+    identity: &Identity,
+    until: Instant,
+) -> Result<(), StoreError> {
     let keys = Keys::below(&settings.prefix);
-    let identity = Identity {
-        v: 1,
-        id: new_id()?,
-        began,
-    };
-    let text = serde_json::to_string(&identity).unwrap_or_default();
+    let text = serde_json::to_string(identity).unwrap_or_default();
     let unchanged = match found {
         Some(found) => Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str()),
         None => Compare::create_revision(keys.identity(), CompareOp::Equal, 0),

@@ -134,7 +134,8 @@ impl Etcd {
     }
 
     /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`]. If it is the one that is known, from before, or
-    /// none, it becomes another store. If it is another, this gateway takes it as it is: the first of several that accepts it has given it its name.
+    /// none, it becomes another store. If it is another one, and says that it is in the place of the one that is known, this gateway takes it as it is: the first
+    /// of several that accepts it has given it its name.
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
@@ -160,14 +161,12 @@ impl Etcd {
             found: found.as_ref().map(|found| found.mark.clone()),
         };
         first(&replacement)?;
-        let is_another = known
-            .expected()
-            .is_some_and(|known| found.as_ref().is_some_and(|found| found.mark.id != known.id));
-        let now = match found.filter(|_| is_another) {
-            Some(another) => another.mark,
+        let known_before = replacement.known.clone();
+        let now = match found.filter(|found| known_before.as_ref().is_some_and(|known| found.is_instead_of(known))) {
+            Some(named) => named.mark,
             None => {
                 let (settings, found, furthest) = (settings.clone(), replacement.found.clone(), known.furthest());
-                threads.wait(async move { rename(&settings, found.as_ref(), furthest).await })?
+                threads.wait(async move { rename(&settings, found.as_ref(), known_before.as_ref(), furthest).await })?
             }
         };
         under_lock(beside, || known::replace_mark(beside, &now))?;
@@ -262,7 +261,7 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
         }
     };
     known.check(&place, &Found::file(found.as_ref()))?;
-    let Found { identity, began, mark } = found.ok_or(StoreError::Replaced(place))?;
+    let Found { identity, began, mark, .. } = found.ok_or(StoreError::Replaced(place))?;
     Ok(Opened {
         members,
         keys,
@@ -274,14 +273,14 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
 }
 
 /// Gives the store that was found another name.
-async fn rename(settings: &EtcdSettings, found: Option<&StoreMark>, mark: u64) -> Result<StoreMark, StoreError> {
+async fn rename(settings: &EtcdSettings, found: Option<&StoreMark>, known: Option<&StoreMark>, mark: u64) -> Result<StoreMark, StoreError> {
     let members = Members::of(settings)?;
     let until = Instant::now() + settings.timeout;
     let there = identity::look(settings, &members, until).await?;
     if there.as_ref().map(|there| &there.mark.id) != found.map(|found| &found.id) {
         return Err(StoreError::Replaced(members.place.into()));
     }
-    identity::rename(settings, &members, there.as_ref(), mark, until).await
+    identity::rename(settings, &members, there.as_ref(), known, mark, until).await
 }
 
 /// Does what only one process of this machine may do at a time.

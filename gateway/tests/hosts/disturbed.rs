@@ -1,9 +1,10 @@
 //! Nodes boot, whatever becomes of gateways and of the store; and nothing is spent twice.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use super::fleet::check;
 use super::members::Member;
@@ -11,8 +12,8 @@ use super::replica::Replica;
 use super::{Site, can_make_hosts};
 use crate::network::Host;
 
-/// Longer than any lease of the gateways' and of the members' among one another.
-const LONGER_THAN_LEASES: Duration = Duration::from_secs(12);
+/// As long as the longest lease that a gateway keeps, in seconds.
+const LEASE: &str = "15";
 const NODES: usize = 500;
 
 /// What is done to the site, so that it is whole again afterwards. `wait` returns when some more nodes have booted, or none can any more.
@@ -52,9 +53,8 @@ const DISTURBANCES: [(&str, Disturbance); 6] = [
     ("a gateway stands still for longer than its leases", |site, turn, wait| {
         let gateway = &site.replicas[turn % site.replicas.len()];
         gateway.signal("STOP");
-        let since = Instant::now();
+        wait_for_the_end_of_a_lease(&site.members[0]);
         wait();
-        thread::sleep(LONGER_THAN_LEASES.saturating_sub(since.elapsed()));
         gateway.signal("CONT");
     }),
     ("all gateways are killed", |site, _, _| {
@@ -62,6 +62,29 @@ const DISTURBANCES: [(&str, Disturbance); 6] = [
         site.replicas.iter_mut().for_each(Replica::start);
     }),
 ];
+
+/// Waits until etcd has ended a lease that begins now: by then it has ended those, too, that were kept until now.
+fn wait_for_the_end_of_a_lease(member: &Member) {
+    let said = |arguments: &[&str]| {
+        let output = member.ctl(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let granted = said(&["lease", "grant", LEASE]);
+    let lease = granted.split_whitespace().nth(1).unwrap();
+    // Another key than any before, so that the watch may begin before all of them.
+    let witness = format!("witness/{lease}");
+    said(&["put", "--lease", lease, &witness, ""]);
+    let mut watch = member
+        .ctl(&["watch", "--rev", "1", &witness])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "DELETE"), "the watch has ended");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
 
 fn hosts(members: &[Member]) -> Vec<&Host> {
     members.iter().map(|member| &member.host).collect()
@@ -75,18 +98,18 @@ fn nodes_boot_whatever_becomes_of_gateways_and_of_the_store() {
     let mut site = Site::new("");
     let gateways = Arc::clone(&site.gateways);
     let runtime = site.network.runtime();
-    let storm = runtime.spawn(Arc::clone(&gateways).storm(site.nodes(NODES)));
-    let booted = || gateways.booted.load(Ordering::Relaxed);
+    let (count, booted) = watch::channel(0);
+    let storm = runtime.spawn(Arc::clone(&gateways).storm(site.nodes(NODES), count));
     let (mut turn, mut done) = (0, 0);
     while !storm.is_finished() {
         let (name, disturb) = DISTURBANCES[turn % DISTURBANCES.len()];
-        let before = booted();
+        let before = *booted.borrow();
         eprintln!("{before} of {NODES} nodes have booted; {name}");
         let wait = || {
-            while booted() < (before + 10).min(NODES) && !storm.is_finished() {
-                thread::yield_now();
-                thread::park_timeout(Duration::from_millis(20));
-            }
+            let mut booted = booted.clone();
+            let enough = booted.wait_for(|booted| *booted >= (before + 10).min(NODES));
+            // If the storm has ended before, it says why.
+            drop(runtime.block_on(enough));
         };
         disturb(&mut site, turn / DISTURBANCES.len() + turn, &wait);
         (turn, done) = (turn + 1, done + usize::from(!storm.is_finished()));

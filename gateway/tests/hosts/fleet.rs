@@ -8,6 +8,7 @@ use std::time::Duration;
 use attest::SpkiSha256;
 use reqwest::RequestBuilder;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -30,8 +31,6 @@ pub struct Gateways {
     pub full: Vec<u8>,
     /// Whom the next one asks.
     pub turn: AtomicUsize,
-    /// How many have what they need.
-    pub booted: AtomicUsize,
 }
 
 /// A step was refused in a way that a new attestation mends.
@@ -66,7 +65,6 @@ impl Gateways {
     async fn boot(&self, mut node: Node) {
         let until = Instant::now() + BOOT;
         while self.try_boot(&mut node, until).await.is_err() {}
-        self.booted.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn try_boot(&self, node: &mut Node, until: Instant) -> Result<(), Anew> {
@@ -83,19 +81,20 @@ impl Gateways {
         Ok(())
     }
 
-    /// Boots them all, so many at a time.
-    pub async fn storm(self: Arc<Self>, nodes: Vec<Node>) {
-        let (mut waiting, mut booting) = (nodes.into_iter(), JoinSet::new());
-        for node in waiting.by_ref().take(AT_ONCE) {
+    /// Boots them all, so many at a time, and says how many have what they need.
+    pub async fn storm(self: Arc<Self>, nodes: Vec<Node>, booted: watch::Sender<usize>) {
+        let mut booting = JoinSet::new();
+        for node in nodes {
+            if booting.len() == AT_ONCE {
+                booting.join_next().await.unwrap().unwrap();
+                booted.send_modify(|booted| *booted += 1);
+            }
             let gateways = Arc::clone(&self);
             booting.spawn(async move { gateways.boot(node).await });
         }
-        while let Some(booted) = booting.join_next().await {
-            booted.unwrap();
-            if let Some(node) = waiting.next() {
-                let gateways = Arc::clone(&self);
-                booting.spawn(async move { gateways.boot(node).await });
-            }
+        while let Some(done) = booting.join_next().await {
+            done.unwrap();
+            booted.send_modify(|booted| *booted += 1);
         }
     }
 }

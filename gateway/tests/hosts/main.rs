@@ -14,6 +14,7 @@ mod disturbed;
 mod fleet;
 mod members;
 mod network;
+mod program;
 mod raced;
 mod replica;
 #[path = "../support/mod.rs"]
@@ -84,7 +85,6 @@ impl Site {
             server_key: SpkiSha256::of_certificate(&certificate).unwrap(),
             full: full.into_bytes(),
             turn: AtomicUsize::new(0),
-            booted: AtomicUsize::new(0),
         });
         Self {
             replicas,

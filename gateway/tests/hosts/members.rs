@@ -1,22 +1,16 @@
 //! The members of an etcd cluster, each on a host of its own.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
 
 use super::network::{Host, Network};
-
-/// How long a start may take on a machine that is busy.
-const START: Duration = Duration::from_secs(60);
+use super::program::{Begun, Program};
 
 pub struct Member {
     pub host: Host,
     name: String,
     cluster: String,
     data: tempfile::TempDir,
-    process: Option<Child>,
+    program: Program,
 }
 
 /// Starts a cluster of as many members, on hosts from this number on.
@@ -28,13 +22,13 @@ pub fn members(network: &Network, count: u8, first: u8) -> Vec<Member> {
         name: format!("m{}", host.address),
         cluster: cluster.clone(),
         data: tempfile::tempdir().unwrap(),
-        process: None,
+        program: Program::new("serving client traffic"),
         host,
     };
     let mut members: Vec<Member> = hosts.into_iter().map(member).collect();
     // None serves before most are there.
-    let served: Vec<_> = members.iter_mut().map(Member::begin).collect();
-    served.into_iter().for_each(|served| served.recv_timeout(START).unwrap());
+    let begun: Vec<Begun> = members.iter_mut().map(Member::begin).collect();
+    begun.into_iter().for_each(Begun::serves);
     members
 }
 
@@ -43,53 +37,32 @@ impl Member {
         format!("http://{}:2379", self.host.address)
     }
 
-    /// Starts it on the data that it has; says so once it serves.
-    pub fn begin(&mut self) -> mpsc::Receiver<()> {
+    fn begin(&mut self) -> Begun {
         let (client, peer) = (self.endpoint(), format!("http://{}:2380", self.host.address));
         let mut command = self.host.command("etcd");
         command.args(["--name", &self.name, "--logger", "zap", "--initial-cluster", &self.cluster]);
         command.arg("--data-dir").arg(self.data.path().join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        self.process = Some(process);
-        let (serves, served) = mpsc::channel();
-        // To its end, or etcd would wait for somebody to read.
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if line.contains("serving client traffic") {
-                    let _ = serves.send(());
-                }
-            }
-        });
-        served
+        self.program.begin(command)
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts it on the data that it has, and waits until it serves.
     pub fn start(&mut self) {
-        self.begin().recv_timeout(START).unwrap();
+        self.begin().serves();
     }
 
-    /// SIGKILL.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            drop(process.kill());
-            drop(process.wait());
-        }
+        self.program.kill();
     }
-}
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.kill();
+    /// `etcdctl`, which asks this member.
+    pub fn ctl(&self, arguments: &[&str]) -> Command {
+        let mut command = self.host.command("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint()])
+            .args(arguments);
+        command
     }
-}
-
-pub fn signal_to(process: &Child, signal: &str) {
-    let sent = Command::new("kill")
-        .args(["-s", signal, &process.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(sent.success());
 }

@@ -1,25 +1,20 @@
 //! Gateways on hosts of their own, with one folder of certificates and pools, and one store.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Output};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::members::signal_to;
 use super::network::Host;
+use super::program::Program;
 use crate::support::{log_schema, program};
-
-const START: Duration = Duration::from_secs(60);
 
 pub struct Replica {
     pub host: Host,
     folder: PathBuf,
-    process: Option<Child>,
+    program: Program,
 }
 
 /// What all replicas of these hosts have: certificates for all of them, pools, and the key of the store.
@@ -42,7 +37,7 @@ impl Replica {
     pub fn new(host: Host, folder: &Path, settings: &str) -> Self {
         let replica = Self {
             folder: folder.to_owned(),
-            process: None,
+            program: Program::new("listening on "),
             host,
         };
         let state = replica.state();
@@ -63,27 +58,10 @@ impl Replica {
         format!("https://{}:22623", self.host.address)
     }
 
-    /// Starts it; says so once it serves.
-    pub fn begin(&mut self) -> mpsc::Receiver<()> {
-        let mut command = self.command(&["serve"]);
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        self.process = Some(process);
-        let (serves, served) = mpsc::channel();
-        // To its end, or it would wait for somebody to read.
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if line.contains("listening on ") {
-                    let _ = serves.send(());
-                }
-            }
-        });
-        served
-    }
-
     /// Starts it, and waits until it serves.
     pub fn start(&mut self) {
-        self.begin().recv_timeout(START).unwrap();
+        let command = self.command(&["serve"]);
+        self.program.begin(command).serves();
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -97,25 +75,18 @@ impl Replica {
         succeeds(&self.command(arguments).output().unwrap())
     }
 
-    /// SIGKILL.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            drop(process.kill());
-            drop(process.wait());
-        }
+        self.program.kill();
     }
 
     /// Lets it end in order.
     pub fn stop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            signal_to(&process, "TERM");
-            assert!(process.wait().unwrap().success());
-        }
+        self.program.stop();
     }
 
     /// `STOP` and `CONT`.
     pub fn signal(&self, signal: &str) {
-        signal_to(self.process.as_ref().unwrap(), signal);
+        self.program.signal(signal);
     }
 
     fn log(&self) -> PathBuf {

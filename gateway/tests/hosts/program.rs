@@ -1,0 +1,83 @@
+//! A program that runs on a host; killed when dropped.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long a start may take on a machine that is busy.
+const START: Duration = Duration::from_secs(60);
+
+pub struct Program {
+    /// What a line of its standard error has in it once it serves.
+    serves: &'static str,
+    process: Option<Child>,
+}
+
+impl Program {
+    /// Not started.
+    pub const fn new(serves: &'static str) -> Self {
+        Self { serves, process: None }
+    }
+
+    /// Starts it.
+    pub fn begin(&mut self, mut command: Command) -> Begun {
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        self.process = Some(process);
+        let (says, said) = mpsc::channel();
+        let serves = self.serves;
+        // To its end, or it would wait for somebody to read.
+        thread::spawn(move || {
+            for _ in lines.map_while(Result::ok).filter(|line| line.contains(serves)) {
+                // Nobody listens who has heard it once.
+                let _ = says.send(());
+            }
+        });
+        Begun(said)
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            drop(process.kill());
+            drop(process.wait());
+        }
+    }
+
+    /// Lets it end in order.
+    pub fn stop(&mut self) {
+        if let Some(process) = &self.process {
+            signal(process, "TERM");
+            assert!(self.process.take().unwrap().wait().unwrap().success());
+        }
+    }
+
+    /// `STOP` and `CONT`.
+    pub fn signal(&self, name: &str) {
+        signal(self.process.as_ref().unwrap(), name);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One that was started, and need not serve yet.
+#[must_use]
+pub struct Begun(mpsc::Receiver<()>);
+
+impl Begun {
+    /// Waits until it serves.
+    pub fn serves(self) {
+        self.0.recv_timeout(START).unwrap();
+    }
+}
+
+fn signal(process: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &process.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}

@@ -1,35 +1,109 @@
 //! The gateway is killed at random moments while nodes attest: what it has answered it has recorded, and the log is whole.
 //!
-//! `ATTEST_KILLS` says how often; 1,000 take some minutes.
+//! A moment is a byte between the nodes and the gateway: chance says which. `ATTEST_KILLS` says how often; 1,000 take some minutes.
+//! `ATTEST_SEED` has chance say again what it said to a run that failed.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use crate::support::node::Node;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Gateway, POOL};
-use attest::SpkiSha256;
+use attest::{HashAlg, SpkiSha256};
 use aws_lc_rs::rand;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 const KILLS: usize = 15;
 /// Nodes at the same time.
 const AT_ONCE: usize = 6;
-/// Most answers between two kills.
-const ANSWERS: u8 = 12;
-/// Longest time between the last of those answers and the kill.
-const MOMENT_LIMIT: Duration = Duration::from_millis(30);
+/// Most bytes between a start and the kill: some boots of all nodes.
+const BYTES: u64 = 400_000;
+/// What is passed on at once.
+const PIECE_BYTES: usize = 512;
+
+/// Between the nodes and the gateway: counts the bytes of both directions.
+struct Between {
+    gateway: SocketAddr,
+    passed: watch::Sender<u64>,
+}
+
+impl Between {
+    /// Its address. Whoever comes while the gateway is away is closed.
+    async fn start(gateway: SocketAddr) -> (SocketAddr, watch::Receiver<u64>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (passed, counted) = watch::channel(0);
+        let between = Arc::new(Self { gateway, passed });
+        tokio::spawn(async move {
+            while let Ok((node, _)) = listener.accept().await {
+                let between = Arc::clone(&between);
+                tokio::spawn(async move { between.connect(node).await });
+            }
+        });
+        (address, counted)
+    }
+
+    async fn connect(&self, mut node: TcpStream) -> io::Result<()> {
+        let mut gateway = TcpStream::connect(self.gateway).await?;
+        let ((from_node, to_node), (from_gateway, to_gateway)) = (node.split(), gateway.split());
+        // Who has lost one end has lost the other.
+        tokio::select! {
+            ended = self.pass(from_node, to_gateway) => ended,
+            ended = self.pass(from_gateway, to_node) => ended,
+        }
+    }
+
+    async fn pass(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+        let mut piece = [0; PIECE_BYTES];
+        loop {
+            let length = from.read(&mut piece).await?;
+            if length == 0 {
+                return Ok(());
+            }
+            to.write_all(&piece[..length]).await?;
+            self.passed.send_modify(|passed| *passed += u64::try_from(length).unwrap());
+        }
+    }
+}
+
+/// What is random, and yet the same for the same seed.
+struct Chance {
+    seed: u64,
+    asked: u64,
+}
+
+impl Chance {
+    fn new() -> Self {
+        let seed = std::env::var("ATTEST_SEED").map_or_else(|_| random(), |seed| seed.parse().unwrap());
+        eprintln!("ATTEST_SEED={seed}");
+        Self { seed, asked: 0 }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.asked += 1;
+        let digest = HashAlg::Sha256.digest(&[&self.seed.to_be_bytes(), &self.asked.to_be_bytes()]);
+        u64::from_be_bytes(*digest.as_ref().first_chunk().unwrap()) % limit
+    }
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    rand::fill(&mut bytes).unwrap();
+    u64::from_be_bytes(bytes)
+}
 
 /// What the nodes were told: the harness counts for itself.
 #[derive(Default)]
 struct Told {
     tickets: Mutex<BTreeSet<String>>,
     configs: Mutex<BTreeSet<String>>,
-    changed: Notify,
 }
 
 /// What nodes need to attest.
@@ -55,24 +129,10 @@ impl Site {
         let evidence = node.evidence(&challenged, &self.key);
         let ticket = Answer::of_any(Node::send(&self.client, &self.url, &evidence)).await?.ticket();
         self.told.tickets.lock().unwrap().insert(identity.clone());
-        self.told.changed.notify_one();
         let config = Answer::of_any(Node::config(&self.client, &self.url, &ticket)).await?;
         assert_eq!(config.status, 200);
         self.told.configs.lock().unwrap().insert(identity);
-        self.told.changed.notify_one();
         Ok(())
-    }
-
-    /// A moment after so many more answers as chance says.
-    async fn moment(&self) {
-        let mut chance = [0; 2];
-        rand::fill(&mut chance).unwrap();
-        let told = || self.told.tickets.lock().unwrap().len() + self.told.configs.lock().unwrap().len();
-        let until = told() + usize::from(chance[0] % ANSWERS);
-        while told() < until {
-            self.told.changed.notified().await;
-        }
-        tokio::time::sleep(MOMENT_LIMIT.mul_f64(f64::from(chance[1]) / 255.0)).await;
     }
 }
 
@@ -84,17 +144,20 @@ async fn what_was_answered_is_recorded_however_often_the_gateway_is_killed() {
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
     gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
     gateway.run();
+    let (address, mut passed) = Between::start(gateway.address()).await;
     let site = Site {
         client: gateway.client.clone(),
-        url: gateway.url(""),
+        url: format!("https://{address}"),
         key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
         maker: Arc::new(maker),
         told: Arc::default(),
     };
+    let mut chance = Chance::new();
     for _ in 0..kills {
+        let moment = *passed.borrow() + chance.below(BYTES);
         let mut nodes = JoinSet::new();
         (0..AT_ONCE).for_each(|_| drop(nodes.spawn(site.clone().boot())));
-        site.moment().await;
+        passed.wait_for(|passed| *passed >= moment).await.unwrap();
         gateway.kill();
         nodes.join_all().await;
         gateway.run();
@@ -109,6 +172,12 @@ async fn what_was_answered_is_recorded_however_often_the_gateway_is_killed() {
     };
     let told = |told: &Mutex<BTreeSet<String>>| told.lock().unwrap().clone();
     let (tickets, configs) = (told(&site.told.tickets), told(&site.told.configs));
+    eprintln!(
+        "{kills} kills, {} attestations, {} configs, {} bytes",
+        tickets.len(),
+        configs.len(),
+        *passed.borrow()
+    );
     assert!(tickets.len() > kills, "{} attestations beside {kills} kills", tickets.len());
     assert_eq!(tickets.difference(&recorded("evidence", "trusted")).count(), 0);
     assert_eq!(configs.difference(&recorded("config", "served")).count(), 0);

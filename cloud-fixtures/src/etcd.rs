@@ -3,15 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
-};
+use crate::tls::Authority;
 
 /// How long a start may take on a machine that is busy.
 const START: Duration = Duration::from_secs(60);
@@ -266,47 +264,4 @@ impl Drop for Etcd {
 pub fn signal(id: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &id.to_string()]).status().unwrap();
     assert!(sent.success());
-}
-
-/// Signs certificates of servers and clients.
-pub struct Authority {
-    key: KeyPair,
-    params: CertificateParams,
-}
-
-impl Authority {
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        let mut params = dated(name, 2040);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        Self {
-            key: KeyPair::generate().unwrap(),
-            params,
-        }
-    }
-
-    /// Its certificate.
-    #[must_use]
-    pub fn pem(&self) -> String {
-        self.params.self_signed(&self.key).unwrap().pem()
-    }
-
-    /// Writes `NAME.crt` and `NAME.key`, of 127.0.0.1 and until the end of the year before `until`.
-    pub fn issue(&self, folder: &Path, name: &str, until: i32) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = dated(name, until);
-        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate = params.signed_by(&key, &Issuer::from_params(&self.params, &self.key)).unwrap();
-        fs::write(folder.join(format!("{name}.crt")), certificate.pem()).unwrap();
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
-    }
-}
-
-fn dated(name: &str, until: i32) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, name);
-    (params.not_before, params.not_after) = (date_time_ymd(2024, 1, 1), date_time_ymd(until, 1, 1));
-    params
 }

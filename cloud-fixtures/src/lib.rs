@@ -22,7 +22,7 @@ pub mod google;
 pub mod pkcs7;
 pub mod server;
 pub mod tampering;
-mod tls;
+pub mod tls;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rcgen::{DistinguishedName, DnType};

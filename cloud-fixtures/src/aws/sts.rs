@@ -10,7 +10,7 @@ use super::session::{BODY, Session, sts_host};
 use super::sigv4::{ALGORITHM, Signed};
 use crate::clock::{Clock, compact};
 use crate::server::{Answer, Request, Server, loopback};
-use crate::tls::TlsAuthority;
+use crate::tls::Authority;
 
 /// How far the time of signing may be from AWS's.
 pub const SKEW_SECONDS: u64 = 15 * 60;
@@ -49,7 +49,7 @@ impl Sts {
     /// Starts one at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, region: &str, sessions: Vec<Session>) -> Self {
-        let ca = TlsAuthority::new();
+        let ca = Authority::new("Stand-in CA");
         let state = Arc::new(State {
             region: region.to_owned(),
             sessions: Mutex::new(sessions),

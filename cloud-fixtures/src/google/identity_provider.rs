@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Keys;
 use crate::server::{Answer, Request, Server, loopback};
-use crate::tls::TlsAuthority;
+use crate::tls::Authority;
 
 /// The host of the discovery document.
 pub const ISSUER_HOST: &str = "accounts.google.com";
@@ -49,7 +49,7 @@ impl IdentityProvider {
     /// Starts one at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, keys: Arc<Keys>) -> Self {
-        let ca = TlsAuthority::new();
+        let ca = Authority::new("Stand-in CA");
         let state = Arc::new(State {
             keys,
             discovery: Mutex::new(discovery()),

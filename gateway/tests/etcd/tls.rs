@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use cloud_fixtures::tls::Authority;
+
 use super::*;
 
 fn encrypted(site: &Site, ca: &Path, client: Option<&str>) -> EtcdSettings {
@@ -24,7 +26,7 @@ async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
     put(&store, "a", "1").await.unwrap();
     assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
 
-    let stranger = etcd::Authority::new("a stranger's CA");
+    let stranger = Authority::new("a stranger's CA");
     let strange = site.states.path().join("strange.crt");
     std::fs::write(&strange, stranger.pem()).unwrap();
     stranger.issue(&site.etcd.path(""), "stranger", 2040);

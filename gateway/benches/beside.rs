@@ -5,13 +5,7 @@
 //! `cargo bench -p attest-gateway --bench beside`; it fails if the median beside an attack is more than [`LIMIT_RATIO`] times that alone, or if
 //! the attestation log grows by more than the budget for strangers allows, in a whole minute of the attack that is meant for it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a benchmark may panic"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -7,13 +7,7 @@
 //!
 //! `cargo bench -p attest-gateway --bench serve`; it fails if the gateway costs more than [`LIMIT_RATIO`].
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a benchmark may panic"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
 mod worker;
 

@@ -5,13 +5,7 @@
 //! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times what it
 //! costs on the embedded store.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a benchmark may panic"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

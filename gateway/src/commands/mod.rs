@@ -21,13 +21,12 @@ pub mod token;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, Store, Tick};
+use attest_gateway::store::{AnyStore, Store};
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(AnyStore) -> F) -> anyhow::Result<T> {
@@ -45,8 +44,8 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
 
 /// The store's time, where a clock that is wrong would do harm.
 async fn store_time(store: &dyn Store) -> anyhow::Result<u64> {
-    let (now, passed) = (now(), Duration::ZERO);
-    Ok(store.forget_expired(Tick { now, passed }).await?.min(now))
+    let now = now();
+    Ok(store.time(now).await?.min(now))
 }
 
 /// The folder of a pool that is there.

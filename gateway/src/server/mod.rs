@@ -27,7 +27,7 @@ use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
-use crate::store::{AnyStore, Store, StoreError, Tick};
+use crate::store::{AnyStore, Store, StoreError};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
@@ -272,8 +272,7 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     };
     // By the store's time: a clock that is wrong ends no key that others have.
     let now = clock.now().as_secs();
-    let passed = Duration::ZERO;
-    let believed = store.forget_expired(Tick { now, passed }).await?;
+    let believed = store.time(now).await?;
     Ok(Seal::open_shared(Arc::clone(store), key_file, believed.min(now)).await?)
 }
 

@@ -33,8 +33,10 @@ pub(super) async fn go_on(engine: &impl Engine, tick: Tick) -> Result<u64, Store
             // It begins now, but not after anything that is remembered.
             None => oldest.map_or(tick.now, |oldest| tick.now.min(oldest)),
         };
-        time.believed = Some(believed);
-        write(transaction, keys::TIME, &time)?;
+        if time.believed != Some(believed) {
+            time.believed = Some(believed);
+            write(transaction, keys::TIME, &time)?;
+        }
         Ok(believed)
     })
     .await

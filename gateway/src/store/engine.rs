@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{StoreError, StoreMark};
+use super::{Lead, StoreError, StoreMark};
 
 /// A value and the key that it stands under. Keys are ordered as bytes; values are JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +100,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Which of several gateways uses it: what decisions of one stand on is not another's to settle or to give back. `None` if there is one alone.
     fn replica(&self) -> Option<&str> {
         None
+    }
+
+    /// Leads a work, if nobody does: as [`super::Store::lead`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
+        Ok(Some(Lead::alone()))
     }
 
     /// How many keys one transaction may write or remove at most; the work of [`super::Store`] stays below.

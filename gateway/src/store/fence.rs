@@ -1,20 +1,25 @@
 //! What keeps one who led from writing after another leads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use async_trait::async_trait;
 
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work};
-use super::{StoreError, StoreMark};
+use super::{Lead, StoreError, StoreMark};
 
 /// Refuses works unless somebody leads still. It is looked at in the transaction itself: a process that was stopped for longer than its
 /// lease, and goes on, finds its work refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fence(Option<Held>);
+#[derive(Debug, Clone)]
+pub struct Fence(Option<Key>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+#[derive(Debug, Clone)]
+struct Key {
     work: String,
     key: String,
     value: String,
+    /// Whether a work was refused.
+    refused: Arc<AtomicBool>,
 }
 
 impl Fence {
@@ -27,20 +32,29 @@ impl Fence {
     #[cfg(feature = "etcd")]
     /// Whoever leads has put this value under this key.
     pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
-        Self(Some(Held {
+        Self(Some(Key {
             work: work.to_owned(),
             key: key.to_owned(),
             value: value.to_owned(),
+            refused: Arc::default(),
         }))
+    }
+
+    /// Whether it has refused a work: from then on it refuses each.
+    pub(super) fn has_refused(&self) -> bool {
+        self.0.as_ref().is_some_and(|key| key.refused.load(Ordering::Relaxed))
     }
 
     /// # Errors
     /// [`StoreError::Led`] if another leads, or nobody.
     pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
-        let Some(Held { work, key, value }) = &self.0 else { return Ok(()) };
+        let Some(Key { work, key, value, refused }) = &self.0 else {
+            return Ok(());
+        };
         if transaction.get(key)?.as_ref() == Some(value) {
             Ok(())
         } else {
+            refused.store(true, Ordering::Relaxed);
             Err(StoreError::Led { work: work.clone() }.into())
         }
     }
@@ -87,6 +101,10 @@ impl<E: Engine> Engine for Fenced<E> {
 
     fn replica(&self) -> Option<&str> {
         self.engine.replica()
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        self.engine.lead(work).await
     }
 
     fn most_writes(&self) -> usize {

@@ -17,6 +17,7 @@ mod house;
 mod keys;
 mod known;
 mod late;
+mod lead;
 mod named;
 mod older;
 mod outcomes;
@@ -37,7 +38,8 @@ use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use house::{Contents, Exported, HouseError, export, import};
 pub use known::Known;
-pub use named::{AnyStore, Health, Leadership};
+pub use lead::{Held, Lead, Turn};
+pub use named::{AnyStore, Health};
 use serde::{Deserialize, Serialize};
 
 /// The kinds of entries; each has its own space of ids.
@@ -406,7 +408,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Lets the store's own time follow the clock, step by step, and forgets challenges and tickets that expired a day before it, and
+    /// Leads a work that only one of several gateways does at a time, if no other does. [`Turn`] is how to ask for it.
+    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
+        Ok(Some(Lead::alone()))
+    }
+
+    /// The store's own time, in seconds since 1970, which begins if there is none yet. It does not go on by this: that is
+    /// [`Store::forget_expired`]'s.
+    async fn time(&self, now: u64) -> Result<u64, StoreError>;
+
+    /// For the one who tends the store. Lets the store's own time follow the clock, step by step, and forgets challenges and tickets that expired a day before it, and
     /// the oldest challenges beyond what there is room for, some at a time. Gives that time, in seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError>;
 }

@@ -4,14 +4,9 @@ use async_trait::async_trait;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 #[cfg(feature = "etcd")]
-use super::etcd::{self, Etcd};
-use super::fence::Fence;
-use super::{Accepted, Embedded, Replacement, StoreError, StoreMark};
+use super::etcd::Etcd;
+use super::{Accepted, Embedded, Lead, Replacement, StoreError, StoreMark};
 use crate::settings::{Settings, StoreSettings};
-
-/// How long etcd waits for one who leads and is not heard of. Nothing that only one does is as urgent.
-#[cfg(feature = "etcd")]
-const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// What there is to say of an engine, in sentences for the administrator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,37 +22,6 @@ pub enum AnyStore {
     Embedded(Embedded),
     #[cfg(feature = "etcd")]
     Etcd(Etcd),
-}
-
-/// To be the one who does a work, among all who have the store open to serve. Whoever drops it lets others do it.
-#[derive(Debug)]
-pub enum Leadership {
-    /// Nobody else serves.
-    Alone,
-    #[cfg(feature = "etcd")]
-    Etcd(etcd::Leadership),
-}
-
-impl Leadership {
-    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        match self {
-            Self::Alone => Fence::alone(),
-            #[cfg(feature = "etcd")]
-            Self::Etcd(leadership) => leadership.fence(),
-        }
-    }
-
-    /// Whether it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        match self {
-            Self::Alone => false,
-            #[cfg(feature = "etcd")]
-            Self::Etcd(leadership) => leadership.is_lost(),
-        }
-    }
 }
 
 impl AnyStore {
@@ -117,19 +81,6 @@ impl AnyStore {
         }
     }
 
-    /// Leads a work, if nobody does.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "nobody else can lead"))]
-    pub async fn lead(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
-        match self {
-            Self::Embedded(_) => Ok(Some(Leadership::Alone)),
-            #[cfg(feature = "etcd")]
-            Self::Etcd(etcd) => Ok(etcd.lead(work, LEASE).await?.map(Leadership::Etcd)),
-        }
-    }
-
     fn engine(&self) -> &dyn Engine {
         match self {
             Self::Embedded(embedded) => embedded,
@@ -170,6 +121,10 @@ impl Engine for AnyStore {
 
     fn replica(&self) -> Option<&str> {
         self.engine().replica()
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        self.engine().lead(work).await
     }
 
     fn most_writes(&self) -> usize {

@@ -1,11 +1,14 @@
 //! What a store does, over any engine: each method is one transaction, and what takes more pages and transactions says so.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::documents::{EntryDocument, PendingDocument, parse};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
 use super::{
-    Claim, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, keys, outcomes, uses,
+    Claim, Entry, EntryKind, Lead, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, keys, outcomes,
+    uses,
 };
 
 /// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
@@ -187,6 +190,15 @@ impl<E: Engine> Store for E {
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Engine::keep_mark(self).await
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        Engine::lead(self, work).await
+    }
+
+    async fn time(&self, now: u64) -> Result<u64, StoreError> {
+        let passed = Duration::ZERO;
+        believed::go_on(self, Tick { now, passed }).await
     }
 
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {

@@ -1,6 +1,7 @@
 //! One leads, and who does not lead any more writes nothing.
 
 use attest_gateway::store::fence::{Fence, Fenced};
+use attest_gateway::store::{Entry, EntryKind, Turn};
 
 use super::*;
 
@@ -43,15 +44,49 @@ async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
     put(&fenced, "a", "one").await.unwrap();
     // As if this process had stood still for longer than its lease.
     site.etcd.ctl(&["del", "a/gateway/leader/rotate"]);
+    assert!(!leads.is_lost(), "it does not know");
     let refused = put(&fenced, "a", "nobody leads").await;
     assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
     let other = two.lead("rotate", LEASE).await.unwrap().unwrap();
     let refused = put(&fenced, "a", "another leads").await;
     assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
-    assert!(!leads.is_lost(), "it does not know");
+    assert!(leads.is_lost(), "it was told");
     put(&Fenced::new(two.clone(), other.fence()), "a", "two").await.unwrap();
     assert_eq!(get(&one, "a").await.unwrap().as_deref(), Some("two"));
     put(&Fenced::new(one, Fence::alone()), "a", "alone").await.unwrap();
+}
+
+fn entry(value: &str) -> Entry {
+    Entry {
+        id: "a".to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
+    let site = Site::start();
+    let [one, two, three] = ["one", "two", "three"].map(|gateway| Turn::new(Arc::new(site.open(gateway)), "tend"));
+    let mut turns = [one, two, three];
+    let mut leads = Vec::new();
+    for turn in &mut turns {
+        leads.push(turn.take().await.unwrap().is_some());
+    }
+    assert_eq!(leads, [true, false, false]);
+    let [mut one, mut two, three] = turns;
+    let store = one.take().await.unwrap().expect("it stays its own");
+    store.put(EntryKind::Name, entry("one")).await.unwrap();
+    // As if it stood still for longer than its lease.
+    site.etcd.ctl(&["del", "a/gateway/leader/tend"]);
+    assert!(two.take().await.unwrap().is_some());
+    let store = one.take().await.unwrap().expect("it does not know");
+    let refused = store.put(EntryKind::Name, entry("stale")).await;
+    assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
+    assert!(one.take().await.unwrap().is_none(), "it knows now");
+    let store = two.take().await.unwrap().unwrap();
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("one")));
+    drop((two, three));
+    while one.take().await.unwrap().is_none() {}
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,6 +113,10 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.keep_mark().await
     }
 
+    async fn time(&self, now: u64) -> Result<u64, StoreError> {
+        self.store.time(now).await
+    }
+
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
         self.store.forget_expired(tick).await
     }

@@ -10,10 +10,13 @@ use tokio::time::{Instant, sleep};
 
 use super::super::StoreError;
 use super::super::fence::Fence;
+use super::super::lead::Held;
 use super::keys::LEADER;
 use super::opened::Opened;
 use super::{Etcd, identity};
 
+/// How long etcd waits for one who leads and is not heard of. Nothing that only one does is as urgent.
+pub(super) const LEASE: Duration = Duration::from_secs(15);
 /// The least that etcd gives a lease: its election takes as long.
 const LEAST_LEASE: Duration = Duration::from_secs(2);
 
@@ -38,13 +41,19 @@ impl Leadership {
     /// Whether it is known here that another may lead by now.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        *self.lost.borrow()
+        *self.lost.borrow() || self.fence.has_refused()
     }
 
     /// When it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
     pub async fn lost(&mut self) {
         // An error says that nobody keeps the lease any more.
         drop(self.lost.wait_for(|lost| *lost).await);
+    }
+}
+
+impl Held for Leadership {
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
     }
 }
 

@@ -38,8 +38,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
+use super::fence::Fenced;
 use super::known::{self, Known};
-use super::{Accepted, Replacement, StoreError, StoreMark};
+use super::{Accepted, Lead, Replacement, StoreError, StoreMark};
 use crate::files;
 use crate::settings::EtcdSettings;
 
@@ -403,6 +404,14 @@ impl Engine for Etcd {
 
     fn replica(&self) -> Option<&str> {
         Some(&self.open.replica)
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        let leads = Self::lead(self, work, leader::LEASE).await?;
+        Ok(leads.map(|leads| {
+            let fenced = Fenced::new(self.clone(), leads.fence());
+            Lead::of(Arc::new(fenced), Box::new(leads))
+        }))
     }
 
     fn most_writes(&self) -> usize {

@@ -1,0 +1,73 @@
+//! Who does what only one of several gateways may do at a time.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::{Store, StoreError};
+
+/// To be the one who does a work, for as long as this is kept. Whoever drops it lets others do it.
+#[derive(Debug)]
+pub struct Lead(Option<Led>);
+
+#[derive(Debug)]
+struct Led {
+    store: Arc<dyn Store>,
+    held: Box<dyn Held>,
+}
+
+/// What keeps others from doing it.
+pub trait Held: Send + Sync + Debug {
+    /// Whether it is known here that another may do it by now. It is no proof that none does before.
+    fn is_lost(&self) -> bool;
+}
+
+impl Lead {
+    /// Nobody else could do it: the store is one gateway's.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self(None)
+    }
+
+    /// This is done on a store that refuses works once another may do it.
+    #[must_use]
+    pub fn of(store: Arc<dyn Store>, held: Box<dyn Held>) -> Self {
+        Self(Some(Led { store, held }))
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.as_ref().is_some_and(|led| led.held.is_lost())
+    }
+}
+
+/// A work that only one of several gateways does at a time.
+#[derive(Debug)]
+pub struct Turn {
+    work: &'static str,
+    store: Arc<dyn Store>,
+    lead: Option<Lead>,
+}
+
+impl Turn {
+    /// By its name, which is the same for all of them.
+    #[must_use]
+    pub const fn new(store: Arc<dyn Store>, work: &'static str) -> Self {
+        Self { work, store, lead: None }
+    }
+
+    /// The store to do it on, if it is this gateway's to do: it stays so, until this is dropped, or it is lost. What is to be written there after
+    /// another may have begun is refused with [`StoreError::Led`], also if this process stood still meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nobody knows.
+    pub async fn take(&mut self) -> Result<Option<&dyn Store>, StoreError> {
+        if self.lead.as_ref().is_none_or(Lead::is_lost) {
+            // What is left of the one that was lost would stand in the way.
+            self.lead = None;
+            self.lead = self.store.lead(self.work).await?;
+        }
+        Ok(self.lead.as_ref().map(|Lead(led)| match led {
+            Some(led) => &*led.store,
+            None => &*self.store,
+        }))
+    }
+}

@@ -13,6 +13,7 @@ mod kept;
 mod log_file;
 mod log_key;
 mod pending;
+pub mod reading;
 mod reason;
 mod record;
 mod replay;

@@ -1,0 +1,467 @@
+//! The log as it grows: on over files that are moved, compressed, copied or emptied meanwhile, without losing a line or giving one twice.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::files::{Begins, Bytes, next_of};
+use super::lines::{Found, Lines};
+use super::{LogFile, ReadError, files_beside};
+use crate::audit::LineHash;
+
+/// Of a file's beginning, what tells it from what took its place: its first record's time and id, and more.
+const HEAD_BYTES: usize = 256;
+
+/// Which line was read last: what is found again in whatever file it stands by then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Position {
+    /// Where the line begins, in bytes from its file's beginning, uncompressed.
+    pub offset: u64,
+    /// The hash of the line, without its line feed.
+    pub sha256: LineHash,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Line(Vec<u8>, Position),
+    /// A line of that many bytes, which no gateway has written.
+    TooLong(u64),
+    /// Nothing, at the moment.
+    Nothing,
+}
+
+/// A reader that goes on where it was.
+#[derive(Debug)]
+pub struct Follower {
+    log: PathBuf,
+    reading: Option<Reading>,
+    /// How the file begins that was read last.
+    begins: Option<Begins>,
+}
+
+struct Reading {
+    file: LogFile,
+    /// The same, open: it may have another name by now, or none.
+    open: File,
+    head: Vec<u8>,
+    lines: Lines<Bytes>,
+    /// Whether its end was seen: what comes after it may be another's.
+    at_end: bool,
+}
+
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} from {}", self.file.path().display(), self.lines.offset())
+    }
+}
+
+impl Follower {
+    /// From the first line that there is.
+    #[must_use]
+    pub fn from_beginning(log: &Path) -> Self {
+        Self {
+            log: log.to_owned(),
+            reading: None,
+            begins: None,
+        }
+    }
+
+    /// From this byte of one of the log's files.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn from(log: &Path, file: &LogFile, offset: u64) -> Result<Self, ReadError> {
+        let mut follower = Self::from_beginning(log);
+        follower.open(file, offset)?;
+        Ok(follower)
+    }
+
+    /// From the line on that follows this one; `None` if no file of the log has it where it was.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, ReadError> {
+        for file in files_beside(log)?.iter().rev() {
+            let found = next_offset(file, position);
+            if let Some(offset) = found.map_err(ReadError::at(file.path()))? {
+                return Self::from(log, file, offset).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn open(&mut self, file: &LogFile, offset: u64) -> Result<(), ReadError> {
+        let opened = Reading::open(file, offset).map_err(ReadError::at(file.path()))?;
+        self.begins = Some(file.begins.clone());
+        self.reading = Some(opened);
+        Ok(())
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// [`ReadError`]: it can be asked again.
+    pub fn follow(&mut self) -> Result<Next, ReadError> {
+        loop {
+            if let Some(next) = self.next_here()? {
+                return Ok(next);
+            }
+            if self.is_at_the_end()? {
+                return Ok(Next::Nothing);
+            }
+            // Looked for first: whoever begins a file has written all that stands in the one before.
+            let successor = self.successor()?;
+            if let Some(next) = self.next_here()? {
+                return Ok(next);
+            }
+            if self.goes_on_in_a_copy()? {
+                continue;
+            }
+            let Some(successor) = successor else { return Ok(Next::Nothing) };
+            self.open(&successor, 0)?;
+        }
+    }
+
+    /// What comes next in the file that is read, unless it was emptied, or overwritten.
+    fn next_here(&mut self) -> Result<Option<Next>, ReadError> {
+        self.of_reading(|reading| match reading.at_end && reading.is_another()? {
+            true => Ok(None),
+            false => reading.next(),
+        })
+        .map(Option::flatten)
+    }
+
+    /// Whether what comes next comes to the file that is read.
+    fn is_at_the_end(&mut self) -> Result<bool, ReadError> {
+        let log = self.log.clone();
+        let written = self.of_reading(|reading| Ok(reading.is_written(&log)? && !reading.is_another()?))?;
+        Ok(written.unwrap_or(false))
+    }
+
+    /// What was not read of a file that was emptied may stand in a copy; whether there is one.
+    fn goes_on_in_a_copy(&mut self) -> Result<bool, ReadError> {
+        if self.of_reading(Reading::is_another)? != Some(true) {
+            return Ok(false);
+        }
+        let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
+        let copy = files_beside(&self.log)?
+            .into_iter()
+            .find(|file| self.begins.as_ref() == Some(&file.begins));
+        if let Some(copy) = copy {
+            self.open(&copy, offset)?;
+            if self.of_reading(Reading::is_another)? == Some(false) {
+                return Ok(true);
+            }
+            self.reading = None;
+        }
+        Ok(false)
+    }
+
+    fn of_reading<T>(&mut self, ask: impl FnOnce(&mut Reading) -> io::Result<T>) -> Result<Option<T>, ReadError> {
+        let Some(reading) = &mut self.reading else { return Ok(None) };
+        let asked = ask(reading);
+        asked.map(Some).map_err(ReadError::at(reading.file.path()))
+    }
+
+    /// The file that begins next after the one that was read last.
+    fn successor(&self) -> Result<Option<LogFile>, ReadError> {
+        let files = files_beside(&self.log)?;
+        Ok(match &self.begins {
+            Some(begins) => next_of(files, begins, &self.log),
+            None => files.into_iter().next(),
+        })
+    }
+}
+
+impl Reading {
+    fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
+        let open = File::open(file.path())?;
+        let lines = Lines::new(file.from(open.try_clone()?, offset)?, offset);
+        let mut reading = Self {
+            file: file.clone(),
+            head: Vec::new(),
+            open,
+            lines,
+            at_end: false,
+        };
+        if !file.is_zipped() {
+            reading.head = reading.head_now(HEAD_BYTES)?;
+        }
+        Ok(reading)
+    }
+
+    fn next(&mut self) -> io::Result<Option<Next>> {
+        let offset = self.lines.offset();
+        self.at_end = true;
+        let next = match self.lines.read()? {
+            Some(Found::Line(line)) => {
+                let sha256 = LineHash::of(line);
+                Next::Line(line.to_owned(), Position { offset, sha256 })
+            }
+            Some(Found::TooLong(length)) => Next::TooLong(length),
+            // Its end is still to come: it is read again then.
+            Some(Found::Cut) if !self.file.is_zipped() => {
+                self.lines = Lines::new(self.file.from(self.open.try_clone()?, offset)?, offset);
+                return Ok(None);
+            }
+            Some(Found::Cut) => return Ok(None),
+            None => return Ok(None),
+        };
+        self.at_end = false;
+        Ok(Some(next))
+    }
+
+    /// Whether the log's name leads to it: it is the one that is written.
+    fn is_written(&self, log: &Path) -> io::Result<bool> {
+        let here = self.open.metadata()?;
+        match fs::metadata(log) {
+            Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it does not hold any more what was read of it.
+    fn is_another(&mut self) -> io::Result<bool> {
+        let shorter = !self.file.is_zipped() && self.open.metadata()?.len() < self.lines.offset();
+        Ok(shorter || self.head_now(self.head.len())? != self.head)
+    }
+
+    fn head_now(&self, length: usize) -> io::Result<Vec<u8>> {
+        let mut head = vec![0; length];
+        let read = self.open.read_at(&mut head, 0)?;
+        head.truncate(read);
+        Ok(head)
+    }
+}
+
+/// Where the line after this one begins, if the file has it.
+fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
+    if !file.is_zipped() && fs::metadata(file.path())?.len() <= position.offset {
+        return Ok(None);
+    }
+    let mut lines = file.lines(position.offset)?;
+    let same = matches!(lines.read()?, Some(Found::Line(line)) if LineHash::of(line) == position.sha256);
+    Ok(same.then(|| lines.offset()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A log in a folder of its own, and who writes it.
+    struct Written {
+        folder: tempfile::TempDir,
+        number: u64,
+        chain: &'static str,
+    }
+
+    impl Written {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            Self {
+                folder,
+                number: 0,
+                chain: "a",
+            }
+        }
+
+        fn log(&self) -> PathBuf {
+            self.path("attestation.jsonl")
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn append_to(&self, name: &str, text: &str) {
+            let mut file = File::options().append(true).create(true).open(self.path(name)).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        /// The next line of the chain, written at that time.
+        fn line_at(&mut self, at: u64) -> String {
+            self.number += 1;
+            let (chain, number) = (self.chain, self.number);
+            format!("{{\"at\":{at},\"id\":\"{number:032}\",\"chain\":{{\"id\":\"{chain}\",\"number\":{number}}}}}\n")
+        }
+
+        fn write(&mut self, lines: u64) {
+            for _ in 0..lines {
+                let line = self.line_at(1000);
+                self.append_to("attestation.jsonl", &line);
+            }
+        }
+
+        fn rotate(&self, name: &str) {
+            fs::rename(self.log(), self.path(name)).unwrap();
+        }
+
+        fn compress(&self, name: &str) {
+            let mut gz =
+                flate2::write::GzEncoder::new(File::create(self.path(&format!("{name}.gz"))).unwrap(), flate2::Compression::fast());
+            gz.write_all(&fs::read(self.path(name)).unwrap()).unwrap();
+            gz.finish().unwrap();
+            fs::remove_file(self.path(name)).unwrap();
+        }
+    }
+
+    /// The numbers of what comes until nothing does, and where the last of it stands.
+    fn read(follower: &mut Follower) -> (Vec<u64>, Option<Position>) {
+        let (mut numbers, mut last) = (Vec::new(), None);
+        while let Next::Line(line, position) = follower.follow().unwrap() {
+            let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            numbers.push(line.pointer("/chain/number").unwrap().as_u64().unwrap());
+            last = Some(position);
+        }
+        (numbers, last)
+    }
+
+    fn numbers(follower: &mut Follower) -> Vec<u64> {
+        read(follower).0
+    }
+
+    fn range(from: u64, to: u64) -> Vec<u64> {
+        (from..=to).collect()
+    }
+
+    #[test]
+    fn lines_come_as_they_are_written_and_whole() {
+        let mut log = Written::new();
+        let mut follower = Follower::from_beginning(&log.log());
+        assert_eq!(numbers(&mut follower), range(1, 0));
+        log.write(2);
+        assert_eq!(numbers(&mut follower), [1, 2]);
+        assert_eq!(numbers(&mut follower), range(1, 0));
+        let line = log.line_at(1000);
+        let (first, second) = line.split_at(20);
+        log.append_to("attestation.jsonl", first);
+        assert_eq!(numbers(&mut follower), range(1, 0));
+        log.append_to("attestation.jsonl", second);
+        assert_eq!(numbers(&mut follower), [3]);
+    }
+
+    #[test]
+    fn no_line_is_lost_or_doubled_over_files_that_are_rotated() {
+        let mut log = Written::new();
+        let mut follower = Follower::from_beginning(&log.log());
+        log.write(2);
+        assert_eq!(numbers(&mut follower), [1, 2]);
+        // Until the new file is begun, the moved one is written on.
+        log.rotate("attestation.jsonl.1");
+        assert_eq!(numbers(&mut follower), range(1, 0));
+        let line = log.line_at(1000);
+        log.append_to("attestation.jsonl.1", &line);
+        assert_eq!(numbers(&mut follower), [3]);
+        let line = log.line_at(1000);
+        log.append_to("attestation.jsonl.1", &line);
+        log.write(1);
+        assert_eq!(numbers(&mut follower), [4, 5]);
+        // Twice, and compressed, while nobody looked.
+        log.rotate("attestation.jsonl.2");
+        log.write(3);
+        log.rotate("attestation.jsonl.3");
+        log.compress("attestation.jsonl.2");
+        log.compress("attestation.jsonl.3");
+        log.write(1);
+        assert_eq!(numbers(&mut follower), [6, 7, 8, 9]);
+        // Deleted: what is begun next is another file.
+        fs::remove_file(log.log()).unwrap();
+        log.write(1);
+        assert_eq!(numbers(&mut follower), [10]);
+        assert_eq!(numbers(&mut Follower::from_beginning(&log.log())), [1, 2, 3, 4, 5, 6, 7, 8, 10]);
+    }
+
+    #[test]
+    fn a_file_that_was_copied_and_emptied_is_read_on_in_the_copy() {
+        let mut log = Written::new();
+        let mut follower = Follower::from_beginning(&log.log());
+        log.write(3);
+        assert_eq!(numbers(&mut follower), range(1, 3));
+        log.write(2);
+        fs::copy(log.log(), log.path("attestation.jsonl.1")).unwrap();
+        fs::write(log.log(), "").unwrap();
+        assert_eq!(numbers(&mut follower), [4, 5]);
+        // However long the new one is by then.
+        log.write(9);
+        assert_eq!(numbers(&mut follower), range(6, 14));
+        fs::copy(log.log(), log.path("attestation.jsonl.2")).unwrap();
+        fs::write(log.log(), "").unwrap();
+        log.write(20);
+        assert_eq!(numbers(&mut follower), range(15, 34));
+        fs::write(log.log(), "").unwrap();
+        assert_eq!(numbers(&mut follower), range(1, 0));
+        log.write(1);
+        assert_eq!(numbers(&mut follower), [35]);
+    }
+
+    #[test]
+    fn the_order_of_files_is_that_of_their_lines_whatever_the_clock_said() {
+        let mut log = Written::new();
+        let write = |log: &mut Written, at| {
+            let line = log.line_at(at);
+            log.append_to("attestation.jsonl", &line);
+        };
+        for at in [5000, 4000, 6000, 10] {
+            write(&mut log, at);
+            log.rotate(&format!("attestation.jsonl.{at}"));
+        }
+        // Another chain, also by a clock that is further back: the file that is written is the last.
+        (log.chain, log.number) = ("b", 4);
+        write(&mut log, 5);
+        let mut follower = Follower::from_beginning(&log.log());
+        assert_eq!(numbers(&mut follower), range(1, 5));
+        write(&mut log, 3);
+        assert_eq!(numbers(&mut follower), [6]);
+    }
+
+    #[test]
+    fn a_position_is_found_again_wherever_its_line_is_by_then() {
+        let mut log = Written::new();
+        log.write(4);
+        let (_, position) = read(&mut Follower::from_beginning(&log.log()));
+        let position = position.unwrap();
+        log.write(2);
+        let rest = |log: &Written, position: &Position| {
+            let follower = Follower::after(&log.log(), position).unwrap();
+            follower.map(|mut follower| numbers(&mut follower))
+        };
+        assert_eq!(rest(&log, &position), Some(vec![5, 6]));
+        log.rotate("attestation.jsonl.1");
+        assert_eq!(rest(&log, &position), Some(vec![5, 6]));
+        log.write(1);
+        log.compress("attestation.jsonl.1");
+        assert_eq!(rest(&log, &position), Some(vec![5, 6, 7]));
+        // No other line is taken for it.
+        for other in [
+            Position {
+                offset: position.offset + 1,
+                ..position.clone()
+            },
+            Position {
+                offset: 0,
+                ..position.clone()
+            },
+            Position {
+                offset: u64::MAX,
+                ..position.clone()
+            },
+            Position {
+                sha256: LineHash::NONE,
+                ..position.clone()
+            },
+        ] {
+            assert_eq!(rest(&log, &other), None, "{other:?}");
+        }
+        fs::remove_file(log.path("attestation.jsonl.1.gz")).unwrap();
+        assert_eq!(rest(&log, &position), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! Where the last lines of a log begin: what is not asked for is not read, as far as files can be read from their end.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use super::lines::{Found, LINE_LIMIT_BYTES};
+use super::{LogFile, ReadError};
+
+/// How much of a file's end is read at a time.
+const CHUNK_BYTES: u64 = 64 * 1024;
+/// Most that is read at a time, of a long line.
+const LARGEST_CHUNK_BYTES: u64 = 1024 * 1024;
+
+/// Where to begin so that at most `count` lines follow for which `is_wanted` holds: a file, by its place among these, and a byte of it.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8]) -> bool) -> Result<(usize, u64), ReadError> {
+    let mut left = count;
+    let mut begin = (files.len(), 0);
+    for (place, file) in files.iter().enumerate().rev() {
+        if left == 0 {
+            break;
+        }
+        let found = match file.is_zipped() {
+            true => forwards(file, left, &mut is_wanted),
+            false => backwards(file, left, &mut is_wanted),
+        };
+        let offsets = found.map_err(ReadError::at(file.path()))?;
+        if let Some(first) = offsets.front() {
+            begin = (place, *first);
+        }
+        left = left.saturating_sub(offsets.len());
+    }
+    Ok(begin)
+}
+
+/// Where the last of them begin, in a file that can be read from its beginning only.
+fn forwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+    let mut lines = file.lines(0)?;
+    let mut offsets = VecDeque::new();
+    loop {
+        let offset = lines.offset();
+        match lines.read()? {
+            None | Some(Found::Cut) => return Ok(offsets),
+            Some(Found::Line(line)) if is_wanted(line) => {
+                offsets.push_back(offset);
+                if offsets.len() > count {
+                    offsets.pop_front();
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn backwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+    let mut lines = FromEnd::open(File::open(file.path())?)?;
+    let mut offsets = VecDeque::new();
+    while offsets.len() < count
+        && let Some((offset, line)) = lines.next()?
+    {
+        if line.is_some_and(|line| is_wanted(&line)) {
+            offsets.push_front(offset);
+        }
+    }
+    Ok(offsets)
+}
+
+/// The whole lines of a file, the last one first.
+struct FromEnd {
+    file: File,
+    /// Where what was read begins.
+    begin: u64,
+    /// What was read and not given; of a line that is too long its length only.
+    rest: Vec<u8>,
+    passed_over: bool,
+    done: bool,
+}
+
+impl FromEnd {
+    fn open(mut file: File) -> io::Result<Self> {
+        let begin = file.seek(SeekFrom::End(0))?;
+        let mut from_end = Self {
+            file,
+            begin,
+            rest: Vec::new(),
+            passed_over: false,
+            done: false,
+        };
+        // What has no end is no line yet.
+        from_end.back_to_line_feed()?;
+        Ok(from_end)
+    }
+
+    /// Where the next one begins, and itself unless it is too long.
+    fn next(&mut self) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
+        if self.done {
+            return Ok(None);
+        }
+        let (line, whole) = self.back_to_line_feed()?;
+        let offset = self.begin.saturating_add(u64::try_from(self.rest.len()).unwrap_or(0));
+        // The line feed that was found is the end of the one before.
+        let offset = if self.done { 0 } else { offset.saturating_add(1) };
+        Ok(Some((offset, whole.then_some(line))))
+    }
+
+    /// What stands after the last line feed of what was not given, which is taken away with it; and whether that is all of it.
+    fn back_to_line_feed(&mut self) -> io::Result<(Vec<u8>, bool)> {
+        loop {
+            if let Some(newline) = self.rest.iter().rposition(|byte| *byte == b'\n') {
+                let line = self.rest.split_off(newline + 1);
+                self.rest.truncate(newline);
+                let whole = !std::mem::take(&mut self.passed_over) && line.len() <= LINE_LIMIT_BYTES;
+                return Ok((line, whole));
+            }
+            if self.rest.len() > LINE_LIMIT_BYTES {
+                (self.rest, self.passed_over) = (Vec::new(), true);
+            }
+            if self.begin == 0 {
+                self.done = true;
+                return Ok((std::mem::take(&mut self.rest), !self.passed_over));
+            }
+            self.read_before()?;
+        }
+    }
+
+    fn read_before(&mut self) -> io::Result<()> {
+        // As much as there is already, so that a long line is not moved often.
+        let size = u64::try_from(self.rest.len()).unwrap_or(0).clamp(CHUNK_BYTES, LARGEST_CHUNK_BYTES);
+        let start = self.begin.saturating_sub(size);
+        self.file.seek(SeekFrom::Start(start))?;
+        let mut chunk = Vec::new();
+        Read::by_ref(&mut self.file).take(self.begin - start).read_to_end(&mut chunk)?;
+        chunk.append(&mut self.rest);
+        (self.rest, self.begin) = (chunk, start);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::super::files_of;
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_found_from_the_end_however_long_lines_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let chunk = usize::try_from(CHUNK_BYTES).unwrap();
+        for lengths in [
+            &[][..],
+            &[0],
+            &[0, 0],
+            &[1, 2, 3],
+            &[chunk, 0, chunk - 1, chunk + 1, 3 * chunk, 5],
+            &[3, LINE_LIMIT_BYTES, 4],
+            &[3, LINE_LIMIT_BYTES + 1, 4],
+            &[LINE_LIMIT_BYTES + 1],
+        ] {
+            let text: String = lengths.iter().map(|length| "x".repeat(*length) + "\n").collect();
+            let mut begins = Vec::new();
+            let mut offset = 0;
+            for length in lengths {
+                if *length <= LINE_LIMIT_BYTES {
+                    begins.push((u64::try_from(offset).unwrap(), *length));
+                }
+                offset += length + 1;
+            }
+            for torn in ["", "torn"] {
+                fs::write(&path, format!("{text}{torn}")).unwrap();
+                let mut from_end = FromEnd::open(File::open(&path).unwrap()).unwrap();
+                let mut found = Vec::new();
+                while let Some((offset, line)) = from_end.next().unwrap() {
+                    found.extend(line.map(|line| (offset, line.len())));
+                }
+                found.reverse();
+                assert_eq!(found, begins, "{lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_lines_of_several_files_are_those_that_are_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, lines: &[&str]| {
+            let path = folder.path().join(name);
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            if name.ends_with("gz") {
+                let mut gz = flate2::write::GzEncoder::new(File::create(&path).unwrap(), flate2::Compression::fast());
+                io::Write::write_all(&mut gz, text.as_bytes()).unwrap();
+                gz.finish().unwrap();
+            } else {
+                fs::write(&path, text).unwrap();
+            }
+        };
+        let line = |at: u64, word: &str| format!("{{\"at\":{at},\"is\":\"{word}\"}}");
+        write("attestation.jsonl", &[&line(5, "wanted"), &line(6, "not")]);
+        write(
+            "attestation.jsonl.1.gz",
+            &[&line(1, "wanted"), &line(2, "not"), &line(3, "wanted"), &line(4, "wanted")],
+        );
+        let files = files_of(&[folder.path().to_owned()]).unwrap();
+        let names: Vec<_> = files
+            .iter()
+            .map(|file| file.path().file_name().unwrap().to_str().unwrap())
+            .collect();
+        assert_eq!(names, ["attestation.jsonl.1.gz", "attestation.jsonl"]);
+        let last = |count| last_of(&files, count, |line| line.windows(6).any(|word| word == b"wanted")).unwrap();
+        let length = |word: &str| u64::try_from(line(1, word).len() + 1).unwrap();
+        assert_eq!(last(0), (2, 0));
+        assert_eq!(last(1), (1, 0));
+        assert_eq!(last(2), (0, 2 * length("wanted") + length("not")));
+        assert_eq!(last(3), (0, length("wanted") + length("not")));
+        assert_eq!(last(100), (0, 0));
+    }
+}

@@ -1,0 +1,131 @@
+//! Lines of one file, each in bounded memory.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Longest line that is read: several times what the largest evidence makes. What is longer no gateway has written.
+pub const LINE_LIMIT_BYTES: usize = 16 * 1024 * 1024;
+/// How much is read from the file at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// What stands there.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'l> {
+    /// A line, without its end.
+    Line(&'l [u8]),
+    /// One of that many bytes, more than [`LINE_LIMIT_BYTES`].
+    TooLong(u64),
+    /// A last one without its end: it is being written, or was cut off.
+    Cut,
+}
+
+/// The lines of a file, one after the other.
+#[derive(Debug)]
+pub struct Lines<R> {
+    reader: BufReader<R>,
+    offset: u64,
+    line: Vec<u8>,
+}
+
+impl<R: Read> Lines<R> {
+    /// Those of what `reader` gives, which begins at this byte of its file.
+    pub fn new(reader: R, offset: u64) -> Self {
+        Self {
+            reader: BufReader::with_capacity(BUFFER_BYTES, reader),
+            offset,
+            line: Vec::new(),
+        }
+    }
+
+    /// Where the next line begins, in bytes from the file's beginning.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next one; `None` at the end.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn read(&mut self) -> io::Result<Option<Found<'_>>> {
+        self.line = Vec::new();
+        let mut length: u64 = 0;
+        loop {
+            let chunk = self.reader.fill_buf()?;
+            if chunk.is_empty() {
+                return Ok((length > 0).then_some(Found::Cut));
+            }
+            let end = chunk.iter().position(|byte| *byte == b'\n');
+            let part = end.and_then(|end| chunk.get(..end)).unwrap_or(chunk);
+            if self.line.len() + part.len() <= LINE_LIMIT_BYTES {
+                self.line.extend_from_slice(part);
+            }
+            length = length.saturating_add(bytes(part.len()));
+            let used = part.len() + usize::from(end.is_some());
+            self.reader.consume(used);
+            if end.is_some() {
+                self.offset = self.offset.saturating_add(length).saturating_add(1);
+                let whole = length == bytes(self.line.len());
+                return Ok(Some(if whole { Found::Line(&self.line) } else { Found::TooLong(length) }));
+            }
+        }
+    }
+}
+
+fn bytes(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// What is found in a text: a line's length, `too long` or `cut`, and where the next one begins.
+    fn found(text: &[u8]) -> Vec<(String, u64)> {
+        let mut lines = Lines::new(text, 7);
+        let mut found = Vec::new();
+        loop {
+            let said = match lines.read().unwrap() {
+                None => return found,
+                Some(Found::Line(line)) => line.len().to_string(),
+                Some(Found::TooLong(length)) => format!("too long: {length}"),
+                Some(Found::Cut) => "cut".to_owned(),
+            };
+            let cut = said == "cut";
+            found.push((said, lines.offset()));
+            if cut {
+                return found;
+            }
+        }
+    }
+
+    fn said(found: &[(&str, u64)]) -> Vec<(String, u64)> {
+        found.iter().map(|(said, offset)| ((*said).to_owned(), *offset)).collect()
+    }
+
+    #[test]
+    fn lines_are_found_with_their_places() {
+        assert_eq!(found(b""), said(&[]));
+        assert_eq!(found(b"ab\n\ncde\n"), said(&[("2", 10), ("0", 11), ("3", 15)]));
+        // What has no end yet is read again from where it begins.
+        assert_eq!(found(b"ab\ncd"), said(&[("2", 10), ("cut", 10)]));
+    }
+
+    #[test]
+    fn a_huge_line_is_passed_over_and_never_held() {
+        let text = |length: usize| [vec![b'x'; length], b"\nab\n".to_vec()].concat();
+        let limit = LINE_LIMIT_BYTES;
+        let after = |length: usize| bytes(length) + 8;
+        assert_eq!(
+            found(&text(limit)),
+            said(&[(&limit.to_string(), after(limit)), ("2", after(limit) + 3)])
+        );
+        let more = limit + 1;
+        assert_eq!(
+            found(&text(more)),
+            said(&[(&format!("too long: {more}"), after(more)), ("2", after(more) + 3)])
+        );
+        let mut lines = Lines::new(io::repeat(b'x').take(4 * bytes(limit)), 0);
+        assert_eq!(lines.read().unwrap(), Some(Found::Cut));
+        assert!(lines.line.capacity() <= 2 * limit, "{}", lines.line.capacity());
+    }
+}

@@ -1,0 +1,37 @@
+//! The log as its readers see it: line by line, over all of its files, in bounded memory, and on as it grows. Who reads holds up nobody who writes.
+
+mod files;
+mod follower;
+mod last;
+mod lines;
+
+pub use files::{LogFile, files_beside, files_of};
+pub use follower::{Follower, Next, Position};
+pub use last::last_of;
+pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of the log cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}{}", hint(source))]
+pub struct ReadError {
+    pub path: PathBuf,
+    #[source]
+    pub source: io::Error,
+}
+
+impl ReadError {
+    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self { path, source }
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; the log is its gateway's only: read it as that user, or as root",
+        _ => "",
+    }
+}

@@ -37,6 +37,7 @@ mod kubelet;
 mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;
+mod log_commands;
 mod mcs;
 mod older_release;
 mod owner;

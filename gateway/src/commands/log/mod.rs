@@ -1,5 +1,13 @@
 //! `attest-gateway log`.
 
+mod csv;
+mod export;
+mod filter;
+mod output;
+mod row;
+mod show;
+mod source;
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,12 +21,18 @@ pub enum Command {
         after_help = "Example:\n  attest-gateway log key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
     )]
     Key,
+    /// List recorded decisions, the last of them or those that filters choose; or print one whole.
+    Show(show::Arguments),
+    /// Write records as JSON lines, as they are, or as CSV.
+    Export(export::Arguments),
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
         Command::Key => print!("{}", LogKey::read(&settings.log_key())?.public().pem()),
+        Command::Show(arguments) => return show::run(&settings, arguments),
+        Command::Export(arguments) => return export::run(&settings, arguments),
     }
     Ok(ExitCode::SUCCESS)
 }

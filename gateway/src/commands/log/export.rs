@@ -1,0 +1,100 @@
+//! `attest-gateway log export`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest_gateway::files::{self, PRIVATE};
+use attest_gateway::settings::Settings;
+
+use super::csv;
+use super::output::{Output, Reader, stdout};
+use super::row::visible_json;
+use super::source::{Opened, Source, Unread};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, for a spreadsheet\n  attest-gateway log export --verdict refused --format csv > refused.csv\n\nJSON lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: as JSON lines, without a filter, it is written all the same, unless it is cut off or longer than 16 MiB."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: Source,
+    /// As what.
+    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+    /// Into a new file, which is there when it is whole; standard output otherwise.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Records as they are, one on a line.
+    Jsonl,
+    /// A table (RFC 4180).
+    Csv,
+}
+
+pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let opened = arguments.source.open(settings, arguments.source.last)?;
+    let unread = match &arguments.output {
+        Some(path) => into_file(path, |output| write(&opened, arguments, output, false))?,
+        None => {
+            let (mut output, terminal) = stdout();
+            write(&opened, arguments, &mut output, terminal)?
+        }
+    };
+    Ok(ExitCode::from(u8::from(unread.say())))
+}
+
+fn write<W: Write>(opened: &Opened, arguments: &Arguments, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
+    let Arguments { source, format, .. } = arguments;
+    if *format == Format::Csv {
+        output.put(csv::head().as_bytes())?;
+    }
+    let unread = opened.each(|read| match (&read.fields, format) {
+        (Some(fields), _) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
+        (Some(fields), Format::Csv) => output.put(csv::of(fields).as_bytes()),
+        (None, Format::Csv) => Ok(Reader::There),
+        (None, Format::Jsonl) if !source.filter.is_empty() => Ok(Reader::There),
+        (_, Format::Jsonl) => put_as_it_is(output, read.line, terminal),
+    })?;
+    output.flush()?;
+    Ok(unread)
+}
+
+/// A line of the log; for a terminal without what it takes for a command.
+pub fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
+    let mut bytes = match terminal {
+        true => visible_json(&String::from_utf8_lossy(line)).into_bytes(),
+        false => line.to_owned(),
+    };
+    bytes.push(b'\n');
+    output.put(&bytes)
+}
+
+/// A new file, durable and whole, or none.
+fn into_file(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<Unread>) -> anyhow::Result<Unread> {
+    if path.symlink_metadata().is_ok() {
+        bail!("{} exists, and is left as it is", path.display());
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let said = || format!("{}: nothing else may have that name meanwhile", part.display());
+    let opened = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
+    let mut output = Output::new(opened.with_context(said)?, part.display().to_string());
+    let written = write(&mut output).and_then(|unread| {
+        output.into_inner().sync_all().with_context(|| part.display().to_string())?;
+        files::rename(&part, path)?;
+        Ok(unread)
+    });
+    if written.is_err() {
+        // What is there of it is of no use; why it failed is said.
+        drop(std::fs::remove_file(&part));
+    }
+    written
+}

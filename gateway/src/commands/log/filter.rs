@@ -1,0 +1,337 @@
+//! Which records are asked for, and what of a record is looked at.
+
+use attest_gateway::api::CODES;
+use attest_gateway::audit::{Decision, Verdict};
+use attest_gateway::clock::rfc3339;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::commands::{now, token};
+
+/// Least length of a part of an identity that names a node, in characters: as long as what consoles show.
+const PART_LEAST: usize = 8;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Filters")]
+pub struct Filter {
+    /// A node: by its name, its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, or what was proven of it (the AK's Name, a vmId).
+    #[arg(long, value_parser = some_text)]
+    node: Option<String>,
+    /// A pool.
+    #[arg(long)]
+    pool: Option<String>,
+    /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by.
+    #[arg(long, value_parser = code)]
+    code: Option<String>,
+    /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint …
+    #[arg(long, value_parser = word::<Decision>)]
+    decision: Option<String>,
+    /// How: trusted, served, refused.
+    #[arg(long, value_parser = word::<Verdict>)]
+    verdict: Option<String>,
+    /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    since: Option<u64>,
+    /// Up to this time, itself included.
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    until: Option<u64>,
+}
+
+/// What of a record is looked at; of another release it may say more.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Fields {
+    pub time: String,
+    pub at: u64,
+    pub id: String,
+    pub decision: String,
+    pub verdict: String,
+    pub peer: String,
+    pub pool: String,
+    #[serde(default)]
+    pub shown: String,
+    pub identity: Option<String>,
+    pub instance: Option<String>,
+    pub name: Option<String>,
+    pub code: Option<String>,
+    #[serde(default)]
+    pub reason: String,
+    pub grant: Option<String>,
+    pub config_sha256: Option<String>,
+    pub spec_version: Option<String>,
+    pub earned_by: Option<String>,
+    pub use_number: Option<u64>,
+    pub not_attested: Option<Said>,
+    #[serde(default)]
+    pub alerts: Vec<String>,
+    pub chain: Option<Place>,
+}
+
+/// Why a node says that it shows nothing.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Said {
+    pub code: String,
+}
+
+/// Which line of which chain.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Place {
+    pub id: String,
+    pub number: u64,
+}
+
+/// What is proven of a node, or was claimed.
+#[derive(Deserialize)]
+struct Proven {
+    claims: Option<Value>,
+    basis: Option<Basis>,
+}
+
+#[derive(Deserialize)]
+struct Basis {
+    challenge: Option<Value>,
+}
+
+impl Fields {
+    /// What a line says; `None` if it is no record.
+    pub fn of(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+impl Filter {
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            node,
+            pool,
+            code,
+            decision,
+            verdict,
+            since,
+            until,
+        } = self;
+        let words = [node, pool, code, decision, verdict];
+        words.iter().all(|word| word.is_none()) && since.is_none() && until.is_none()
+    }
+
+    /// Whether it says from when on.
+    pub const fn has_beginning(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether a record is one of those that are asked for.
+    pub fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
+        let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
+        let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
+        let codes = [fields.code.as_deref(), said];
+        is(&self.pool, &fields.pool)
+            && is(&self.decision, &fields.decision)
+            && is(&self.verdict, &fields.verdict)
+            && self.code.as_deref().is_none_or(|code| codes.contains(&Some(code)))
+            && self.since.is_none_or(|since| fields.at >= since)
+            && self.until.is_none_or(|until| fields.at <= until)
+            && self.node.as_deref().is_none_or(|node| is_of(node, fields, line))
+    }
+
+    /// What may be a mistake, and is none for certain.
+    pub fn doubts(&self) -> Option<String> {
+        let known = |code: &str| {
+            let refused = [attest::reject::ADVICE, attest::tpm::ADVICE, CODES];
+            refused.iter().any(|codes| codes.iter().any(|advice| advice.code == code)) || attest_gateway::audit::WAITED.contains(&code)
+        };
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since > until
+        {
+            return Some(format!(
+                "--since {} is after --until {}: no record can be both",
+                rfc3339(since),
+                rfc3339(until)
+            ));
+        }
+        let code = self.code.as_deref().filter(|code| !known(code))?;
+        Some(format!(
+            "this release refuses nobody by the code {code:?}; docs/errors.md lists the codes"
+        ))
+    }
+}
+
+fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
+    if fields.name.as_deref() == Some(node) {
+        return true;
+    }
+    let identities = [&fields.identity, &fields.instance].into_iter().flatten();
+    let named = |identity: &String| {
+        let bare = identity.split_once(':').map_or("", |(_, bare)| bare);
+        let begins = node.chars().count() >= PART_LEAST && (identity.starts_with(node) || bare.starts_with(node));
+        begins || identity == node || bare == node
+    };
+    if identities.into_iter().any(named) {
+        return true;
+    }
+    let long = node.chars().count() >= PART_LEAST;
+    let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
+    long && std::str::from_utf8(line).is_ok_and(|line| line.contains(node))
+        && serde_json::from_slice::<Proven>(line)
+            .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
+}
+
+/// Whether a text stands anywhere in it, whole.
+fn says(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(found) => found == text,
+        Value::Array(values) => values.iter().any(|value| says(value, text)),
+        Value::Object(members) => members.values().any(|value| says(value, text)),
+        _ => false,
+    }
+}
+
+fn some_text(text: &str) -> Result<String, String> {
+    match text.trim_end_matches('…') {
+        "" => Err("say which node".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn code(text: &str) -> Result<String, String> {
+    let takes = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || !text.chars().all(takes) {
+        return Err("a code is lower-case words with '-' between them, such as ek-not-endorsed".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// A word of the log, as this release has it.
+fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
+    match serde_json::from_value::<T>(Value::String(text.to_owned())) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A time, seconds since 1970.
+fn when(text: &str) -> Result<u64, String> {
+    if let Ok(ago) = token::seconds(text) {
+        return Ok(now().saturating_sub(ago));
+    }
+    let usage = "say a time with its zone, such as 2026-11-21T11:00:00Z or 2026-11-21T12:00:00+01:00, or how long ago with s, m, h or d, such as 2h";
+    let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| usage.to_owned())?;
+    u64::try_from(time.unix_timestamp()).map_err(|_| "before 1970 there was no log".to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const EK: &str = "45c9302c71e4234d45c9302c71e4234d45c9302c71e4234d45c9302c71e4234d";
+
+    fn line() -> String {
+        format!(
+            r#"{{"v":1,"time":"2026-11-21T11:00:46Z","at":1795258846,"id":"{}","decision":"evidence","verdict":"trusted","peer":"192.0.2.31:43696","pool":"worker","shown":"tpm","identity":"tpm:{EK}","instance":"azure:6f0c/11111111-2222-3333-4444-555555555555","name":"worker-7","reason":"","claims":{{"tpm":{{"ak_name":"000b{EK}"}}}},"not_attested":{{"code":"held-too-long"}}}}"#,
+            "7".repeat(32)
+        )
+    }
+
+    fn takes(filter: &Filter) -> bool {
+        let line = line();
+        filter.takes(&Fields::of(line.as_bytes()).unwrap(), line.as_bytes())
+    }
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn a_node_is_found_by_each_of_its_names_and_by_no_other() {
+        let ak = format!("000b{EK}");
+        let check = |node: &str, expected| {
+            let filter = Filter {
+                node: some_text(node).ok(),
+                ..Filter::default()
+            };
+            assert_eq!(takes(&filter), expected, "{node}");
+        };
+        for node in ["worker-7", EK, &format!("tpm:{EK}"), "45c9302c…", "tpm:45c9", &ak] {
+            check(node, true);
+        }
+        check("azure:6f0c/11111111-2222-3333-4444-555555555555", true);
+        check("6f0c/11111111", true);
+        let other = format!("46{}", EK.get(2..).unwrap());
+        for node in [
+            "worker",
+            "worker-77",
+            "45c9302",
+            &other,
+            "000b45c9",
+            "192.0.2.31",
+            "worker-8",
+            "trusted",
+        ] {
+            check(node, false);
+        }
+    }
+
+    #[test]
+    fn each_filter_takes_its_own_and_nothing_else() {
+        let with = |set: &dyn Fn(&mut Filter)| {
+            let mut filter = Filter::default();
+            set(&mut filter);
+            takes(&filter)
+        };
+        assert!(Filter::default().is_empty() && takes(&Filter::default()));
+        let at = 1_795_258_846;
+        assert!(with(&|filter| filter.pool = text("worker")));
+        assert!(!with(&|filter| filter.pool = text("infra")));
+        assert!(with(&|filter| filter.code = text("held-too-long")));
+        assert!(!with(&|filter| filter.code = text("ek-not-endorsed")));
+        assert!(with(&|filter| filter.decision = text("evidence")));
+        assert!(!with(&|filter| filter.decision = text("config")));
+        assert!(with(&|filter| filter.verdict = text("trusted")));
+        assert!(!with(&|filter| filter.verdict = text("refused")));
+        assert!(with(&|filter| filter.since = Some(at)));
+        assert!(!with(&|filter| filter.since = Some(at + 1)));
+        assert!(with(&|filter| filter.until = Some(at)));
+        assert!(!with(&|filter| filter.until = Some(at - 1)));
+    }
+
+    #[test]
+    fn a_time_has_its_zone_or_is_how_long_ago() {
+        let at = 1_795_258_800;
+        assert_eq!(when("2026-11-21T11:00:00Z"), Ok(at));
+        assert_eq!(when("2026-11-21T12:00:00+01:00"), Ok(at));
+        let ago = now() - when("2h").unwrap();
+        assert!((7200..7260).contains(&ago), "{ago}");
+        for wrong in [
+            "2026-11-21T11:00:00",
+            "2026-11-21",
+            "yesterday",
+            "",
+            "2",
+            "-2h",
+            "1969-12-31T23:59:59Z",
+        ] {
+            assert!(when(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn words_that_no_record_has_are_refused() {
+        assert_eq!(word::<Decision>("store_accepted"), Ok("store_accepted".to_owned()));
+        let error = word::<Decision>("evidences").unwrap_err();
+        assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");
+        assert!(word::<Verdict>("Trusted").is_err());
+        assert!(code("EK not endorsed").is_err() && code("").is_err());
+        let doubts = |code: &str| {
+            let filter = Filter {
+                code: text(code),
+                ..Filter::default()
+            };
+            filter.doubts()
+        };
+        assert_eq!(doubts("ek-not-endorsed"), None);
+        assert_eq!(doubts("held-too-long"), None);
+        assert!(doubts("ek-not-endorse").unwrap().contains("docs/errors.md"));
+    }
+}

@@ -1,0 +1,204 @@
+//! A record in one line, for whoever is awake at 3 a.m.
+
+use super::filter::Fields;
+
+/// How wide columns are, in characters; what is longer is cut, but for the last one's with `--wide`.
+const NODE: usize = 28;
+const POOL: usize = 14;
+const DECISION: usize = 19;
+const CODE: usize = 24;
+const NEXT: usize = 80;
+/// Digits of an id, which are enough to ask for the record.
+const ID: usize = 12;
+/// What stands between a refusal's reason and what to do.
+const NEXT_STEP: &str = "; next: ";
+
+/// What the columns are called.
+pub fn head() -> String {
+    let [time, record, node, pool, decision, code] = ["TIME", "RECORD", "NODE", "POOL", "DECISION", "CODE"];
+    format!("{time:<20}  {record:<ID$}  {node:<NODE$}  {pool:<POOL$}  {decision:<DECISION$}  {code:<CODE$}  NEXT STEP\n")
+}
+
+/// A record; nothing of it is cut if it is `wide`.
+pub fn row(fields: &Fields, wide: bool) -> String {
+    let limit = |limit: usize| if wide { usize::MAX } else { limit };
+    let id: String = visible(&fields.id).chars().take(ID).collect();
+    let node = cut(&node(fields), limit(NODE));
+    let pool = cut(&visible(&fields.pool), limit(POOL));
+    let decision = cut(&decision(fields), limit(DECISION));
+    let code = cut(&code(fields), limit(CODE));
+    let next = cut(&next_step(fields), limit(NEXT));
+    let time = visible(&fields.time);
+    let line = format!("{time:<20}  {id:<ID$}  {node:<NODE$}  {pool:<POOL$}  {decision:<DECISION$}  {code:<CODE$}  {next}");
+    format!("{}\n", line.trim_end())
+}
+
+/// Its name; its identity, where it has none; or where it came from.
+fn node(fields: &Fields) -> String {
+    let known = fields.name.as_ref().or(fields.identity.as_ref());
+    visible(known.unwrap_or(&fields.peer))
+}
+
+fn decision(fields: &Fields) -> String {
+    let grant = fields.grant.iter().filter(|_| fields.verdict == "served");
+    let words = [&fields.decision].into_iter().chain(match fields.decision.as_str() {
+        "challenge" | "evidence" | "config" => Some(&fields.verdict),
+        // They decide nothing.
+        _ => None,
+    });
+    let words: Vec<String> = words.chain(grant).map(|word| visible(word)).collect();
+    words.join(" ").replace("config served", "served")
+}
+
+/// That of a refusal; in brackets what a node says it was refused by.
+fn code(fields: &Fields) -> String {
+    match (&fields.code, &fields.not_attested) {
+        (Some(code), _) => visible(code),
+        (None, Some(said)) => format!("({})", visible(&said.code)),
+        (None, None) => String::new(),
+    }
+}
+
+/// What to do about it, as far as there is something to do.
+fn next_step(fields: &Fields) -> String {
+    if let Some(alert) = fields.alerts.first() {
+        return format!("ALERT: {}", visible(alert));
+    }
+    let next = fields.reason.rsplit_once(NEXT_STEP).map(|(_, next)| next);
+    match (next, fields.decision.as_str()) {
+        (Some(next), _) => visible(next),
+        (None, "challenge" | "evidence" | "config" | "checkpoint") if fields.verdict != "refused" || fields.decision == "checkpoint" => {
+            String::new()
+        }
+        (None, _) => visible(&fields.reason),
+    }
+}
+
+fn cut(text: &str, limit: usize) -> String {
+    if text.chars().count() <= limit {
+        return text.to_owned();
+    }
+    text.chars().take(limit.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A foreign text, with nothing in it that a terminal takes for a command, or that turns what stands beside it around.
+pub fn visible(text: &str) -> String {
+    escaped(text, |c| c.escape_unicode().collect())
+}
+
+/// The same of a text in JSON, which stays what it says.
+pub fn visible_json(text: &str) -> String {
+    let mut units = [0; 2];
+    escaped(text, |c| {
+        c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+    })
+}
+
+fn escaped(text: &str, mut escape: impl FnMut(char) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_command(c) {
+            out.push_str(&escape(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Control characters of C0 and C1, and those that change the direction of text or cannot be seen.
+fn is_command(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        Fields {
+            time: "2026-11-21T11:00:46Z".to_owned(),
+            id: "127e54f3ecdd6c496ca8b038a5da45d6".to_owned(),
+            decision: "challenge".to_owned(),
+            verdict: "refused".to_owned(),
+            peer: "192.0.2.40:43694".to_owned(),
+            pool: "worker".to_owned(),
+            ..Fields::default()
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_who_why_and_what_to_do() {
+        let refused = Fields {
+            identity: Some(format!("tpm:{}", "17bdc2c5".repeat(8))),
+            code: Some("ek-not-endorsed".to_owned()),
+            reason: "EK 17bdc2c5… is not on the allowlist; next: If this machine is yours: `attest-gateway ek add`".to_owned(),
+            ..fields()
+        };
+        let said = "2026-11-21T11:00:46Z  127e54f3ecdd  tpm:17bdc2c517bdc2c517bdc2c…  worker          challenge refused    ek-not-endorsed           If this machine is yours: `attest-gateway ek add`\n";
+        assert_eq!(row(&refused, false), said);
+        assert!(row(&refused, true).contains(&"17bdc2c5".repeat(8)));
+        let columns = |line: &str| {
+            line.char_indices()
+                .filter(|(place, _)| line.get(place.saturating_sub(2)..*place) == Some("  "))
+                .count()
+        };
+        assert!(columns(&head()) >= 7);
+        let place = |line: &str, word: &str| line.split(word).next().map(|before| before.chars().count());
+        assert_eq!(place(&head(), "DECISION"), place(said, "challenge"));
+        assert_eq!(place(&head(), "NEXT STEP"), place(said, "If this"));
+    }
+
+    #[test]
+    fn what_was_served_and_what_a_node_says() {
+        let served = Fields {
+            decision: "config".to_owned(),
+            verdict: "served".to_owned(),
+            grant: Some("pre-approved".to_owned()),
+            reason: "nothing was shown".to_owned(),
+            ..fields()
+        };
+        let line = row(&served, false);
+        assert!(
+            line.contains("  192.0.2.40:43694  ") && line.ends_with("served pre-approved\n"),
+            "{line}"
+        );
+        let alerted = Fields {
+            alerts: vec!["the TPM's counters ran backwards".to_owned()],
+            ..served
+        };
+        assert!(row(&alerted, false).ends_with("ALERT: the TPM's counters ran backwards\n"));
+    }
+
+    #[test]
+    fn nothing_that_a_node_sends_reaches_a_terminal_as_a_command() {
+        let text = "\u{1b}]0;owned\u{7}\u{9b}2J\u{7f}\u{202e}evil\r\n\u{200b}ä";
+        assert_eq!(
+            visible(text),
+            "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\u{7f}\\u{202e}evil\\u{d}\\u{a}\\u{200b}ä"
+        );
+        let json = "\"\u{9b}\u{7f}\u{e0041}ä\"";
+        assert_eq!(visible_json(json), "\"\\u009b\\u007f\\udb40\\udc41ä\"");
+        assert_eq!(
+            serde_json::from_str::<String>(&visible_json(json)).ok(),
+            serde_json::from_str(json).ok()
+        );
+        let hostile = Fields {
+            time: text.to_owned(),
+            id: text.to_owned(),
+            decision: text.to_owned(),
+            verdict: "served".to_owned(),
+            peer: text.to_owned(),
+            pool: text.to_owned(),
+            name: Some(text.to_owned()),
+            code: Some(text.to_owned()),
+            reason: format!("{text}; next: {text}"),
+            grant: Some(text.to_owned()),
+            ..Fields::default()
+        };
+        for wide in [false, true] {
+            assert!(!row(&hostile, wide).trim_end_matches('\n').chars().any(is_command));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `attest-gateway log show`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use attest_gateway::settings::Settings;
+use serde_json::Value;
+
+use super::filter::Fields;
+use super::output::{Output, Reader, stdout};
+use super::row::{head, row, visible, visible_json};
+use super::source::Source;
+
+/// How many are listed if nobody says how many: a screen or two.
+const LAST: usize = 50;
+/// Least digits of an id that name a record.
+const ID_LEAST: usize = 8;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: who was refused in the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: what became of a node, all of it\n  attest-gateway log show --node worker-7 --all\n\nExample: one record, whole\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all, the last 50. Columns are cut; --wide cuts nothing. A code in brackets is what the node says it was refused by. Times are UTC.\nExit code 1 if a line cannot be read as a record."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: Source,
+    /// All of them, however many there are.
+    #[arg(long, conflicts_with = "last")]
+    all: bool,
+    /// Cut no column.
+    #[arg(long)]
+    wide: bool,
+    /// Print one record whole: by its id, the beginning of it (at least 8 digits), or its number in its chain.
+    #[arg(long, value_name = "ID|N", value_parser = record, conflicts_with_all = ["all", "last", "wide"])]
+    record: Option<Record>,
+}
+
+/// Which record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Record {
+    Id(String),
+    Number(u64),
+}
+
+fn record(text: &str) -> Result<Record, String> {
+    if text.len() < ID_LEAST
+        && let Ok(number) = text.parse()
+    {
+        return Ok(Record::Number(number));
+    }
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() >= ID_LEAST && text.bytes().all(hex) {
+        return Ok(Record::Id(text.to_owned()));
+    }
+    Err("an id has 32 hexadecimal digits, of which the first 8 or more name it; a number in a chain has at most 7 digits".to_owned())
+}
+
+impl Record {
+    fn is(&self, fields: &Fields) -> bool {
+        match self {
+            Self::Id(begin) => fields.id.starts_with(begin.as_str()),
+            Self::Number(number) => fields.chain.as_ref().is_some_and(|place| place.number == *number),
+        }
+    }
+}
+
+pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    match &arguments.record {
+        Some(record) => show_record(settings, arguments, record),
+        None => list(settings, arguments),
+    }
+}
+
+fn list(settings: &Settings, Arguments { source, all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
+    let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
+    let opened = source.open(settings, last)?;
+    let (mut output, _) = stdout();
+    output.put(head().as_bytes())?;
+    let unread = opened.each(|read| match &read.fields {
+        Some(fields) if source.filter.takes(fields, read.line) => output.put(row(fields, *wide).as_bytes()),
+        _ => Ok(Reader::There),
+    })?;
+    output.flush()?;
+    Ok(ExitCode::from(u8::from(unread.say())))
+}
+
+fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record: &Record) -> anyhow::Result<ExitCode> {
+    let opened = source.open(settings, None)?;
+    let (mut output, _) = stdout();
+    let mut found = 0;
+    opened.each(|read| match &read.fields {
+        Some(fields) if record.is(fields) && source.filter.takes(fields, read.line) => {
+            found += 1;
+            print_whole(&mut output, read.line, fields)
+        }
+        _ => Ok(Reader::There),
+    })?;
+    output.flush()?;
+    if found == 0 {
+        bail!("no record of the log is that one");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a person reads first, and then all of it.
+fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &Fields) -> anyhow::Result<Reader> {
+    output.put(row(fields, true).as_bytes())?;
+    if !fields.reason.is_empty() {
+        output.put(format!("{}\n", visible(&fields.reason)).as_bytes())?;
+    }
+    for alert in &fields.alerts {
+        output.put(format!("ALERT: {}\n", visible(alert)).as_bytes())?;
+    }
+    let value: Value = serde_json::from_slice(line)?;
+    let lines = serde_json::to_string_pretty(&value)?;
+    // Each line of it by itself: what ends a line is JSON's own, never a record's.
+    for line in lines.lines() {
+        output.put(format!("{}\n", visible_json(line)).as_bytes())?;
+    }
+    Ok(Reader::There)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_named_by_its_id_or_its_number() {
+        assert_eq!(record("5021"), Ok(Record::Number(5021)));
+        assert_eq!(record("12345678"), Ok(Record::Id("12345678".to_owned())));
+        let id = "127e54f3ecdd6c496ca8b038a5da45d6";
+        assert_eq!(record(id), Ok(Record::Id(id.to_owned())));
+        for wrong in ["", "127e54", "127E54F3", "-1", "127e54f3 ", "worker-7"] {
+            assert!(record(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

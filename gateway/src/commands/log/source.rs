@@ -1,0 +1,131 @@
+//! Which files are read, and what in them is no record.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use attest_gateway::audit::is_written;
+use attest_gateway::audit::reading::{Found, LogFile, files_beside, files_of, last_of};
+use attest_gateway::settings::Settings;
+
+use super::filter::{Fields, Filter};
+use super::output::Reader;
+
+/// Places that are named of what cannot be read; more are counted.
+const NAMED_LIMIT: usize = 5;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Source {
+    /// These files, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    log: Vec<PathBuf>,
+    #[command(flatten)]
+    pub filter: Filter,
+    /// The last N of them.
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+}
+
+/// Files, and where in them to begin.
+pub struct Opened {
+    files: Vec<LogFile>,
+    begin: (usize, u64),
+}
+
+/// What could not be read.
+#[derive(Debug, Default)]
+pub struct Unread {
+    count: u64,
+    places: Vec<String>,
+}
+
+impl Source {
+    /// Finds the files. Of the last that are asked for it is known where they begin.
+    pub fn open(&self, settings: &Settings, last: Option<usize>) -> anyhow::Result<Opened> {
+        let own = settings.attestation_log();
+        let files = match self.log.as_slice() {
+            [] => files_beside(&own)?,
+            named => files_of(named)?,
+        };
+        if files.is_empty() {
+            match self.log.as_slice() {
+                [] if own.exists() => {}
+                [] => bail!("{}: there is no attestation log yet; `serve` begins it", own.display()),
+                [named, ..] => bail!("{} holds no attestation.jsonl, nor one that was rotated", named.display()),
+            }
+        }
+        if let Some(doubts) = self.filter.doubts() {
+            eprintln!("attest-gateway: {doubts}");
+        }
+        let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
+        let begin = match last {
+            None => (0, 0),
+            Some(count) => last_of(&files, count, wanted)?,
+        };
+        Ok(Opened { files, begin })
+    }
+}
+
+/// A line, and what it says if it is a record.
+pub struct Read<'l> {
+    pub line: &'l [u8],
+    pub fields: Option<Fields>,
+}
+
+impl Opened {
+    /// Gives each whole line, until nobody reads on. What is no record is noted.
+    pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
+        let mut unread = Unread::default();
+        let (first, mut offset) = self.begin;
+        for file in self.files.iter().skip(first) {
+            let failed = |error: std::io::Error| anyhow::Error::new(error).context(file.path().display().to_string());
+            let mut lines = file.lines(std::mem::take(&mut offset)).map_err(failed)?;
+            loop {
+                let at = lines.offset();
+                let read = match lines.read().map_err(failed)? {
+                    None => break,
+                    // Who writes it is not done; a gateway cuts it off at its next start otherwise.
+                    Some(Found::Cut) if is_written(file.path()) => break,
+                    Some(Found::Cut) => {
+                        unread.note(file, at, "cut off; it was never acknowledged");
+                        break;
+                    }
+                    Some(Found::TooLong(length)) => {
+                        unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
+                        continue;
+                    }
+                    Some(Found::Line(line)) => Read {
+                        line,
+                        fields: Fields::of(line),
+                    },
+                };
+                if read.fields.is_none() {
+                    unread.note(file, at, "no record");
+                }
+                if take(&read)? == Reader::Gone {
+                    return Ok(unread);
+                }
+            }
+        }
+        Ok(unread)
+    }
+}
+
+impl Unread {
+    fn note(&mut self, file: &LogFile, offset: u64, what: &str) {
+        self.count += 1;
+        if self.places.len() < NAMED_LIMIT {
+            self.places.push(format!("{} at byte {offset}: {what}", file.path().display()));
+        }
+    }
+
+    /// Says what it was; whether there was something.
+    pub fn say(&self) -> bool {
+        let Self { count, places } = self;
+        if *count > 0 {
+            let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
+            eprintln!("attest-gateway: {lines} no record, and `audit` says more:");
+            places.iter().for_each(|place| eprintln!("  {place}"));
+        }
+        *count > 0
+    }
+}

@@ -1,9 +1,9 @@
-//! `log show` and `log export`, as an administrator runs them at 3 a.m.
+//! `log show`, `log tail` and `log export`, as an administrator runs them at 3 a.m.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -336,7 +336,7 @@ fn what_is_asked_for_wrongly_is_said_plainly() {
     fs::remove_file(folder.log()).unwrap();
     check(&["show"], 1, "there is no attestation log yet");
     fs::remove_dir(folder.path("state")).unwrap();
-    check(&["export"], 1, "state: No such file");
+    check(&["tail"], 1, "state: No such file");
 }
 
 #[test]
@@ -386,4 +386,90 @@ fn a_large_log_is_read_in_bounded_memory() {
         assert!(said.contains("1 line is no record"), "{arguments}: {said}");
         assert!(!output.stdout.is_empty());
     }
+}
+
+/// `log tail`, and what it has printed.
+struct Tail {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Tail {
+    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut child = folder
+            .command(&[&["tail", "--json"], arguments].concat())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    #[track_caller]
+    fn next(&mut self, number: u64) {
+        let line = self.lines.next().unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"], number);
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
+    let folder = Folder::with(&[plain(1), plain(2), refused(3)]);
+    let append = |file: &str, line: &str| {
+        let mut file = File::options().create(true).append(true).open(folder.path(file)).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    };
+    let mut tail = Tail::begin(&folder, &["-n", "2"]);
+    tail.next(2);
+    tail.next(3);
+    append("state/attestation.jsonl", &plain(4));
+    tail.next(4);
+    // Half a line is none.
+    let line = plain(5);
+    let (first, second) = line.split_at(30);
+    append("state/attestation.jsonl", first);
+    append("state/attestation.jsonl", second);
+    tail.next(5);
+    fs::rename(folder.log(), folder.path("state/attestation.jsonl.1")).unwrap();
+    append("state/attestation.jsonl.1", &plain(6));
+    append("state/attestation.jsonl", &plain(7));
+    tail.next(6);
+    tail.next(7);
+    fs::copy(folder.log(), folder.path("state/attestation.jsonl.2")).unwrap();
+    fs::write(folder.log(), "").unwrap();
+    append("state/attestation.jsonl", &plain(8));
+    tail.next(8);
+    // Of those that were there none, or none that is asked for.
+    let mut refusals = Tail::begin(&folder, &["--verdict", "refused"]);
+    refusals.next(3);
+    append("state/attestation.jsonl", &plain(9));
+    tail.next(9);
+    append("state/attestation.jsonl", &refused(10));
+    tail.next(10);
+    refusals.next(10);
+    // It begins at some moment, and with what comes then.
+    let mut none = Tail::begin(&folder, &["-n", "0"]);
+    let (sender, first) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let line = none.lines.next().unwrap().unwrap();
+        sender
+            .send(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"].as_u64())
+            .unwrap();
+    });
+    let mut numbers = 11..;
+    let first = loop {
+        append("state/attestation.jsonl", &plain(numbers.next().unwrap()));
+        if let Ok(number) = first.recv_timeout(std::time::Duration::from_millis(100)) {
+            break number;
+        }
+    };
+    assert!(first >= Some(11), "{first:?}");
+    reader.join().unwrap();
 }

@@ -7,6 +7,7 @@ mod output;
 mod row;
 mod show;
 mod source;
+mod tail;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ pub enum Command {
     Key,
     /// List recorded decisions, the last of them or those that filters choose; or print one whole.
     Show(show::Arguments),
+    /// Print the last decisions, and each one that comes.
+    Tail(tail::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
 }
@@ -32,6 +35,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Key => print!("{}", LogKey::read(&settings.log_key())?.public().pem()),
         Command::Show(arguments) => return show::run(&settings, arguments),
+        Command::Tail(arguments) => return tail::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
     }
     Ok(ExitCode::SUCCESS)

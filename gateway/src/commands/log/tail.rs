@@ -1,0 +1,127 @@
+//! `attest-gateway log tail`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use attest_gateway::audit::reading::{Follower, Next, files_beside, last_of};
+use attest_gateway::files;
+use attest_gateway::settings::Settings;
+use inotify::{Inotify, WatchMask};
+
+use super::export::put_as_it_is;
+use super::filter::{Fields, Filter};
+use super::output::{Output, Reader, stdout};
+use super::row::{head, row};
+
+/// How many come first if nobody says how many.
+const LAST: usize = 10;
+/// Room for what the kernel tells; what it tells is only that something has changed.
+const EVENTS_BYTES: usize = 16 * 1024;
+/// How often it is looked where the kernel does not tell.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: for a program, each record as it is\n  attest-gateway log tail --last 0 --json | jq -c .code\n\nIt goes on over rotated logs and restarts of the gateway, until Ctrl-C."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    filter: Filter,
+    /// Begin with the last N of them.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = LAST)]
+    last: usize,
+    /// Cut no column.
+    #[arg(long)]
+    wide: bool,
+    /// Records as they are, one on a line.
+    #[arg(long, conflicts_with = "wide")]
+    json: bool,
+}
+
+pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let log = settings.attestation_log();
+    let filter = &arguments.filter;
+    if let Some(doubts) = filter.doubts() {
+        eprintln!("attest-gateway: {doubts}");
+    }
+    // Before anything is read: what comes after that is told of.
+    let mut changes = Changes::of(files::folder(&log));
+    let mut follower = begin(&log, arguments)?;
+    let (mut output, terminal) = stdout();
+    if !arguments.json {
+        output.put(head().as_bytes())?;
+    }
+    loop {
+        let reader = match follower.follow()? {
+            Next::Line(line, _) => print(&mut output, arguments, &line, terminal)?,
+            Next::TooLong(length) => {
+                eprintln!("attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more");
+                Reader::There
+            }
+            Next::Nothing => {
+                let reader = output.flush()?;
+                if reader == Reader::There {
+                    changes.wait();
+                }
+                reader
+            }
+        };
+        if reader == Reader::Gone {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+fn begin(log: &Path, Arguments { filter, last, .. }: &Arguments) -> anyhow::Result<Follower> {
+    let files = files_beside(log)?;
+    let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| filter.takes(&fields, line));
+    let (place, offset) = last_of(&files, *last, wanted)?;
+    if let Some(file) = files.get(place) {
+        return Ok(Follower::from(log, file, offset)?);
+    }
+    // None of what is there: from the last line's end on.
+    let Some(newest) = files.last() else {
+        return Ok(Follower::from_beginning(log));
+    };
+    let (_, offset) = last_of(std::slice::from_ref(newest), 1, |_| true)?;
+    let mut follower = Follower::from(log, newest, offset)?;
+    follower.follow()?;
+    Ok(follower)
+}
+
+fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
+    let Some(fields) = Fields::of(line) else {
+        eprintln!("attest-gateway: a line that is no record; `audit` says more");
+        return Ok(Reader::There);
+    };
+    if !arguments.filter.takes(&fields, line) {
+        return Ok(Reader::There);
+    }
+    match arguments.json {
+        true => put_as_it_is(output, line, terminal),
+        false => output.put(row(&fields, arguments.wide).as_bytes()),
+    }
+}
+
+/// What the kernel tells of a folder, if it does.
+struct Changes(Option<Inotify>);
+
+impl Changes {
+    fn of(folder: &Path) -> Self {
+        let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
+        let watched = Inotify::init().and_then(|inotify| inotify.watches().add(folder, events).map(|_| inotify));
+        Self(watched.ok())
+    }
+
+    /// Waits until something has changed, or for as long as it may go unseen.
+    fn wait(&mut self) {
+        let told = self
+            .0
+            .as_mut()
+            .map(|inotify| inotify.read_events_blocking(&mut [0; EVENTS_BYTES]).map(drop));
+        if !matches!(told, Some(Ok(()))) {
+            std::thread::sleep(POLL_EVERY);
+        }
+    }
+}

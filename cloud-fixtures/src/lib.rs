@@ -1,5 +1,5 @@
 //! The clouds' side of cloud evidence, for tests: signing authorities whose private keys the test holds, and servers that speak the
-//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side. And a real etcd.
+//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side. And a real etcd and a real haproxy.
 //!
 //! Everything panics on what cannot be: these are tests' stand-ins, and a panic is how a test fails.
 
@@ -19,6 +19,7 @@ pub mod clock;
 pub mod der;
 pub mod etcd;
 pub mod google;
+pub mod haproxy;
 pub mod pkcs7;
 pub mod server;
 pub mod tampering;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use crate::support::haproxy::{BALANCER, Haproxy};
 use crate::support::kubelet::{PATH, client};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer};
+use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use rustls::version::TLS13;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,7 +49,7 @@ fn peers(gateway: &Gateway) -> Vec<IpAddr> {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_behind_haproxy_are_who_they_are() {
     let gateway = start();
-    let haproxy = Haproxy::before(&[&gateway], "");
+    let haproxy = Haproxy::before(&[gateway.address()], "");
     let url = haproxy.url(PATH);
     let full = gateway.rendered(POOL, "full");
     let token = gateway.token(&["--network", "127.0.0.7"]);
@@ -69,7 +69,7 @@ async fn nodes_behind_haproxy_are_who_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
     let gateway = start();
-    let haproxy = Haproxy::before(&[&gateway], "");
+    let haproxy = Haproxy::before(&[gateway.address()], "");
     let url = haproxy.url(PATH);
     let (stranger, node) = (gateway.client_from(STRANGER), gateway.client_from(NODE));
     let wrong = "A".repeat(43);
@@ -90,7 +90,7 @@ async fn haproxys_health_checks_are_its_own() {
         "check check-send-proxy check-ssl verify required ca-file {} verifyhost localhost inter 200 rise 2 fall 1",
         gateway.path("tls/mcs-ca.crt").display()
     );
-    let mut haproxy = Haproxy::before(&[&gateway], &options);
+    let mut haproxy = Haproxy::before(&[gateway.address()], &options);
     let checked = haproxy.health_check();
     assert!(checked.contains("succeeded"), "{checked}");
     let full = gateway.rendered(POOL, "full");

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::support::haproxy::{BALANCER, Haproxy};
 use crate::support::kubelet::{PATH, embedded, in_process};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, tpm};
 use attest_gateway::clock::Clock;
@@ -14,6 +13,7 @@ use attest_gateway::credentials::seal::Seal;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Store};
+use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -172,7 +172,7 @@ async fn nodes_behind_a_balancer_are_served_while_replicas_are_restarted_one_by_
     for gateway in [&one, &other] {
         running.push(Stoppable::start(gateway, &store).await);
     }
-    let haproxy = Haproxy::before(&[&one, &other], "");
+    let haproxy = Haproxy::before(&[one.address(), other.address()], "");
     let client = reqwest::Client::builder()
         .tls_certs_only([reqwest::Certificate::from_pem(&fs::read(one.path("tls/mcs-ca.crt")).unwrap()).unwrap()])
         .no_proxy()

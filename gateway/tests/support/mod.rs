@@ -13,7 +13,6 @@
 #[path = "../../../attest/tests/support/mod.rs"]
 pub mod soft_tpm;
 
-pub mod haproxy;
 pub mod held;
 pub mod kubelet;
 pub mod log_schema;

@@ -5,12 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
-use super::Gateway;
-
 /// Where it comes from. All of 127.0.0.0/8 is this machine's.
 pub const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
 
-/// Debian's haproxy before gateways; killed when dropped.
+/// On a free port of this machine; killed when dropped.
 pub struct Haproxy {
     process: Child,
     address: SocketAddr,
@@ -18,26 +16,21 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    pub fn before(gateways: &[&Gateway], options: &str) -> Self {
+    /// Passes connections on to each of these in turn, and to another where one takes none. The options are those of each `server`.
+    #[must_use]
+    pub fn before(servers: &[SocketAddr], options: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("haproxy.cfg");
         // The socket is there before haproxy is, so that nobody has to wait for it.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let servers: String = gateways
-            .iter()
-            .enumerate()
-            .map(|(number, gateway)| {
-                let address = gateway.address();
-                format!(" server {number} {address} source {BALANCER} send-proxy-v2 {options}\n")
-            })
-            .collect();
-        // Where one does not take a connection, the next one is asked.
+        let server = |(number, address)| format!(" server {number} {address} source {BALANCER} send-proxy-v2 {options}\n");
+        let servers: String = servers.iter().enumerate().map(server).collect();
         let configuration = format!(
             "global\n log stdout format raw daemon\n\
              defaults\n mode tcp\n log global\n option log-health-checks\n timeout connect 60s\n timeout client 60s\n timeout server 60s\n\
-             frontend nodes\n bind fd@0\n default_backend gateways\n\
-             backend gateways\n balance roundrobin\n option redispatch 1\n retries 5\n{servers}"
+             frontend nodes\n bind fd@0\n default_backend servers\n\
+             backend servers\n balance roundrobin\n option redispatch 1\n retries 5\n{servers}"
         );
         std::fs::write(&file, configuration).unwrap();
         let process = Command::new("/usr/sbin/haproxy")
@@ -61,6 +54,13 @@ impl Haproxy {
         lines.find(|line| line.contains("Health check")).unwrap()
     }
 
+    /// Where nodes come.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.address)
     }

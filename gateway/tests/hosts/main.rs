@@ -101,10 +101,34 @@ impl Site {
         (0..count).map(|_| Node::made_by(&self.maker)).collect()
     }
 
-    /// Ends all gateways in order; what they have recorded.
+    /// Ends all gateways in order; what they have recorded, which an auditor finds whole and can decide again.
     fn recorded(&mut self) -> Vec<Value> {
         self.replicas.iter_mut().for_each(Replica::stop);
+        let said = self.audited();
+        let whole = said.lines().filter(|line| line.ends_with("  whole")).count();
+        assert_eq!(whole, self.replicas.len(), "{}", said.lines().rev().take(20).collect::<String>());
         self.replicas.iter().flat_map(Replica::records).collect()
+    }
+
+    /// What an auditor says who was given the logs, the keys and the evidence of all.
+    fn audited(&self) -> String {
+        let auditor = &self.replicas[0];
+        let mut arguments = vec!["audit".to_owned(), "--whole".to_owned()];
+        for replica in &self.replicas {
+            let key = replica.state().join("log-key.pem");
+            fs::write(&key, replica.tell(&["log", "key"])).unwrap();
+            arguments.push(format!("--log-key={}", key.display()));
+            arguments.push(format!("--log={}", replica.log().display()));
+            for blob in fs::read_dir(replica.state().join("evidence")).unwrap() {
+                let blob = blob.unwrap();
+                let kept = auditor.state().join("evidence").join(blob.file_name());
+                // It is named by what is in it.
+                if !kept.exists() {
+                    fs::copy(blob.path(), kept).unwrap();
+                }
+            }
+        }
+        auditor.tell(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Runs it where the nodes are.

@@ -28,8 +28,10 @@ pub fn prepare(folder: &Path, hosts: &[&Host]) {
 }
 
 fn succeeds(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let end = said.lines().rev().take(20).collect::<Vec<_>>().join("\n");
+    assert!(output.status.success(), "{}\n{end}", String::from_utf8_lossy(&output.stderr));
+    said
 }
 
 impl Replica {
@@ -89,7 +91,7 @@ impl Replica {
         self.program.signal(signal);
     }
 
-    fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.state().join("attestation.jsonl")
     }
 

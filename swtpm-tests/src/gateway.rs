@@ -94,15 +94,31 @@ impl Gateway {
 
     /// Has it listen on another port, of this machine only, from the next start on.
     pub fn set_port(&mut self, port: u16) -> Result<()> {
-        let file = self.settings();
-        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        // Before everything else: top-level keys must come before the first table.
-        let others = text.lines().filter(|line| !line.starts_with("listen "));
-        let lines: Vec<&str> = others.collect();
-        fs::write(&file, format!("listen = \"127.0.0.1:{port}\"\n{}\n", lines.join("\n")))
-            .with_context(|| format!("writing {}", file.display()))?;
+        self.set("listen", &format!("\"127.0.0.1:{port}\""))?;
         self.port = port;
         Ok(())
+    }
+
+    /// Gives one of the settings that stand in no section a value, as TOML; read at the next start.
+    pub fn set(&self, key: &str, value: &str) -> Result<()> {
+        let file = self.settings();
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        // Before everything else: these must come before the first table.
+        let before = format!("{key} ");
+        let others: Vec<&str> = text.lines().filter(|line| !line.starts_with(&before)).collect();
+        fs::write(&file, format!("{key} = {value}\n{}\n", others.join("\n"))).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// Another one with the same certificates, pools and settings, in a folder of its own and on a free port. This one has never served.
+    pub fn replica(&self, folder: &Path) -> Result<Self> {
+        run(Command::new("cp").arg("--archive").args([&self.folder, folder]))?;
+        let mut replica = Self {
+            folder: folder.to_path_buf(),
+            port: self.port,
+            process: None,
+        };
+        replica.set_port(free_port()?)?;
+        Ok(replica)
     }
 
     /// `gateway.toml`.

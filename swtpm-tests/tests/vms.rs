@@ -22,6 +22,7 @@ mod node;
 mod pointer_places;
 mod pointers;
 mod reboots;
+mod replicas;
 mod tokens;
 mod twice;
 mod whole_boot;

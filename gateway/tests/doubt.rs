@@ -85,8 +85,8 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
     };
     for occasion in [Occasion::Any, by("a")] {
         store.lost.store(true, Ordering::Relaxed);
-        store.spend_for(token(), occasion, pending("d1")).await.unwrap_err();
-        let again = store.spend_for(token(), by("b"), pending("d2")).await.unwrap();
+        store.spend_for(token(), occasion, pending("d1").into()).await.unwrap_err();
+        let again = store.spend_for(token(), by("b"), pending("d2").into()).await.unwrap();
         assert_eq!(again, Spend::Granted { use_number: 1 });
         assert_eq!(store.pending().await.unwrap(), [pending("d2")]);
         assert!(store.give_back("d2").await.unwrap());
@@ -100,6 +100,12 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
         instead_of: None,
     };
     store.lost.store(true, Ordering::Relaxed);
-    store.claim(EntryKind::Instance, claim("1"), pending("d3")).await.unwrap_err();
-    assert_eq!(store.claim(EntryKind::Instance, claim("2"), pending("d4")).await.unwrap(), None);
+    store
+        .claim(EntryKind::Instance, claim("1"), pending("d3").into())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        store.claim(EntryKind::Instance, claim("2"), pending("d4").into()).await.unwrap(),
+        None
+    );
 }

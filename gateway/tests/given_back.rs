@@ -134,7 +134,7 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
             at: now() + 1,
         };
         assert!(matches!(
-            store.spend_for(thing, Occasion::Any, pending).await.unwrap(),
+            store.spend_for(thing, Occasion::Any, pending.into()).await.unwrap(),
             Spend::Granted { .. }
         ));
     }

@@ -119,7 +119,7 @@ mod tests {
             decision: "d1".to_owned(),
             at: 10,
         };
-        store.spend_for(thing("a"), Occasion::Any, pending).await.unwrap();
+        store.spend_for(thing("a"), Occasion::Any, pending.into()).await.unwrap();
         let resolved = resolve_pending(&store, &file).await.unwrap();
         assert_eq!(store.pending().await.unwrap(), []);
         assert_eq!(resolve_pending(&store, &file).await.unwrap(), Resolved::default(), "once");

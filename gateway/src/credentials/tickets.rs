@@ -288,7 +288,7 @@ impl Presented {
             limit: uses,
             remember_until,
         };
-        match store.spend_for(thing, occasion, pending).await? {
+        match store.spend_for(thing, occasion, pending.into()).await? {
             Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed {
                 pool,
                 use_number,

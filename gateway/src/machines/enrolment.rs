@@ -225,9 +225,9 @@ async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, pending: Optio
     };
     let claim = Claim { entry, instead_of: None };
     loop {
-        let found = store.claim(kind, claim.clone(), pending.clone()).await?;
+        let found = store.claim(kind, claim.clone(), pending.clone().into()).await?;
         // What is there by another decision stands for this one, too, unless that came to nothing meanwhile.
-        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), pending.clone()).await? {
+        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), pending.clone().into()).await? {
             return Ok(found);
         }
     }

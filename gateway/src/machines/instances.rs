@@ -207,11 +207,11 @@ impl InstanceClaim<'_> {
 
     async fn claim(&self, store: &dyn Store, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
         let claim = store::Claim { entry, instead_of };
-        store.claim(EntryKind::Instance, claim, self.pending.clone()).await
+        store.claim(EntryKind::Instance, claim, self.pending.clone().into()).await
     }
 
     async fn share(&self, store: &dyn Store, found: Entry) -> Result<bool, StoreError> {
-        store.share(EntryKind::Instance, found, self.pending.clone()).await
+        store.share(EntryKind::Instance, found, self.pending.clone().into()).await
     }
 
     /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another

@@ -10,6 +10,19 @@ pub(super) fn get(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) 
     Ok(value.map(|value| Entry { id: id.to_owned(), value }))
 }
 
+/// Whether an entry has this value, or had it before this decision has written another.
+pub(super) fn is_unchanged(
+    transaction: &mut dyn Transaction,
+    (kind, id): (EntryKind, &str),
+    value: Option<&String>,
+    decision: Option<&str>,
+) -> Result<bool, Unfinished> {
+    let document = document(transaction, &keys::entry(kind.as_str(), id))?;
+    let own = decision.and_then(|decision| document.decisions.get(decision));
+    let by_itself = |own: &Written| document.value.as_ref() == Some(&own.value) && own.before.as_ref() == value;
+    Ok(document.value.as_ref() == value || own.is_some_and(by_itself))
+}
+
 fn document(transaction: &mut dyn Transaction, key: &str) -> Result<EntryDocument, Unfinished> {
     Ok(read(transaction, key)?.unwrap_or_default())
 }

@@ -24,6 +24,7 @@ mod outcomes;
 mod peek;
 mod pending;
 mod schema;
+mod seen;
 mod sqlite;
 #[cfg(test)]
 mod tests;
@@ -40,10 +41,11 @@ pub use house::{Contents, Exported, HouseError, export, import};
 pub use known::Known;
 pub use lead::{Held, Lead, Turn};
 pub use named::{AnyStore, Health};
+pub use seen::{Anew, Deciding, Reading, Seen};
 use serde::{Deserialize, Serialize};
 
 /// The kinds of entries; each has its own space of ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// Challenges that were answered, by id.
     Challenge,
@@ -316,6 +318,9 @@ pub enum StoreError {
     /// A decision uses or claims the same once more.
     #[error("decision {decision} stands on {key} already")]
     Twice { decision: String, key: String },
+    /// What a decision was made from is not as it was: it has to be made anew.
+    #[error("the {kind} entry {id} was changed while it was decided on")]
+    Changed { kind: &'static str, id: String },
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,
@@ -345,18 +350,24 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// As [`Store::spend`], on this occasion, at the time of the decision; and remembers, in the same transaction, which decision it was for:
     /// until that is settled or given back. A use that was made again is given back when all have given it back that made it.
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError>;
+    ///
+    /// If something that the decision was made from is not as it was, as of this transaction, it is [`StoreError::Changed`], and nothing is
+    /// used up; so for [`Store::claim`] and [`Store::share`].
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, decision: Deciding) -> Result<Spend, StoreError>;
+
+    /// Says, for a decision that uses nothing up, that all it was made from stood there at one moment: [`StoreError::Changed`] if it does not any more.
+    async fn confirm(&self, seen: Seen) -> Result<(), StoreError>;
 
     /// What [`Store::spend_for`] would find at this time, seconds since 1970. Nothing is used up.
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError>;
 
     /// Writes an entry, if there is none with that id or the one that it may replace; gives the one there is otherwise. Remembers, in the
     /// same transaction, which decision it was for: until that is settled or given back.
-    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError>;
+    async fn claim(&self, kind: EntryKind, claim: Claim, decision: Deciding) -> Result<Option<Entry>, StoreError>;
 
     /// Lets an entry that is there stand for one more decision: given back by whoever wrote it, it stays until this one is given back, too.
     /// Says whether it is there, unchanged.
-    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError>;
+    async fn share(&self, kind: EntryKind, entry: Entry, decision: Deciding) -> Result<bool, StoreError>;
 
     /// Says that a decision is recorded: what it used up stays used, and what it claimed is claimed. Not durable by itself; what a crash makes of it is found out from
     /// the log.

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use super::documents::{EntryDocument, PendingDocument, parse};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
 use super::{
-    Claim, Entry, EntryKind, Lead, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held, keys, outcomes,
-    uses,
+    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held,
+    keys, outcomes, seen, uses,
 };
 
 /// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
@@ -35,14 +35,15 @@ fn last(key: &str) -> Result<String, StoreError> {
     keys::last(key).ok_or_else(|| StoreError::Key { key: key.to_owned() })
 }
 
-/// As [`run`], for a decision of this gateway.
+/// As [`run`], for a decision of this gateway, if what it was made from is unchanged.
 async fn decide<T: Send + 'static>(
     engine: &impl Engine,
-    pending: Pending,
+    Deciding { pending, seen }: Deciding,
     work: impl Fn(&mut dyn Transaction, &Pending) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (replica, decision) = (engine.replica().map(str::to_owned), pending.decision.clone());
     let decided = run(engine, move |transaction| {
+        seen::refuse_changed(transaction, &seen, Some(&pending.decision))?;
         let found = work(transaction, &pending)?;
         super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
         Ok(found)
@@ -81,12 +82,16 @@ impl<E: Engine> Store for E {
         .await
     }
 
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
-        decide(self, pending, move |transaction, pending| {
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, decision: Deciding) -> Result<Spend, StoreError> {
+        decide(self, decision, move |transaction, pending| {
             believed::refuse_forgotten(transaction, &thing)?;
             uses::spend_for(transaction, &thing, &occasion, pending)
         })
         .await
+    }
+
+    async fn confirm(&self, seen: Seen) -> Result<(), StoreError> {
+        run(self, move |transaction| seen::refuse_changed(transaction, &seen, None)).await
     }
 
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
@@ -97,15 +102,15 @@ impl<E: Engine> Store for E {
         .await
     }
 
-    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
-        decide(self, pending, move |transaction, pending| {
+    async fn claim(&self, kind: EntryKind, claim: Claim, decision: Deciding) -> Result<Option<Entry>, StoreError> {
+        decide(self, decision, move |transaction, pending| {
             held::claim(transaction, kind, &claim, pending)
         })
         .await
     }
 
-    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
-        decide(self, pending, move |transaction, pending| {
+    async fn share(&self, kind: EntryKind, entry: Entry, decision: Deciding) -> Result<bool, StoreError> {
+        decide(self, decision, move |transaction, pending| {
             held::share(transaction, kind, &entry, pending)
         })
         .await

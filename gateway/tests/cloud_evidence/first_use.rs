@@ -182,7 +182,7 @@ async fn attack_27_what_a_crash_claimed_for_nothing_is_given_back_and_what_was_a
         at: now() + 1,
     };
     let claim = Claim { entry, instead_of: None };
-    assert_eq!(store.claim(EntryKind::Instance, claim, pending).await.unwrap(), None);
+    assert_eq!(store.claim(EntryKind::Instance, claim, pending.into()).await.unwrap(), None);
     drop(store);
     gateway.run();
     gateway.line(|line| line.contains("1 given back"));
@@ -209,7 +209,7 @@ async fn attack_27_a_document_is_not_kept_while_it_is_open_whether_its_instance_
         decision: decision.clone(),
         at: now(),
     };
-    assert_eq!(store.claim(EntryKind::Instance, claim, pending).await.unwrap(), None);
+    assert_eq!(store.claim(EntryKind::Instance, claim, pending.into()).await.unwrap(), None);
     // It may be the node's after all: it comes again, and nothing is kept.
     let before = gateway.records().len();
     assert_eq!(Machine::new().attest(&gateway, &kinds).await.status, 503);

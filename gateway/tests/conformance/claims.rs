@@ -12,7 +12,7 @@ async fn claims(store: &dyn Store, value: &str, instead_of: Option<&str>, decisi
         entry: entry("a", value),
         instead_of: instead_of.map(str::to_owned),
     };
-    store.claim(KIND, claim, pending(decision)).await.unwrap().is_none()
+    store.claim(KIND, claim, pending(decision).into()).await.unwrap().is_none()
 }
 
 async fn holder(store: &dyn Store) -> Option<String> {
@@ -52,8 +52,8 @@ pub async fn what_two_decisions_stand_on_stays_until_both_come_to_nothing<P: Pla
         let place = P::empty().await;
         let store = place.open().await;
         assert!(claims(&*store, "1", None, "d1").await);
-        assert!(store.share(KIND, entry("a", "1"), pending("d2")).await.unwrap());
-        assert!(!store.share(KIND, entry("a", "2"), pending("d3")).await.unwrap());
+        assert!(store.share(KIND, entry("a", "1"), pending("d2").into()).await.unwrap());
+        assert!(!store.share(KIND, entry("a", "2"), pending("d3").into()).await.unwrap());
         store.give_back(first).await.unwrap();
         assert_eq!(holder(&*store).await.as_deref(), Some("1"));
         if stays {
@@ -68,7 +68,7 @@ pub async fn what_two_decisions_stand_on_stays_until_both_come_to_nothing<P: Pla
     let place = P::empty().await;
     let store = place.open().await;
     assert!(claims(&*store, "1", None, "d1").await);
-    store.share(KIND, entry("a", "1"), pending("d2")).await.unwrap();
+    store.share(KIND, entry("a", "1"), pending("d2").into()).await.unwrap();
     store.settle("d2");
     assert!(!store.give_back("d1").await.unwrap());
     assert_eq!(holder(&*store).await.as_deref(), Some("1"));

@@ -14,7 +14,10 @@ pub async fn what_was_answered_is_there_after_a_crash<P: Place>() {
             instead_of: None,
         };
         assert_eq!(
-            store.claim(EntryKind::Name, claim, pending(&format!("d{round}"))).await.unwrap(),
+            store
+                .claim(EntryKind::Name, claim, pending(&format!("d{round}")).into())
+                .await
+                .unwrap(),
             None
         );
         crash(store);

@@ -38,7 +38,11 @@ impl<P: Place> Case<P> {
 
     async fn spend(&self, limit: u32, who: &str, decision: &str, at: u64) -> Spend {
         let would = self.store.would_spend(token(limit), by(who), at).await.unwrap();
-        let found = self.store.spend_for(token(limit), by(who), pending_at(decision, at)).await.unwrap();
+        let found = self
+            .store
+            .spend_for(token(limit), by(who), pending_at(decision, at).into())
+            .await
+            .unwrap();
         assert_eq!(would, found);
         found
     }

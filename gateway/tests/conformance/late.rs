@@ -13,7 +13,7 @@ const LATE: Occasion = Occasion::Late(Late {
 async fn late(store: &dyn Store, decision: &str, at: u64) -> Spend {
     let ticket = || thing("a", 5, 600);
     let would = store.would_spend(ticket(), LATE, at).await.unwrap();
-    let found = store.spend_for(ticket(), LATE, pending_at(decision, at)).await.unwrap();
+    let found = store.spend_for(ticket(), LATE, pending_at(decision, at).into()).await.unwrap();
     assert_eq!(would, found);
     found
 }
@@ -37,7 +37,7 @@ pub async fn what_was_used_before_it_expired_is_too_late<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
     let early = store
-        .spend_for(thing("a", 5, 600), Occasion::Any, pending_at("d1", 599))
+        .spend_for(thing("a", 5, 600), Occasion::Any, pending_at("d1", 599).into())
         .await
         .unwrap();
     assert_eq!(early, granted(1));

@@ -7,6 +7,7 @@ pub mod crashes;
 pub mod entries;
 pub mod holders;
 pub mod late;
+pub mod meanwhile;
 pub mod time;
 pub mod uses;
 
@@ -66,6 +67,10 @@ macro_rules! conforms {
                 what_the_administrator_writes_is_not_undone_with_a_claim_that_comes_to_nothing,
                 what_stays_and_what_stands_waits_for_decisions,
                 attack_13_of_many_that_claim_the_same_one_has_it,
+            ]
+            meanwhile: [
+                attack_44_what_was_decided_from_what_has_changed_since_is_not_written,
+                what_a_decision_has_written_itself_is_no_change_to_it,
             ]
             entries: [
                 a_change_is_made_only_of_what_was_expected,
@@ -150,7 +155,7 @@ pub const fn granted(use_number: u32) -> Spend {
 /// Uses a ticket for a decision, if it can be used so often.
 pub async fn spend_for(store: &dyn Store, id: &str, limit: u32, decision: &str) -> Spend {
     store
-        .spend_for(thing(id, limit, 10), Occasion::Any, pending(decision))
+        .spend_for(thing(id, limit, 10), Occasion::Any, pending(decision).into())
         .await
         .unwrap()
 }

@@ -178,7 +178,7 @@ pub async fn a_thousand_things_are_forgotten_and_decisions_come_in_between<P: Pl
     let mut numbers = BTreeSet::new();
     while !forgets.is_finished() {
         let new = numbers.len().to_string();
-        let spent = store.spend_for(challenge(&format!("new-{new}"), 2 * DAY + 120), Occasion::Any, pending(&new));
+        let spent = store.spend_for(challenge(&format!("new-{new}"), 2 * DAY + 120), Occasion::Any, pending(&new).into());
         assert_eq!(spent.await.unwrap(), granted(1));
         numbers.insert(new);
     }

@@ -96,7 +96,10 @@ pub async fn a_decision_stands_on_a_use_once<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
     assert_eq!(spend_for(&*store, "a", 3, "d").await, granted(1));
-    store.spend_for(thing("a", 3, 10), Occasion::Any, pending("d")).await.unwrap_err();
+    store
+        .spend_for(thing("a", 3, 10), Occasion::Any, pending("d").into())
+        .await
+        .unwrap_err();
     assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1, "the second one was not made");
     assert_eq!(spend_for(&*store, "b", 3, "d").await, granted(1), "something else is another use");
     assert!(store.give_back("d").await.unwrap());
@@ -111,7 +114,7 @@ pub async fn what_is_pending_is_told_the_oldest_first<P: Place>() {
     for (decision, at) in [("d3", 7), ("d1", 9), ("d2", 7), ("d4", 1)] {
         told.push(pending_at(decision, at));
         let spent = store
-            .spend_for(thing(decision, 1, 10), Occasion::Any, pending_at(decision, at))
+            .spend_for(thing(decision, 1, 10), Occasion::Any, pending_at(decision, at).into())
             .await;
         assert_eq!(spent.unwrap(), granted(1));
     }

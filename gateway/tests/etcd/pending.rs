@@ -21,7 +21,7 @@ async fn spend(store: &Etcd, decision: &str) -> Spend {
         decision: decision.to_owned(),
         at: 1000,
     };
-    store.spend_for(ticket(), Occasion::Any, pending).await.unwrap()
+    store.spend_for(ticket(), Occasion::Any, pending.into()).await.unwrap()
 }
 
 async fn pending(store: &Etcd) -> Vec<String> {

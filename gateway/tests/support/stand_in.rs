@@ -1,11 +1,18 @@
 //! A store in the place of the gateway's own, that does what a test has it do beside.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick};
+use attest_gateway::store::{
+    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick,
+};
 
 /// What is otherwise than in the real one.
 #[async_trait]
 pub trait Beside: Send + Sync + std::fmt::Debug {
+    /// Comes before what a decision writes, or confirms: what it was made from is read by then.
+    async fn decided(&self) {}
+
     /// Comes after each use, which is durable by then.
     async fn used(&self) {}
 
@@ -18,12 +25,16 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
 /// The real store, and what is otherwise.
 #[derive(Debug)]
 pub struct StandIn<B> {
-    store: Embedded,
+    store: Arc<dyn Store>,
     pub beside: B,
 }
 
 impl<B> StandIn<B> {
-    pub const fn new(store: Embedded, beside: B) -> Self {
+    pub fn new(store: impl Store + 'static, beside: B) -> Self {
+        Self::over(Arc::new(store), beside)
+    }
+
+    pub const fn over(store: Arc<dyn Store>, beside: B) -> Self {
         Self { store, beside }
     }
 }
@@ -36,22 +47,30 @@ impl<B: Beside> Store for StandIn<B> {
         spent
     }
 
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, pending: Pending) -> Result<Spend, StoreError> {
-        let spent = self.store.spend_for(thing, occasion, pending).await;
+    async fn spend_for(&self, thing: Spendable, occasion: Occasion, decision: Deciding) -> Result<Spend, StoreError> {
+        self.beside.decided().await;
+        let spent = self.store.spend_for(thing, occasion, decision).await;
         self.beside.used().await;
         spent
+    }
+
+    async fn confirm(&self, seen: Seen) -> Result<(), StoreError> {
+        self.beside.decided().await;
+        self.store.confirm(seen).await
     }
 
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
         self.store.would_spend(thing, occasion, at).await
     }
 
-    async fn claim(&self, kind: EntryKind, claim: Claim, pending: Pending) -> Result<Option<Entry>, StoreError> {
-        self.store.claim(kind, claim, pending).await
+    async fn claim(&self, kind: EntryKind, claim: Claim, decision: Deciding) -> Result<Option<Entry>, StoreError> {
+        self.beside.decided().await;
+        self.store.claim(kind, claim, decision).await
     }
 
-    async fn share(&self, kind: EntryKind, entry: Entry, pending: Pending) -> Result<bool, StoreError> {
-        self.store.share(kind, entry, pending).await
+    async fn share(&self, kind: EntryKind, entry: Entry, decision: Deciding) -> Result<bool, StoreError> {
+        self.beside.decided().await;
+        self.store.share(kind, entry, decision).await
     }
 
     fn settle(&self, decision: &str) {

@@ -168,7 +168,7 @@ impl Presented {
     /// # Errors
     /// [`TokenError::Spent`] and [`TokenError::Store`].
     pub async fn redeem(self, store: &dyn Store, node: Node<'_>, pending: Pending) -> Result<Redeemed, TokenError> {
-        let found = store.spend_for(self.thing(), self.occasion(node), pending).await?;
+        let found = store.spend_for(self.thing(), self.occasion(node), pending.into()).await?;
         let (use_number, again) = match found {
             Spend::Granted { use_number } => (use_number, false),
             Spend::Again { use_number } => (use_number, true),

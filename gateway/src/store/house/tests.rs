@@ -35,7 +35,7 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
         decision: "d".to_owned(),
         at: 5,
     };
-    store.spend_for(ticket(10), Occasion::Any, pending).await.unwrap();
+    store.spend_for(ticket(10), Occasion::Any, pending.into()).await.unwrap();
     // The gateway may serve.
     let mut text = Vec::new();
     let exported = export(&file(&folder), &mut text).unwrap();

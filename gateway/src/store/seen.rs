@@ -1,0 +1,118 @@
+//! What a decision was made from. Whoever decides reads in transactions of their own, and may stand still before what comes of it is
+//! written: so the transaction that writes wants all of it unchanged, and whatever was changed meanwhile is decided on anew.
+
+use std::collections::BTreeMap;
+
+use super::engine::{Transaction, Unfinished};
+use super::{Entry, EntryKind, Pending, Store, StoreError, held};
+
+/// How often a decision is made anew because of changes meanwhile: somebody changes the same entries within milliseconds each time.
+const ANEW_LIMIT: u32 = 8;
+
+/// Entries as they were read, or that there was none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen(BTreeMap<(EntryKind, String), Option<String>>);
+
+impl Seen {
+    /// Notes what was read. What was read first counts: if it is another by now, that is a change.
+    pub fn note(&mut self, kind: EntryKind, id: &str, value: Option<&str>) {
+        let key = (kind, id.to_owned());
+        self.0.entry(key).or_insert_with(|| value.map(str::to_owned));
+    }
+
+    /// All that was noted here, and there before.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        for ((kind, id), value) in &other.0 {
+            self.note(*kind, id, value.as_deref());
+        }
+        self
+    }
+}
+
+/// Reads entries for a decision, and notes them. An entry that is read once more is what it was the first time.
+#[derive(Debug)]
+pub struct Reading<'s> {
+    pub store: &'s dyn Store,
+    seen: Seen,
+}
+
+impl<'s> Reading<'s> {
+    #[must_use]
+    pub const fn of(store: &'s dyn Store) -> Self {
+        let seen = Seen(BTreeMap::new());
+        Self { store, seen }
+    }
+
+    /// An entry.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn get(&mut self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+        if let Some(value) = self.seen.0.get(&(kind, id.to_owned())) {
+            let entry = |value: &String| Entry {
+                id: id.to_owned(),
+                value: value.clone(),
+            };
+            return Ok(value.as_ref().map(entry));
+        }
+        let found = self.store.get(kind, id).await?;
+        self.seen.note(kind, id, found.as_ref().map(|entry| entry.value.as_str()));
+        Ok(found)
+    }
+
+    /// What was read so far.
+    #[must_use]
+    pub const fn seen(&self) -> &Seen {
+        &self.seen
+    }
+}
+
+/// A decision, and what it was made from: what it uses up or claims is written only if that is unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deciding {
+    pub pending: Pending,
+    pub seen: Seen,
+}
+
+impl From<Pending> for Deciding {
+    /// It was made from no entry.
+    fn from(pending: Pending) -> Self {
+        let seen = Seen::default();
+        Self { pending, seen }
+    }
+}
+
+/// Decisions are made anew when what they were made from has changed, and not without end.
+#[derive(Debug, Default)]
+pub struct Anew(u32);
+
+impl Anew {
+    /// Lets a decision be made once more because of this error.
+    ///
+    /// # Errors
+    /// The error, if it is another one or there was no end to changes: nobody gets anything.
+    pub fn again(&mut self, error: StoreError) -> Result<(), StoreError> {
+        self.0 += 1;
+        match error {
+            StoreError::Changed { .. } if self.0 <= ANEW_LIMIT => Ok(()),
+            error => Err(error),
+        }
+    }
+}
+
+/// Wants all of it unchanged; what the decision itself has written since is no change.
+pub(super) fn refuse_changed(transaction: &mut dyn Transaction, seen: &Seen, decision: Option<&str>) -> Result<(), Unfinished> {
+    // All are asked for before one is looked at: an engine fetches them at once.
+    let entries = seen.0.iter().map(|((kind, id), value)| {
+        let unchanged = held::is_unchanged(transaction, (*kind, id), value.as_ref(), decision);
+        (kind, id, unchanged)
+    });
+    for (kind, id, unchanged) in entries.collect::<Vec<_>>() {
+        if !unchanged? {
+            let (kind, id) = (kind.as_str(), id.clone());
+            return Err(StoreError::Changed { kind, id }.into());
+        }
+    }
+    Ok(())
+}

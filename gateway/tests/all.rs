@@ -39,6 +39,7 @@ mod log_chain;
 mod log_checkpoints;
 mod log_commands;
 mod mcs;
+mod meanwhile;
 mod older_release;
 mod owner;
 mod pointers;

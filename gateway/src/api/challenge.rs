@@ -28,7 +28,7 @@ use crate::machines::revocations;
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;
-use crate::store::Store;
+use crate::store::{Reading, Store};
 
 /// What this endpoint can touch.
 #[derive(Debug)]
@@ -127,8 +127,9 @@ async fn issue(
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
     let names: Vec<&str> = request.name.as_deref().into_iter().collect();
     // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
-    revocations::refuse(&*endpoint.store, &names, &identities).await?;
-    let vouched = endpoint.endorsers.vouched(&*endpoint.store, ek, pool).await;
+    let mut reading = Reading::of(&*endpoint.store);
+    revocations::refuse(&mut reading, &names, &identities).await?;
+    let vouched = endpoint.endorsers.vouched(&mut reading, ek, pool).await;
     let vouched = vouched.map_err(|error| Refusal::because(&error))?;
     let (lifetime, gateway_name) = (endpoint.lifetime, endpoint.endorsers.clouds.gateway_name());
     let Some(drawn) = Drawn::draw() else {

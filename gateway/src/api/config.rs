@@ -268,7 +268,7 @@ impl<'r> ConfigCase<'r> {
         let refused = || Refusal::token_not_accepted(pool.name());
         servable(pool, pool.grants.token, version, refused)?;
         let node = claimant.map_or(tokens::Node::Unknown, tokens::Node::Claimant);
-        let token = token.redeem(&*endpoint.store, node, record.pending()).await?;
+        let token = token.redeem(&*endpoint.store, node, record.pending().into()).await?;
         record.use_number = Some(token.use_number());
         record.again = token.again();
         record.alerts.extend(token.stale().map(str::to_owned));

@@ -9,7 +9,7 @@ use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::pools::{Endorsement, Pool};
-use crate::store::{Store, StoreError};
+use crate::store::{Reading, StoreError};
 
 /// What evidence is verified against.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl Endorsers {
 
     /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
     /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
-    pub(super) async fn vouched(&self, store: &dyn Store, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
+    pub(super) async fn vouched(&self, reading: &mut Reading<'_>, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
         let Some(ek) = ek else { return Ok(Vouched::nothing()) };
-        let record = enrolment::allowlisted(store, ek).await?;
+        let record = enrolment::allowlisted(reading, ek).await?;
         let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
         let by = match pool.endorsement {
             _ if elsewhere => RootsTaken::None,

@@ -19,6 +19,7 @@ use crate::ignition::Inexpressible;
 use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::InstanceError;
 use crate::machines::revocations::RevocationError;
+use crate::store::StoreError;
 
 /// What a refusal says, and what it comes from.
 #[derive(Debug, Clone, Copy)]
@@ -108,9 +109,11 @@ pub struct Refusal {
     /// What the node is told.
     told: String,
     /// What the log and the record say: all that is known.
-    detail: String,
+    detail: Box<str>,
     /// The next step, where it is one command; otherwise it is the advice's.
     command: Option<Box<str>>,
+    /// What it was decided from has changed meanwhile.
+    outdated: bool,
 }
 
 impl Refusal {
@@ -125,8 +128,9 @@ impl Refusal {
         Self {
             code,
             told: told.into(),
-            detail: detail.to_string(),
+            detail: detail.to_string().into(),
             command: None,
+            outdated: false,
         }
     }
 
@@ -190,9 +194,21 @@ impl Refusal {
     }
 
     /// 503, with the cause in the log.
-    pub(super) fn because(error: &dyn std::error::Error) -> Self {
-        tracing::error!(%error, "cannot answer");
-        Self::unavailable()
+    pub(super) fn because(error: &(dyn std::error::Error + 'static)) -> Self {
+        let outdated = matches!(error.downcast_ref(), Some(StoreError::Changed { .. }));
+        match outdated {
+            true => tracing::warn!(%error, "has to be decided anew"),
+            false => tracing::error!(%error, "cannot answer"),
+        }
+        Self {
+            outdated,
+            ..Self::unavailable()
+        }
+    }
+
+    /// Whether what it was decided from has changed meanwhile, so that it may be decided anew.
+    pub(super) const fn is_outdated(&self) -> bool {
+        self.outdated
     }
 
     /// What would have been given, and was not: it is recorded, and nobody hears it.
@@ -404,6 +420,7 @@ impl From<MemberError> for Refusal {
                 Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
             }
             MemberError::Revocation(error) => error.into(),
+            MemberError::Store(error) => Self::because(&error),
         }
     }
 }

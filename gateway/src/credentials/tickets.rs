@@ -12,7 +12,7 @@ use crate::machines::enrolment;
 use crate::machines::instances::{self, InstanceRecord};
 use crate::machines::revocations::{self, RevocationError};
 use crate::settings::TicketSettings;
-use crate::store::{EntryKind, Late, Occasion, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
 
 /// What a ticket says. Only the seal makes it true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +62,17 @@ impl Content {
             return self.expires;
         }
         self.expires.saturating_add(late).saturating_add(self.lifetime)
+    }
+
+    /// As the store knows it.
+    fn thing(&self) -> Spendable {
+        Spendable {
+            kind: EntryKind::Ticket,
+            id: self.id.clone(),
+            limit: self.uses,
+            // The same for each of its uses, whenever it is: what may have been forgotten is told by it.
+            remember_until: self.last(self.late),
+        }
     }
 }
 
@@ -266,36 +277,38 @@ impl Presented {
     }
 
     /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it: by the store, and by the
-    /// pool's `inventory`, if that has one.
+    /// pool's `inventory`, if that has one. By the store at the moment of the use: if it says otherwise by then, it is asked anew.
     ///
     /// # Errors
     /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
     pub async fn redeem(self, store: &dyn Store, inventory: Option<&Inventory>, pending: Pending) -> Result<Redeemed, TicketError> {
-        self.stands(store).await?;
         if let Some(inventory) = inventory {
             self.is_in(inventory)?;
         }
+        let mut anew = Anew::default();
+        loop {
+            match self.use_once(store, pending.clone()).await {
+                Err(TicketError::Store(error)) => anew.again(error)?,
+                redeemed => return redeemed,
+            }
+        }
+    }
+
+    async fn use_once(&self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
+        let mut reading = Reading::of(store);
+        self.stands(&mut reading).await?;
+        let seen = reading.seen().clone();
         let (occasion, late_seconds) = self.occasion();
         let Self { content, now, .. } = self;
-        // The same for each of its uses, whenever it is: what may have been forgotten is told by it.
-        let remember_until = content.last(content.late);
-        let Content {
-            id, uses, expires, pool, ..
-        } = content;
-        let thing = Spendable {
-            kind: EntryKind::Ticket,
-            id,
-            limit: uses,
-            remember_until,
-        };
-        match store.spend_for(thing, occasion, pending.into()).await? {
+        let Content { uses, expires, .. } = *content;
+        match store.spend_for(content.thing(), occasion, Deciding { pending, seen }).await? {
             Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed {
-                pool,
+                pool: content.pool.clone(),
                 use_number,
                 late_seconds,
             }),
             Spend::Exhausted => Err(TicketError::Spent { uses }),
-            Spend::TooLate => Err(TicketError::ExpiredAfterUse { expires, now }),
+            Spend::TooLate => Err(TicketError::ExpiredAfterUse { expires, now: *now }),
             Spend::Undecided => Err(TicketError::Undecided),
         }
     }
@@ -332,7 +345,7 @@ impl Presented {
     }
 
     /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, or its instance released, since it attested.
-    async fn stands(&self, store: &dyn Store) -> Result<(), TicketError> {
+    async fn stands(&self, reading: &mut Reading<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
@@ -345,13 +358,13 @@ impl Presented {
         } = &self.content;
         let names: Vec<&str> = name.as_deref().into_iter().collect();
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
-        revocations::refuse(store, &names, &identities).await?;
+        revocations::refuse(reading, &names, &identities).await?;
         let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
         if let Some(holder) = holder {
             let instance = instance.as_ref().unwrap_or(identity);
             // Who comes back after a release has it anew, though he is known by the same.
             let still = |first: &InstanceRecord| first.holder == *holder && held_since.is_none_or(|since| since == first.at);
-            if !instances::record(store, instance).await?.is_some_and(|first| still(&first)) {
+            if !instances::record(reading, instance).await?.is_some_and(|first| still(&first)) {
                 return Err(TicketError::Released {
                     instance: instance.clone(),
                     holder: holder.clone(),
@@ -359,7 +372,7 @@ impl Presented {
             }
         }
         let record = match ek {
-            Some(ek) => enrolment::allowlisted(store, ek).await?,
+            Some(ek) => enrolment::allowlisted(reading, ek).await?,
             None => None,
         };
         // Where the allowlist says nothing of a TPM, its maker's root may.

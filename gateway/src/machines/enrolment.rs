@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::instances::by_its_own_tpm;
-use crate::store::{Claim, Entry, EntryKind, Pending, Store, StoreError};
+use crate::store::{Claim, Deciding, Entry, EntryKind, Reading, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -125,8 +125,8 @@ async fn make_way(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Res
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn allowlisted(store: &dyn Store, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
-    store
+pub async fn allowlisted(reading: &mut Reading<'_>, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
+    reading
         .get(EntryKind::Ek, &ek.to_string())
         .await?
         .map(|entry| read(EntryKind::Ek, entry))
@@ -151,7 +151,10 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
 /// # Errors
 /// [`StoreError`].
 pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, StoreError> {
-    let Some(mut record) = allowlisted(store, ek).await?.filter(|record| record.removed.is_none()) else {
+    let Some(mut record) = allowlisted(&mut Reading::of(store), ek)
+        .await?
+        .filter(|record| record.removed.is_none())
+    else {
         return Ok(false);
     };
     record.removed = Some(at);
@@ -169,16 +172,16 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 }
 
 /// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
-/// names of machines that have yet to boot. For a decision that is `pending`, it is the identity's if that is recorded.
+/// names of machines that have yet to boot. For a decision that is under way, it is the identity's if that is recorded.
 ///
 /// # Errors
 /// [`EnrolmentError::NameTaken`], [`EnrolmentError::OtherName`] and [`EnrolmentError::Store`].
-pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, pending: Option<&Pending>) -> Result<(), EnrolmentError> {
+pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, decision: Option<&Deciding>) -> Result<(), EnrolmentError> {
     let entry = Entry {
         id: name.to_owned(),
         value: identity.to_string(),
     };
-    let owner = insert(store, EntryKind::Name, entry, pending).await?;
+    let owner = insert(store, EntryKind::Name, entry, decision).await?;
     if let Some(owner) = &owner
         && owner.value != identity.as_str()
     {
@@ -194,10 +197,10 @@ pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, 
         id: identity.to_string(),
         value: name.to_owned(),
     };
-    match insert(store, EntryKind::NameOf, reverse, pending).await? {
+    match insert(store, EntryKind::NameOf, reverse, decision).await? {
         Some(known) if known.value != name => {
             // For a decision, it is given back with it.
-            if owner.is_none() && pending.is_none() {
+            if owner.is_none() && decision.is_none() {
                 store.remove(EntryKind::Name, name).await?;
             }
             decided(store, EntryKind::NameOf, &known, name).await?;
@@ -218,16 +221,16 @@ async fn decided(store: &dyn Store, kind: EntryKind, entry: &Entry, name: &str) 
     Err(EnrolmentError::Undecided { name: name.to_owned() })
 }
 
-/// Writes an entry if there is none, for the decision that is `pending` or for good; gives the one there is otherwise.
-async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, pending: Option<&Pending>) -> Result<Option<Entry>, StoreError> {
-    let Some(pending) = pending else {
+/// Writes an entry if there is none, for a decision or for good; gives the one there is otherwise.
+async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, decision: Option<&Deciding>) -> Result<Option<Entry>, StoreError> {
+    let Some(decision) = decision else {
         return store.insert(kind, entry).await;
     };
     let claim = Claim { entry, instead_of: None };
     loop {
-        let found = store.claim(kind, claim.clone(), pending.clone().into()).await?;
+        let found = store.claim(kind, claim.clone(), decision.clone()).await?;
         // What is there by another decision stands for this one, too, unless that came to nothing meanwhile.
-        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), pending.clone().into()).await? {
+        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), decision.clone()).await? {
             return Ok(found);
         }
     }
@@ -242,7 +245,7 @@ pub async fn settle_name(
     allowlisted: Option<&EkRecord>,
     asked: Option<&str>,
     identity: &NodeIdentity,
-    pending: &Pending,
+    decision: &Deciding,
 ) -> Result<Option<String>, EnrolmentError> {
     let given = allowlisted.and_then(|record| record.name.as_deref());
     if let (Some(given), Some(asked)) = (given, asked)
@@ -255,7 +258,7 @@ pub async fn settle_name(
     }
     let name = given.or(asked);
     let Some(name) = name else { return Ok(None) };
-    claim_name(store, name, identity, Some(pending)).await?;
+    claim_name(store, name, identity, Some(decision)).await?;
     Ok(Some(name.to_owned()))
 }
 
@@ -360,7 +363,12 @@ mod tests {
     use attest::protocol::HexDigest;
 
     use super::*;
-    use crate::store::Embedded;
+    use crate::store::{Embedded, Pending};
+
+    fn deciding(decision: &str) -> Deciding {
+        let decision = decision.to_owned();
+        Deciding::from(Pending { decision, at: 1 })
+    }
 
     fn ek(byte: u8) -> EkDigest {
         HexDigest::from([byte; 32]).try_into().unwrap()
@@ -387,13 +395,9 @@ mod tests {
 
     #[tokio::test]
     async fn attack_33_a_name_that_another_may_not_get_is_waited_for_and_not_refused() {
-        let pending = |decision: &str| Pending {
-            decision: decision.to_owned(),
-            at: 1,
-        };
         for comes_to_nothing in [true, false] {
             let (_folder, store) = store();
-            let claim = async |name, byte, decision| claim_name(&store, name, &node(byte), Some(&pending(decision))).await;
+            let claim = async |name, byte, decision| claim_name(&store, name, &node(byte), Some(&deciding(decision))).await;
             claim("a", 1, "d1").await.unwrap();
             // Another machine asks for its name, and it for another name.
             for (name, byte) in [("a", 2), ("b", 1)] {
@@ -463,17 +467,16 @@ mod tests {
             allow(&store, ek(2), named("a"), false).await,
             Err(EnrolmentError::NameTaken { .. })
         ));
-        assert!(allowlisted(&store, ek(2)).await.unwrap().is_none(), "a refused entry is none");
+        assert!(
+            allowlisted(&mut Reading::of(&store), ek(2)).await.unwrap().is_none(),
+            "a refused entry is none"
+        );
         claim_name(&store, "b", &node(2), None).await.unwrap();
         allow(&store, ek(2), named("a"), true).await.unwrap();
         let settled = |ek: u8, record: &'static str, asked: Option<&'static str>| {
             let store = &store;
             async move {
-                let pending = Pending {
-                    decision: "d".to_owned(),
-                    at: 0,
-                };
-                let settled = settle_name(store, Some(&named(record)), asked, &node(ek), &pending).await;
+                let settled = settle_name(store, Some(&named(record)), asked, &node(ek), &deciding("d")).await;
                 store.settle("d");
                 settled
             }
@@ -490,11 +493,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_the_administrator_gives_stays_though_a_claim_of_it_comes_to_nothing() {
         let (_folder, store) = store();
-        let pending = Pending {
-            decision: "d".to_owned(),
-            at: 0,
-        };
-        claim_name(&store, "a", &node(1), Some(&pending)).await.unwrap();
+        claim_name(&store, "a", &node(1), Some(&deciding("d"))).await.unwrap();
         allow(&store, ek(1), named("a"), false).await.unwrap();
         store.give_back("d").await.unwrap();
         assert_eq!(names(&store).await.unwrap(), [("a".to_owned(), node(1).to_string())]);
@@ -504,7 +503,7 @@ mod tests {
         ));
         // Who has a name already, and claims another that the administrator gives to nobody else: it is free again.
         assert!(matches!(
-            claim_name(&store, "b", &node(1), Some(&pending)).await,
+            claim_name(&store, "b", &node(1), Some(&deciding("d"))).await,
             Err(EnrolmentError::OtherName { .. })
         ));
         store.give_back("d").await.unwrap();

@@ -8,7 +8,7 @@ use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::store::{self, Entry, EntryKind, Pending, Store, StoreError};
+use crate::store::{self, Deciding, Entry, EntryKind, Reading, Seen, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -70,7 +70,7 @@ pub struct InstanceClaim<'a> {
     /// Whether the first to show such evidence has the instance from then on.
     pub first_use_binds: bool,
     /// The decision that it is for: if that comes to nothing, so does this.
-    pub pending: &'a Pending,
+    pub decision: &'a Deciding,
     /// When, seconds since 1970.
     pub at: u64,
     /// The address that it came from.
@@ -131,59 +131,65 @@ impl InstanceClaim<'_> {
     /// [`InstanceError`].
     pub async fn make(self, store: &dyn Store) -> Result<Option<String>, InstanceError> {
         let Some(instance) = self.claims.instance() else { return Ok(None) };
-        let holder = Holder::of(&self);
+        let (holder, mut reading) = (Holder::of(&self), Reading::of(store));
         if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
-            self.keep_to_one(store, tpm, instance, &holder).await?;
+            self.keep_to_one(&mut reading, tpm, instance, &holder).await?;
         }
-        self.take(store, instance, &holder).await
+        self.take(reading, instance, &holder).await
     }
 
     /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
     /// takes no instance from the node that has not come yet. What a NitroTPM says of the instance is no word about the EK beside it; where
     /// Google's certificate names both, nothing is left to be kept. First, and unless the instance is another's: that is refused for it, which
     /// says more. What follows can be refused as well, and then gives this back.
-    async fn keep_to_one(&self, store: &dyn Store, tpm: &str, instance: &NodeIdentity, holder: &Holder) -> Result<(), InstanceError> {
-        let first = store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()?;
+    async fn keep_to_one(
+        &self,
+        reading: &mut Reading<'_>,
+        tpm: &str,
+        instance: &NodeIdentity,
+        holder: &Holder,
+    ) -> Result<(), InstanceError> {
+        let first = record(reading, instance).await?;
         if first.is_some_and(|first| matches!(self.beside(&first, holder), Standing::Others)) {
             return Ok(());
         }
         loop {
-            let Some(found) = self.claim(store, self.entry(tpm, instance.as_str())?, None).await? else {
+            let Some(found) = self.claim(reading, self.entry(tpm, instance.as_str())?, None).await? else {
                 return Ok(());
             };
             let first = read(found.clone())?;
             if !is_one_instance(&first.holder, instance.as_str()) {
-                return Err(others(store, found, first, instance.to_string()).await);
+                return Err(others(reading.store, found, first, instance.to_string()).await);
             }
-            if self.share(store, found).await? {
+            if self.share(reading, found).await? {
                 return Ok(());
             }
         }
     }
 
-    async fn take(&self, store: &dyn Store, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
-        self.keep_from_others_than_its_own_tpm(store, instance, holder).await?;
+    async fn take(&self, mut reading: Reading<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
+        self.keep_from_others_than_its_own_tpm(&mut reading, instance, holder).await?;
         loop {
             let found = match holder.text() {
-                Some(text) => self.claim(store, self.entry(instance.as_str(), text)?, None).await?,
-                None => store.get(EntryKind::Instance, instance.as_str()).await?,
+                Some(text) => self.claim(&reading, self.entry(instance.as_str(), text)?, None).await?,
+                None => reading.store.get(EntryKind::Instance, instance.as_str()).await?,
             };
             let Some(found) = found else {
                 return Ok(None);
             };
             let first = read(found.clone())?;
             match self.beside(&first, holder) {
-                Standing::Own if self.share(store, found.clone()).await? => return Ok(None),
+                Standing::Own if self.share(&reading, found.clone()).await? => return Ok(None),
                 Standing::OfAnybody => return Ok(None),
                 Standing::Superseded => {
                     let own = self.entry(instance.as_str(), holder.text().unwrap_or(Holder::NITRO_TPM))?;
-                    if self.claim(store, own, Some(found.value)).await?.is_none() {
+                    if self.claim(&reading, own, Some(found.value)).await?.is_none() {
                         return Ok(Some(superseded(instance, &first)));
                     }
                 }
                 // What was there came to nothing meanwhile.
                 Standing::Own => {}
-                Standing::Others => return Err(others(store, found, first, holder.named()).await),
+                Standing::Others => return Err(others(reading.store, found, first, holder.named()).await),
             }
         }
     }
@@ -205,20 +211,29 @@ impl InstanceClaim<'_> {
         }
     }
 
-    async fn claim(&self, store: &dyn Store, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
+    async fn claim(&self, reading: &Reading<'_>, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
         let claim = store::Claim { entry, instead_of };
-        store.claim(EntryKind::Instance, claim, self.pending.clone().into()).await
+        let decision = self.decision(reading.seen());
+        reading.store.claim(EntryKind::Instance, claim, decision).await
     }
 
-    async fn share(&self, store: &dyn Store, found: Entry) -> Result<bool, StoreError> {
-        store.share(EntryKind::Instance, found, self.pending.clone().into()).await
+    async fn share(&self, reading: &Reading<'_>, found: Entry) -> Result<bool, StoreError> {
+        let decision = self.decision(reading.seen());
+        reading.store.share(EntryKind::Instance, found, decision).await
+    }
+
+    /// The decision, which was made from this, too.
+    fn decision(&self, seen: &Seen) -> Deciding {
+        let Deciding { pending, seen: before } = self.decision.clone();
+        let seen = before.and(seen);
+        Deciding { pending, seen }
     }
 
     /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another
     /// identity than its document has.
     async fn keep_from_others_than_its_own_tpm(
         &self,
-        store: &dyn Store,
+        reading: &mut Reading<'_>,
         instance: &NodeIdentity,
         holder: &Holder,
     ) -> Result<(), InstanceError> {
@@ -226,14 +241,14 @@ impl InstanceClaim<'_> {
         let Some(other) = by_its_own_tpm(instance.as_str()).filter(|_| !shows_it) else {
             return Ok(());
         };
-        let Some(found) = store.get(EntryKind::Instance, &other).await? else {
+        let Some(found) = reading.get(EntryKind::Instance, &other).await? else {
             return Ok(());
         };
         let first = read(found.clone())?;
         if holder.text() == Some(&first.holder) {
             return Ok(());
         }
-        Err(others(store, found, first, holder.named()).await)
+        Err(others(reading.store, found, first, holder.named()).await)
     }
 
     fn entry(&self, instance: &str, holder: &str) -> Result<Entry, StoreError> {
@@ -367,8 +382,8 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn record(store: &dyn Store, instance: &NodeIdentity) -> Result<Option<InstanceRecord>, StoreError> {
-    store.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()
+pub async fn record(reading: &mut Reading<'_>, instance: &NodeIdentity) -> Result<Option<InstanceRecord>, StoreError> {
+    reading.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()
 }
 
 fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
 use crate::clock::rfc3339;
-use crate::store::{Entry, EntryKind, Store, StoreError};
+use crate::store::{Entry, EntryKind, Reading, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
@@ -121,11 +121,14 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
     Ok(Machine { all, seen: seen || names })
 }
 
-/// Revokes all that a machine is known by: nothing is given to it from now on, whatever it shows. Earlier revocations are replaced.
+/// Revokes all that a machine is known by, and each instance also by its own TPM: nothing is given to it from now on, whatever it shows.
+/// Earlier revocations are replaced.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: Option<&str>) -> Result<(), StoreError> {
+    let own = all.iter().filter_map(|who| by_its_own_tpm(who));
+    let all: BTreeSet<String> = all.iter().cloned().chain(own).collect();
     let entries = all.iter().map(|who| {
         let revocation = Revocation {
             at,
@@ -176,25 +179,26 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
 ///
 /// # Errors
 /// [`RevocationError`].
-pub async fn refuse(store: &dyn Store, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
+pub async fn refuse(reading: &mut Reading<'_>, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
     let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
     asked.extend(identities.iter().filter_map(|identity| by_its_own_tpm(identity)));
     for name in names {
-        asked.extend(store.get(EntryKind::Name, name).await?.map(|entry| entry.value));
+        asked.extend(reading.get(EntryKind::Name, name).await?.map(|entry| entry.value));
     }
     for identity in identities {
-        asked.extend(store.get(EntryKind::NameOf, identity).await?.map(|entry| entry.value));
+        asked.extend(reading.get(EntryKind::NameOf, identity).await?.map(|entry| entry.value));
     }
     for who in asked {
-        if let Some(entry) = store.get(EntryKind::Revoked, &who).await? {
+        if let Some(entry) = reading.get(EntryKind::Revoked, &who).await? {
             return Err(revoked(&entry)?);
         }
     }
     if !identities.iter().any(|identity| is_by_its_own_tpm(identity)) {
         return Ok(());
     }
-    // Whose instance it is, is not said: the document that it was revoked by says it.
-    for entry in store.list(EntryKind::Revoked).await? {
+    // Whose instance it is, is not said: the document that it was revoked by says it. Today both are revoked; earlier releases have revoked
+    // the one that they knew.
+    for entry in reading.store.list(EntryKind::Revoked).await? {
         if by_its_own_tpm(&entry.id).is_some_and(|own| identities.contains(&own.as_str())) {
             return Err(revoked(&entry)?);
         }
@@ -266,7 +270,7 @@ mod tests {
     }
 
     async fn refused(store: &Embedded, names: &[&str], identities: &[&str]) -> bool {
-        match refuse(store, names, identities).await {
+        match refuse(&mut Reading::of(store), names, identities).await {
             Ok(()) => false,
             Err(RevocationError::Revoked { .. }) => true,
             Err(error) => panic!("{error}"),

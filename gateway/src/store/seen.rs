@@ -1,5 +1,9 @@
 //! What a decision was made from. Whoever decides reads in transactions of their own, and may stand still before what comes of it is
 //! written: so the transaction that writes wants all of it unchanged, and whatever was changed meanwhile is decided on anew.
+//!
+//! Each use of a ticket or a token is such a transaction, also one that is made again. A kubelet's certificate uses nothing up: what was read for it
+//! has to stand there at one moment ([`Store::confirm`]). Where a later step asks for all of it once more, reading in turn is enough: a
+//! challenge is worth nothing before its evidence is judged, nor is a ticket before it is used. Who shows nothing gets what no entry decides on.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,63 @@
 //! What a decision was made from is unchanged when what comes of it is written.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
+use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::tickets::{self, Earned, TicketError};
+use attest_gateway::credentials::tokens::{self, Draft, Node, RotateOptions, TokenError};
+use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
+use attest_gateway::machines::instances::InstanceRecord;
+use attest_gateway::machines::revocations;
+use attest_gateway::settings::TicketSettings;
 use attest_gateway::store::{Claim, Deciding, Reading, Seen, StoreError};
+use tokio::sync::Semaphore;
 
 use super::*;
+use crate::support::meanwhile::meanwhile;
+
+const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
+const NAME: &str = "worker-7";
+
+fn ek() -> EkDigest {
+    "ab".repeat(32).parse().unwrap()
+}
+
+fn tpm() -> NodeIdentity {
+    NodeIdentity::of_tpm(ek())
+}
+
+fn instance() -> NodeIdentity {
+    serde_json::from_str(r#""aws:1/i-1""#).unwrap()
+}
+
+fn allowed(pools: &[&str]) -> EkRecord {
+    EkRecord {
+        name: Some(NAME.to_owned()),
+        added: 1,
+        pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+        removed: None,
+    }
+}
+
+fn held(holder: &str, at: u64) -> InstanceRecord {
+    InstanceRecord {
+        holder: holder.to_owned(),
+        at,
+        peer: "::1".to_owned(),
+    }
+}
+
+async fn bind(store: &dyn Store, record: &InstanceRecord) {
+    let bound = entry(instance().as_str(), &serde_json::to_string(record).unwrap());
+    store.put(EntryKind::Instance, bound).await.unwrap();
+}
+
+async fn revoke(store: &dyn Store, who: &str) {
+    let all = BTreeSet::from([who.to_owned()]);
+    revocations::revoke(store, &all, 1000, None).await.unwrap();
+}
 
 fn made_from(decision: &str, seen: &Seen) -> Deciding {
     Deciding {
@@ -104,4 +159,275 @@ pub async fn what_a_decision_has_written_itself_is_no_change_to_it<P: Place>() {
         let refused = claims("fifth", decision).await;
         assert!(matches!(refused, Err(StoreError::Changed { .. })), "{refused:?}");
     }
+}
+
+/// What somebody does to a machine, or to its ticket's ground.
+#[derive(Debug, Clone, Copy)]
+enum Ground {
+    RevokeName,
+    RevokeTpm,
+    RevokeInstance,
+    /// The name goes to a machine that is revoked.
+    RevokeItsNamesOwner,
+    TakeOffTheList,
+    ForgetOnTheList,
+    KeepToAnotherPool,
+    Release,
+    /// It goes over to another, or comes back to the same.
+    Bind(&'static str),
+    Nothing,
+}
+
+impl Ground {
+    async fn is_taken_away(self, store: &dyn Store) {
+        match self {
+            Self::RevokeName => revoke(store, NAME).await,
+            Self::RevokeTpm => revoke(store, tpm().as_str()).await,
+            Self::RevokeInstance => revoke(store, instance().as_str()).await,
+            Self::RevokeItsNamesOwner => {
+                store.put(EntryKind::Name, entry(NAME, "tpm:other")).await.unwrap();
+                revoke(store, "tpm:other").await;
+            }
+            Self::TakeOffTheList => assert!(enrolment::disallow(store, ek(), 1000).await.unwrap()),
+            Self::ForgetOnTheList => assert!(enrolment::forget_entry(store, ek()).await.unwrap()),
+            Self::KeepToAnotherPool => enrolment::allow(store, ek(), allowed(&["infra"]), false).await.unwrap(),
+            Self::Release => assert!(store.remove(EntryKind::Instance, instance().as_str()).await.unwrap()),
+            Self::Bind(holder) => bind(store, &held(holder, 999)).await,
+            // Another record, which says as much.
+            Self::Nothing => enrolment::allow(store, ek(), allowed(&["worker"]), false).await.unwrap(),
+        }
+    }
+}
+
+/// A machine that has attested, and its ticket.
+struct Attested {
+    store: Arc<dyn Store>,
+    seal: Seal,
+    settings: TicketSettings,
+    ticket: String,
+}
+
+impl Attested {
+    async fn at(place: &impl Place) -> Self {
+        let store = place.open().await;
+        let holder = held(tpm().as_str(), 5);
+        bind(&*store, &holder).await;
+        enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+        let settings = TicketSettings {
+            lifetime: Duration::from_secs(600),
+            late: Duration::ZERO,
+            uses: 10_000,
+        };
+        let earned = Earned {
+            identity: &tpm(),
+            instance: Some(&instance()),
+            holder: Some(&holder),
+            name: Some(NAME),
+            pool: "worker",
+            decision: "d",
+            endorsed_by: Some(&EndorsedBy::Allowlist),
+        };
+        let ticket = tickets::issue(&seal, &settings, &earned, NOW).unwrap().text;
+        Self {
+            store,
+            seal,
+            settings,
+            ticket,
+        }
+    }
+
+    /// Uses the ticket; the number of the use.
+    async fn redeem(&self, store: &dyn Store, decision: &str) -> Result<u32, TicketError> {
+        let ticket = tickets::open(&self.seal, &self.settings, &self.ticket, "worker", NOW)?;
+        let redeemed = ticket.redeem(store, None, pending(decision)).await?;
+        Ok(redeemed.use_number())
+    }
+}
+
+pub async fn attack_44_a_ticket_is_good_by_what_stands_when_it_is_used<P: Place>() {
+    use Ground::*;
+    for (ground, expected) in [
+        (RevokeName, "revoked"),
+        (RevokeTpm, "revoked"),
+        (RevokeInstance, "revoked"),
+        (RevokeItsNamesOwner, "revoked"),
+        (TakeOffTheList, "not any longer"),
+        (ForgetOnTheList, "not any longer"),
+        (KeepToAnotherPool, "not any longer"),
+        (Release, "released"),
+        (Bind("tpm:other"), "released"),
+        (Bind(tpm().as_str().to_owned().leak()), "released"),
+        (Nothing, ""),
+    ] {
+        let place = P::empty().await;
+        let attested = Attested::at(&place).await;
+        let store = meanwhile(&place.open().await, 1, move |store| async move {
+            ground.is_taken_away(&*store).await;
+        });
+        match attested.redeem(&store, "c").await {
+            Ok(number) => assert_eq!((expected, number), ("", 1)),
+            Err(error) => {
+                assert!(!expected.is_empty() && error.to_string().contains(expected), "{ground:?}: {error}");
+                assert_eq!(decisions(&*attested.store).await, [""; 0], "{ground:?} has used it up");
+            }
+        }
+        // Whoever comes later finds the same.
+        assert_eq!(
+            attested.redeem(&*attested.store, "later").await.is_ok(),
+            expected.is_empty(),
+            "{ground:?}"
+        );
+    }
+}
+
+/// Uses the ticket again and again, until it is refused; gives the decisions that it was used for.
+async fn redeem_until_refused(attested: &Attested, racer: &str, used: &Semaphore) -> Vec<String> {
+    let mut decisions = Vec::new();
+    loop {
+        let decision = format!("{racer} {}", decisions.len());
+        match attested.redeem(&*attested.store, &decision).await {
+            Ok(_) => decisions.push(decision),
+            Err(TicketError::Revocation(_)) => return decisions,
+            Err(error) => panic!("{error}"),
+        }
+        used.add_permits(1);
+    }
+}
+
+pub async fn attack_44_nothing_is_used_after_a_revocation_was_answered<P: Place>() {
+    let place = P::empty().await;
+    let attested = Arc::new(Attested::at(&place).await);
+    let other = place.open().await;
+    for round in 0..5 {
+        let used = Arc::new(Semaphore::new(0));
+        let racing: Vec<_> = (0..8)
+            .map(|racer| {
+                let (attested, used) = (Arc::clone(&attested), Arc::clone(&used));
+                tokio::spawn(async move { redeem_until_refused(&attested, &format!("{round} {racer}"), &used).await })
+            })
+            .collect();
+        used.acquire_many(20).await.unwrap().forget();
+        revoke(&*other, NAME).await;
+        let before = decisions(&*other).await;
+        for redeemed in racing {
+            for decision in redeemed.await.unwrap() {
+                assert!(before.contains(&decision), "round {round}: {decision} came after it");
+            }
+        }
+        for decision in before {
+            attested.store.give_back(&decision).await.unwrap();
+        }
+        revocations::restore(&*other, NAME, false).await.unwrap();
+    }
+}
+
+pub async fn what_changes_again_and_again_is_not_decided_without_end<P: Place>() {
+    let place = P::empty().await;
+    let attested = Attested::at(&place).await;
+    let store = meanwhile(&place.open().await, usize::MAX, |store| async move {
+        let added = store.get(EntryKind::Ek, &ek().to_string()).await.unwrap().unwrap();
+        let mut record: EkRecord = serde_json::from_str(&added.value).unwrap();
+        record.added += 1;
+        enrolment::allow(&*store, ek(), record, false).await.unwrap();
+    });
+    let refused = attested.redeem(&store, "c").await;
+    assert!(
+        matches!(refused, Err(TicketError::Store(StoreError::Changed { kind: "ek", .. }))),
+        "{refused:?}"
+    );
+    assert_eq!(decisions(&*attested.store).await, [""; 0]);
+}
+
+/// What somebody does to a token.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Revoke,
+    /// For so many seconds it is good still.
+    Rotate(u64),
+    /// It is gone, and comes again for another pool.
+    Replace,
+}
+
+impl Step {
+    async fn is_done(self, store: &dyn Store) {
+        match self {
+            Self::Revoke => assert_eq!(tokens::revoke(store, "t").await.unwrap(), 1),
+            Self::Rotate(grace) => {
+                let options = RotateOptions {
+                    grace: Some(grace),
+                    lifetime: None,
+                };
+                tokens::rotate(store, "t", options, Path::new("/none"), NOW).await.unwrap();
+            }
+            Self::Replace => {
+                let token = store.list(EntryKind::Token).await.unwrap().remove(0);
+                store.remove(EntryKind::Token, &token.id).await.unwrap();
+                let value = token.value.replace("worker", "infra");
+                store.put(EntryKind::Token, Entry { value, ..token }).await.unwrap();
+            }
+        }
+    }
+}
+
+pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>() {
+    for (step, expected) in [
+        (Step::Revoke, "no such token"),
+        (Step::Rotate(0), "expired"),
+        (Step::Replace, "is for pool infra"),
+        (Step::Rotate(60), ""),
+    ] {
+        let place = P::empty().await;
+        let store = place.open().await;
+        let draft = Draft {
+            name: "t".to_owned(),
+            pools: BTreeSet::from(["worker".to_owned()]),
+            lifetime: 600,
+            uses: Some(1),
+            again: None,
+            networks: Vec::new(),
+            rotation: None,
+        };
+        let text = tokens::create(&*store, draft, Path::new("/none"), NOW).await.unwrap().text;
+        let id = store.list(EntryKind::Token).await.unwrap().remove(0).id;
+        let token = tokens::open(&*store, &text, "worker", "192.0.2.1".parse().unwrap(), NOW);
+        let meanwhile = meanwhile(&store, 1, move |store| async move { step.is_done(&*store).await });
+        let redeemed = token.await.unwrap().redeem(&meanwhile, Node::Unknown, pending("d").into()).await;
+        match redeemed {
+            Ok(redeemed) => {
+                assert_eq!((expected, redeemed.use_number()), ("", 1), "{step:?}");
+                assert!(redeemed.stale().is_some(), "{step:?}: it is told what the token is by now");
+            }
+            Err(TokenError::Store(error)) => panic!("{step:?}: {error}"),
+            Err(error) => {
+                assert!(!expected.is_empty() && error.to_string().contains(expected), "{step:?}: {error}");
+                assert_eq!(
+                    store.uses(EntryKind::TokenUse, &id).await.unwrap(),
+                    0,
+                    "{step:?}: its uses begin anew"
+                );
+            }
+        }
+    }
+}
+
+pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwhile<P: Place>() {
+    let place = P::empty().await;
+    let store = place.open().await;
+    let mut reading = Reading::of(&*store);
+    revocations::refuse(&mut reading, &[NAME], &[tpm().as_str()]).await.unwrap();
+    let decision = made_from("d", reading.seen());
+    let meanwhile = meanwhile(&store, 1, |store| async move { revoke(&*store, tpm().as_str()).await });
+    let claimed = enrolment::claim_name(&meanwhile, NAME, &tpm(), Some(&decision)).await;
+    assert!(
+        matches!(claimed, Err(EnrolmentError::Store(StoreError::Changed { kind: "revoked", .. }))),
+        "{claimed:?}"
+    );
+    assert!(enrolment::names(&*store).await.unwrap().is_empty() && decisions(&*store).await.is_empty());
+    // Unchanged, it is taken, with both of its entries, which were looked at before.
+    revocations::restore(&*store, tpm().as_str(), false).await.unwrap();
+    enrolment::claim_name(&*store, NAME, &tpm(), Some(&decision)).await.unwrap();
+    store.settle("d");
+    assert_eq!(enrolment::names(&*store).await.unwrap().len(), 1);
 }

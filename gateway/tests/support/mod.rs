@@ -16,6 +16,7 @@ pub mod soft_tpm;
 pub mod held;
 pub mod kubelet;
 pub mod log_schema;
+pub mod meanwhile;
 pub mod node;
 pub mod served;
 pub mod stand_in;

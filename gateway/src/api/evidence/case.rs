@@ -19,7 +19,7 @@ use crate::credentials::tokens::{self, TokenError};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord};
 use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
-use crate::store::EntryKind;
+use crate::store::{Deciding, EntryKind, Reading, Seen};
 
 /// What a decision is about.
 #[derive(Clone, Copy)]
@@ -39,6 +39,24 @@ struct Made {
     claimed: bool,
 }
 
+impl Made {
+    fn from_nothing_yet(endpoint: &EvidenceEndpoint, pool: &Pool) -> Self {
+        let basis = Basis {
+            server_keys: endpoint.tls.server_keys(),
+            policy: Some(pool.policy.clone()),
+            ..Basis::default()
+        };
+        Self {
+            anchors: Anchors::default(),
+            basis,
+            claimed: false,
+        }
+    }
+}
+
+/// How often a decision is made anew because what it was made from has changed meanwhile; each time is a verification.
+const ANEW_LIMIT: u32 = 3;
+
 /// A decision on its way: what it is about, and what is known of it so far.
 pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
@@ -57,20 +75,12 @@ pub(super) struct Judged {
 impl<'r> EvidenceCase<'r> {
     /// Nothing is known of it yet but by which keys and which policy it is decided.
     pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
-        let basis = Basis {
-            server_keys: endpoint.tls.server_keys(),
-            policy: Some(asked.pool.policy.clone()),
-            ..Basis::default()
-        };
+        let made = Made::from_nothing_yet(endpoint, asked.pool);
         Self {
             endpoint,
             asked,
             record,
-            made: Made {
-                anchors: Anchors::default(),
-                basis,
-                claimed: false,
-            },
+            made,
         }
     }
 
@@ -79,7 +89,7 @@ impl<'r> EvidenceCase<'r> {
     /// # Errors
     /// A refusal that is no decision: the gateway cannot answer now.
     pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<Judged, Refusal> {
-        let earned = self.earn().await;
+        let earned = self.earn_by_what_stands().await;
         let earned = earned.and_then(|earned| awaited.give().map(|()| earned));
         let outcome = match earned.and_then(|earned| earned.ticket(self.endpoint, &mut self.record, self.asked.now)) {
             Ok(response) => Ok(response),
@@ -99,9 +109,25 @@ impl<'r> EvidenceCase<'r> {
         Ok(Judged { record, made, outcome })
     }
 
+    /// As [`Self::earn`], and once more if the store has changed meanwhile: an administrator has revoked the machine, or taken it off a list.
+    async fn earn_by_what_stands(&mut self) -> Result<Earned, Refusal> {
+        let begun = self.record.clone();
+        for _ in 0..ANEW_LIMIT {
+            match self.earn().await {
+                Err(refusal) if refusal.is_outdated() => {}
+                earned => return earned,
+            }
+            self.endpoint.decisions.give_back(&mut self.record).await;
+            self.record = begun.clone();
+            self.made = Made::from_nothing_yet(self.endpoint, self.asked.pool);
+        }
+        self.earn().await
+    }
+
     async fn earn(&mut self) -> Result<Earned, Refusal> {
-        let (vouched, claims) = self.verify().await?;
-        self.refuse_revoked(&vouched, &claims).await?;
+        let mut reading = Reading::of(&*self.endpoint.store);
+        let (vouched, claims) = self.verify(&mut reading).await?;
+        self.refuse_revoked(&mut reading, &vouched, &claims).await?;
         let EvidenceAsked { pool, now, .. } = self.asked;
         let result = attest::appraise(claims, &pool.policy, now)?;
         if let Some(inventory) = &pool.inventory {
@@ -113,7 +139,7 @@ impl<'r> EvidenceCase<'r> {
             .for_attested(&result)
             .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
-        let holder = self.join(&vouched, &result).await?;
+        let holder = self.join(&vouched, &result, reading.seen()).await?;
         let record = &mut self.record;
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());
@@ -123,7 +149,7 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// What the evidence proves, and who vouches for its TPM.
-    async fn verify(&mut self) -> Result<(Vouched, Claims), Refusal> {
+    async fn verify(&mut self, reading: &mut Reading<'_>) -> Result<(Vouched, Claims), Refusal> {
         let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
         let (endorsers, store) = (&*endpoint.endorsers, &*endpoint.store);
         if let Some(kind) = asked.evidence.too_large() {
@@ -139,7 +165,7 @@ impl<'r> EvidenceCase<'r> {
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
         let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;
-        let vouched = endorsers.vouched(store, ek, asked.pool).await;
+        let vouched = endorsers.vouched(reading, ek, asked.pool).await;
         let vouched = vouched.map_err(|error| Refusal::because(&error))?;
         endorsers.note(&vouched, basis);
         basis.cloud.sts_answer = ask_sts(endorsers.clouds(), asked, &basis.server_keys).await?;
@@ -167,29 +193,32 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Refuses whoever gets nothing any more, and notes if a TPM's counters say that it is not what it was.
-    async fn refuse_revoked(&mut self, vouched: &Vouched, claims: &Claims) -> Result<(), Refusal> {
-        let store = &*self.endpoint.store;
+    async fn refuse_revoked(&mut self, reading: &mut Reading<'_>, vouched: &Vouched, claims: &Claims) -> Result<(), Refusal> {
         let given = vouched.allowlisted.as_ref().and_then(|record| record.name.as_deref());
         let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
         let identities: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
-        revocations::refuse(store, &names, &identities).await?;
+        revocations::refuse(reading, &names, &identities).await?;
         for (known_by, counters) in claims.counters() {
-            let alert = enrolment::compare_counters(store, known_by, counters).await;
+            let alert = enrolment::compare_counters(reading.store, known_by, counters).await;
             self.record.alerts.extend(alert.map_err(|error| Refusal::because(&error))?);
         }
         Ok(())
     }
 
-    /// Takes the instance and the name, and uses up the token; gives to whom the instance belongs, and since when.
-    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult) -> Result<Option<InstanceRecord>, Refusal> {
+    /// Takes the instance and the name, and uses up the token, each only if what was seen so far is unchanged; gives to whom the instance belongs, and since
+    /// when. What takes none of them earns a ticket, for which all of it is asked anew when it is used.
+    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult, seen: &Seen) -> Result<Option<InstanceRecord>, Refusal> {
         let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
         let EvidenceAsked { pool, peer, now, .. } = self.asked;
         let node = tokens::Node::Attested(claims.identity());
         let token = token::examine(store, &self.asked, node).await?;
-        let pending = record.pending();
+        let decision = Deciding {
+            pending: record.pending(),
+            seen: seen.clone(),
+        };
         let claim = InstanceClaim {
             claims,
-            pending: &pending,
+            decision: &decision,
             first_use_binds: pool.policy.first_use_binds(claims.kinds()),
             at: now.as_secs(),
             peer: &peer.to_string(),
@@ -202,11 +231,13 @@ impl<'r> EvidenceCase<'r> {
         self.made.claimed = true;
         record.alerts.extend(alert);
         let holder = match claims.instance() {
-            Some(instance) => instances::record(store, instance).await.map_err(|error| Refusal::because(&error))?,
+            Some(instance) => instances::record(&mut Reading::of(store), instance)
+                .await
+                .map_err(|error| Refusal::because(&error))?,
             None => None,
         };
         let (name, identity) = (claims.name(), claims.identity());
-        record.name = enrolment::settle_name(store, vouched.allowlisted.as_ref(), name, identity, &pending).await?;
+        record.name = enrolment::settle_name(store, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
         // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
         for (known_by, counters) in claims.counters() {
             let noted = enrolment::note_counters(store, known_by, counters).await;
@@ -214,7 +245,7 @@ impl<'r> EvidenceCase<'r> {
         }
         // Last, when nothing else can be wrong with the node.
         if let Some(token) = token {
-            let redeemed = token.redeem(store, node, pending).await?;
+            let redeemed = token.redeem(store, node, decision).await?;
             record.use_number = Some(redeemed.use_number());
             record.again = redeemed.again();
             record.alerts.extend(redeemed.stale().map(str::to_owned));
@@ -234,7 +265,8 @@ impl<'r> EvidenceCase<'r> {
         let Some(claims) = &self.record.claims else { return false };
         let named: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
         let store = &*self.endpoint.store;
-        if revocations::refuse(store, &[], &named).await.is_err() {
+        let mut reading = Reading::of(store);
+        if revocations::refuse(&mut reading, &[], &named).await.is_err() {
             return false;
         }
         for identity in identities(claims) {
@@ -246,7 +278,7 @@ impl<'r> EvidenceCase<'r> {
         }
         let ek = claims.tpm().map(|tpm| tpm.ek_digest);
         if let Some(ek) = ek
-            && matches!(enrolment::allowlisted(store, ek).await, Ok(Some(_)))
+            && matches!(enrolment::allowlisted(&mut reading, ek).await, Ok(Some(_)))
         {
             return true;
         }

@@ -1,6 +1,6 @@
 use super::{NamePatterns, Verified};
 use crate::machines::revocations::{self, RevocationError};
-use crate::store::Store;
+use crate::store::{Anew, Reading, Store, StoreError};
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
 #[derive(Debug, Clone)]
@@ -38,14 +38,26 @@ pub enum MemberError {
     /// It is revoked, or the store cannot tell.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
+    /// The store cannot tell.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
-/// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked.
+/// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked. Nothing is used up, in whose transaction that
+/// could be asked: so all that was read has to stand there at one moment.
 ///
 /// # Errors
 /// [`MemberError`].
 pub async fn admit(store: &dyn Store, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
-    revocations::refuse(store, &[verified.name()], &[]).await?;
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        revocations::refuse(&mut reading, &[verified.name()], &[]).await?;
+        match store.confirm(reading.seen().clone()).await {
+            Ok(()) => break,
+            Err(error) => anew.again(error)?,
+        }
+    }
     names.check(verified.name(), pool)?;
     Ok(Member {
         verified: verified.clone(),

@@ -8,15 +8,17 @@ use super::holder::Node;
 use super::record::TokenRecord;
 use super::secret;
 use crate::clock::rfc3339;
-use crate::store::{EntryKind, Pending, Spend, Spendable, Store, StoreError};
+use crate::store::{Anew, Deciding, Entry, EntryKind, Spend, Spendable, Store, StoreError};
 
 /// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
 #[derive(Debug)]
 pub struct Presented {
-    id: String,
+    /// What the store has of it.
+    entry: Entry,
     pub(super) record: TokenRecord,
     pub(super) pool: String,
     pub(super) peer: IpAddr,
+    now: UnixTime,
 }
 
 /// A token that was good for this fetch. Only [`Presented::redeem`] makes one.
@@ -114,17 +116,24 @@ fn rotated(superseded: Option<u64>) -> String {
 /// # Errors
 /// [`StoreError`].
 pub async fn look_up(store: &dyn Store, text: &str) -> Result<Option<(TokenRecord, u32)>, StoreError> {
-    let Some((id, record)) = find(store, text).await? else {
+    let Some((entry, record)) = find(store, text).await? else {
         return Ok(None);
     };
-    Ok(Some((record, store.uses(EntryKind::TokenUse, &id).await?)))
+    Ok(Some((record, store.uses(EntryKind::TokenUse, &entry.id).await?)))
 }
 
-/// The token with this text, and the hash that the store has it under.
-async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenRecord)>, StoreError> {
+/// The token with this text, and what the store has of it.
+async fn find(store: &dyn Store, text: &str) -> Result<Option<(Entry, TokenRecord)>, StoreError> {
     let Some(id) = secret::hash_of_text(text) else { return Ok(None) };
-    match store.get(EntryKind::Token, &id).await? {
-        Some(entry) if secret::is_same(&entry.id, &id) => Ok(Some((id, TokenRecord::read(&entry)?))),
+    find_hash(store, &id).await
+}
+
+async fn find_hash(store: &dyn Store, id: &str) -> Result<Option<(Entry, TokenRecord)>, StoreError> {
+    match store.get(EntryKind::Token, id).await? {
+        Some(entry) if secret::is_same(&entry.id, id) => {
+            let record = TokenRecord::read(&entry)?;
+            Ok(Some((entry, record)))
+        }
         _ => Ok(None),
     }
 }
@@ -134,13 +143,14 @@ async fn find(store: &dyn Store, text: &str) -> Result<Option<(String, TokenReco
 /// # Errors
 /// [`TokenError`], all but [`TokenError::Spent`].
 pub async fn open(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Presented, TokenError> {
-    let (id, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
+    let (entry, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
     check(&record, pool, peer, now)?;
     Ok(Presented {
-        id,
+        entry,
         record,
         pool: pool.to_owned(),
         peer,
+        now,
     })
 }
 
@@ -162,14 +172,23 @@ impl Presented {
         }
     }
 
-    /// Uses the token once, for the decision that is `pending`: the last that can be wrong with it. A node that has used it a short while ago uses
-    /// nothing up.
+    /// Uses the token once, for this decision: the last that can be wrong with it. A node that has used it a short while ago uses nothing up. If the
+    /// token is another by the moment of the use, it is looked at anew.
     ///
     /// # Errors
-    /// [`TokenError::Spent`] and [`TokenError::Store`].
-    pub async fn redeem(self, store: &dyn Store, node: Node<'_>, pending: Pending) -> Result<Redeemed, TokenError> {
-        let found = store.spend_for(self.thing(), self.occasion(node), pending.into()).await?;
-        let (use_number, again) = match found {
+    /// [`TokenError`]; what else the decision was made from may have changed, too ([`StoreError::Changed`]).
+    pub async fn redeem(mut self, store: &dyn Store, node: Node<'_>, decision: Deciding) -> Result<Redeemed, TokenError> {
+        let mut anew = Anew::default();
+        let spent = loop {
+            match self.spend(store, node, decision.clone()).await {
+                Err(StoreError::Changed { kind, id }) if kind == EntryKind::Token.as_str() => {
+                    anew.again(StoreError::Changed { kind, id })?;
+                    self = self.read_again(store).await?;
+                }
+                spent => break spent?,
+            }
+        };
+        let (use_number, again) = match spent {
             Spend::Granted { use_number } => (use_number, false),
             Spend::Again { use_number } => (use_number, true),
             Spend::Exhausted | Spend::TooLate | Spend::Undecided => return Err(self.spent()),
@@ -193,10 +212,31 @@ impl Presented {
         })
     }
 
+    async fn spend(&self, store: &dyn Store, node: Node<'_>, mut decision: Deciding) -> Result<Spend, StoreError> {
+        let Entry { id, value } = &self.entry;
+        decision.seen.note(EntryKind::Token, id, Some(value));
+        store.spend_for(self.thing(), self.occasion(node), decision).await
+    }
+
+    async fn read_again(self, store: &dyn Store) -> Result<Self, TokenError> {
+        let Self {
+            pool, peer, now, entry, ..
+        } = self;
+        let (entry, record) = find_hash(store, &entry.id).await?.ok_or(TokenError::Invalid)?;
+        check(&record, &pool, peer, now)?;
+        Ok(Self {
+            entry,
+            record,
+            pool,
+            peer,
+            now,
+        })
+    }
+
     fn thing(&self) -> Spendable {
         Spendable {
             kind: EntryKind::TokenUse,
-            id: self.id.clone(),
+            id: self.entry.id.clone(),
             limit: self.limit(),
             remember_until: self.record.expires,
         }

@@ -71,7 +71,7 @@ async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: Un
     };
     open(store, text, pool, peer, now)
         .await?
-        .redeem(store, Node::Unknown, pending)
+        .redeem(store, Node::Unknown, pending.into())
         .await
 }
 

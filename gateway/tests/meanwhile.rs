@@ -1,0 +1,93 @@
+//! A gateway that stands still between what it reads and what it writes, while somebody changes what it has read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
+use crate::support::meanwhile::meanwhile;
+use crate::support::{Answer, Gateway, POOL, digest, tpm};
+use attest::EkDigest;
+use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_gateway::machines::revocations;
+use attest_gateway::store::{EntryKind, Store};
+
+const NAME: &str = "worker-0";
+
+async fn revoke(store: Arc<dyn Store>, who: String) {
+    revocations::revoke(&*store, &BTreeSet::from([who]), 1, None).await.unwrap();
+}
+
+/// What comes of evidence that asks for a name, when this is done after all was read, so many times.
+async fn attest<F: Future<Output = ()> + Send + 'static>(
+    times: usize,
+    step: impl Fn(Arc<dyn Store>, EkDigest) -> F + Send + Sync + 'static,
+) -> (Gateway, Arc<dyn Store>, Answer) {
+    let gateway = Gateway::init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let ek: EkDigest = digest(&case).parse().unwrap();
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    in_process(&gateway, Arc::new(meanwhile(&store, times, move |store| step(store, ek)))).await;
+    let answer = gateway.attest(case, Some(NAME)).await;
+    assert!(
+        answer.status == 200 || store.list(EntryKind::Name).await.unwrap().is_empty(),
+        "what is refused claims nothing"
+    );
+    assert_eq!(store.pending().await.unwrap().len(), 0);
+    (gateway, store, answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_evidence_is_judged_anew_when_the_machine_was_revoked_meanwhile() {
+    let (gateway, _, answer) = attest(1, |store, ek| revoke(store, format!("tpm:{ek}"))).await;
+    answer.refused(403, "node-revoked");
+    let (by_name, _, answer) = attest(1, |store, _| revoke(store, NAME.to_owned())).await;
+    answer.refused(403, "node-revoked");
+    let (off, _, answer) = attest(1, |store, ek| async move {
+        assert!(enrolment::disallow(&*store, ek, 1).await.unwrap());
+    })
+    .await;
+    answer.refused(403, "ek-not-endorsed");
+    for gateway in [gateway, by_name, off] {
+        assert_eq!(gateway.records().len(), 1, "it is decided once");
+        let table = gateway.command(&["audit"]);
+        assert!(table.contains("1 as recorded, 0 different"), "{table}");
+    }
+}
+
+/// Another entry of the list, which lets the machine join as before.
+async fn note_again(store: Arc<dyn Store>, ek: EkDigest) {
+    let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
+    let mut record: EkRecord = serde_json::from_str(&found.value).unwrap();
+    record.added += 1;
+    enrolment::allow(&*store, ek, record, false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_that_is_judged_anew_earns_what_it_earns_and_not_without_end() {
+    let (gateway, store, answer) = attest(1, note_again).await;
+    answer.ticket();
+    let names = enrolment::names(&*store).await.unwrap();
+    assert_eq!(names.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), [NAME]);
+    let records = gateway.records();
+    assert_eq!(records.len(), 1);
+    assert_eq!((&records[0]["verdict"], &records[0]["name"]), (&"trusted".into(), &NAME.into()));
+    let (gateway, _, answer) = attest(usize::MAX, note_again).await;
+    answer.refused(503, "unavailable");
+    assert_eq!(gateway.records().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_a_kubelet_that_was_revoked_meanwhile_is_refused() {
+    let cluster = Cluster::new();
+    for (who, served) in [("worker-1", false), ("worker-2", true)] {
+        let gateway = kubelet::init(&cluster);
+        let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+        in_process(&gateway, Arc::new(meanwhile(&store, 1, move |store| revoke(store, who.to_owned())))).await;
+        let answer = kubelet::get(&gateway, &cluster.kubelet("worker-1"), PATH).await;
+        match served {
+            true => answer.is_config(&gateway.rendered(POOL, "full")),
+            false => answer.refused(403, "node-revoked"),
+        }
+    }
+}

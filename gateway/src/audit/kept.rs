@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chain::{LineHash, Point, link_of};
 use super::checkpoint::CheckpointLine;
-use super::log_file::lines_from_end;
+use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
 use crate::store::{Entry, EntryKind, Store, StoreError};
 

@@ -1,7 +1,7 @@
 //! The log's file: whole lines at its end, whoever moves or empties it meanwhile.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Read, Result, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Result, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,9 +10,8 @@ use aws_lc_rs::digest;
 
 use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::journal::JournalError;
+use super::log_end::{end_of_last_line, last_line};
 
-/// How much of the file's end is read at a time when looking for a torn line.
-pub(super) const CHUNK_BYTES: u64 = 64 * 1024;
 /// How much of a file is hashed at a time.
 const HASHED_BYTES: usize = 1024 * 1024;
 /// What is written beside the log to see whether there is room: a record of a TPM with its claims, and some more.
@@ -263,109 +262,5 @@ impl LogFile {
             .and_then(|mut file| file.write_all(&room).and_then(|()| file.sync_data()));
         fs::remove_file(&beside)?;
         written
-    }
-}
-
-/// The last line, without its end; `None` where there is none.
-fn last_line(file: &mut File) -> Result<Option<Vec<u8>>> {
-    let length = file.metadata()?.len();
-    let Some(end) = end_of_last_line(file, length)?.checked_sub(1) else {
-        return Ok(None);
-    };
-    let start = end_of_last_line(file, end)?;
-    file.seek(SeekFrom::Start(start))?;
-    let mut line = Vec::new();
-    Read::by_ref(file).take(end - start).read_to_end(&mut line)?;
-    Ok(Some(line))
-}
-
-/// The lines of a file, the last one first, without their ends.
-pub(super) fn lines_from_end(path: &Path) -> Result<LinesFromEnd> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    let end = end_of_last_line(&mut file, length)?;
-    Ok(LinesFromEnd {
-        file,
-        begin: end.saturating_sub(1),
-        rest: (end > 0).then(Vec::new),
-    })
-}
-
-/// See [`lines_from_end`].
-#[derive(Debug)]
-pub(super) struct LinesFromEnd {
-    file: File,
-    /// Where what was read begins.
-    begin: u64,
-    /// What was read and not given; `None` when all was given.
-    rest: Option<Vec<u8>>,
-}
-
-impl Iterator for LinesFromEnd {
-    type Item = Result<Vec<u8>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut rest = self.rest.take()?;
-        loop {
-            if let Some(newline) = rest.iter().rposition(|byte| *byte == b'\n') {
-                let line = rest.split_off(newline + 1);
-                rest.truncate(newline);
-                self.rest = Some(rest);
-                return Some(Ok(line));
-            }
-            if self.begin == 0 {
-                return Some(Ok(rest));
-            }
-            let start = self.begin.saturating_sub(CHUNK_BYTES);
-            let mut chunk = Vec::new();
-            let read = self.file.seek(SeekFrom::Start(start));
-            let read = read.and_then(|_| Read::by_ref(&mut self.file).take(self.begin - start).read_to_end(&mut chunk));
-            if let Err(error) = read {
-                return Some(Err(error));
-            }
-            chunk.append(&mut rest);
-            (rest, self.begin) = (chunk, start);
-        }
-    }
-}
-
-/// Where the last whole line ends, in bytes from the start.
-fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
-    let mut end = length;
-    while end > 0 {
-        let start = end.saturating_sub(CHUNK_BYTES);
-        file.seek(SeekFrom::Start(start))?;
-        let mut chunk = Vec::new();
-        Read::by_ref(file).take(end - start).read_to_end(&mut chunk)?;
-        if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
-            let newline = u64::try_from(newline).unwrap_or(0);
-            return Ok(start + newline + 1);
-        }
-        end = start;
-    }
-    Ok(0)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_read_from_the_end_however_long_they_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let chunk = usize::try_from(CHUNK_BYTES).unwrap();
-        for lengths in [&[][..], &[0], &[0, 0], &[1, 2, 3], &[chunk, 0, chunk - 1, chunk + 1, 3 * chunk, 5]] {
-            let lines: Vec<String> = lengths.iter().map(|length| "x".repeat(*length)).collect();
-            let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-            for torn in ["", "torn"] {
-                fs::write(&path, format!("{text}{torn}")).unwrap();
-                let read = lines_from_end(&path).unwrap().map(|line| String::from_utf8(line.unwrap()).unwrap());
-                let mut read: Vec<String> = read.collect();
-                read.reverse();
-                assert!(read == lines, "{lengths:?}");
-            }
-        }
     }
 }

@@ -10,6 +10,7 @@ mod counted;
 mod digests;
 mod journal;
 mod kept;
+mod log_end;
 mod log_file;
 mod log_key;
 mod pending;

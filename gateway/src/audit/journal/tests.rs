@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::super::chain::Chain;
-use super::super::log_file::CHUNK_BYTES;
+use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
 use super::super::record::Decision;
 use super::*;

@@ -38,6 +38,7 @@ mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;
 mod log_commands;
+mod log_segments;
 mod mcs;
 mod meanwhile;
 mod older_release;

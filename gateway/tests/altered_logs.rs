@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LineHash, LogKey, Record, Signer};
+use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Signer};
 use attest_gateway::clock::rfc3339;
 use data_encoding::BASE64;
 use flate2::Compression;
@@ -59,7 +59,8 @@ async fn written(folder: &Path, before: &str) -> Lines {
     fs::write(&log, before).unwrap();
     let name = folder.file_name().unwrap().to_str().unwrap();
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    let (journal, _) = Journal::open(&log, Signer::new(key, Some(name), 1000), blobs, std::sync::Arc::default()).unwrap();
+    let signer = Signer::new(key, Some(name), 1000);
+    let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default()).unwrap();
     for number in 1..=u64::try_from(LAST).unwrap() {
         if CHECKPOINTS.contains(&usize::try_from(number).unwrap()) {
             journal.checkpoint(BEGAN + number).await.unwrap();

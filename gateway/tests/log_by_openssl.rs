@@ -1,4 +1,4 @@
-//! The attestation log, verified by what its document says, with `openssl`, `jq` and coreutils alone.
+//! The attestation log, verified by what its document says, with `openssl`, `jq`, gzip and coreutils alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,6 +73,26 @@ async fn a_log_is_verified_by_the_document_alone() {
     good(&[&format!("{first}{second}")], "signed up to line 7");
     good(&[&second], "begins with line 5 of chain");
     good(&[&first], "signed up to line 4");
+    // As a closed segment lies there.
+    fs::write(gateway.path("0.jsonl"), &first).unwrap();
+    assert!(
+        Command::new("gzip")
+            .arg("-f")
+            .arg(gateway.path("0.jsonl"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::write(gateway.path("1.jsonl"), &second).unwrap();
+    let mut command = Command::new("sh");
+    command.arg(script(&gateway)).arg(gateway.path("log.pub"));
+    let output = command
+        .arg(gateway.path("0.jsonl.gz"))
+        .arg(gateway.path("1.jsonl"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("whole: line 7 of chain"), "{said}");
 
     let lines: Vec<&str> = first.lines().collect();
     let joined = |lines: &[&str]| lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, Signer, Why, link_of};
+use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Signer, Why, link_of};
 use futures_util::future::join_all;
 
 /// How often the journal's process is killed.
@@ -20,7 +20,7 @@ const LOG: &str = "attestation.jsonl";
 fn open(folder: &Path) -> Result<Journal, JournalError> {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
-    Ok(Journal::open(&folder.join(LOG), signer, blobs, Arc::default())?.0)
+    Ok(Journal::open(&folder.join(LOG), signer, SegmentLimits::NEVER, blobs, Arc::default())?.0)
 }
 
 /// Opens the log once the writer of a dropped journal has let go of it.
@@ -115,9 +115,10 @@ async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
     let fourth = lines(&log);
     assert_eq!(fourth.len(), 2);
     let chain = assert_chained(&fourth, 8);
-    // After a start without the log another chain begins.
+    // After a start without the log, and without what was rotated, another chain begins.
     drop(journal);
     fs::remove_file(&log).unwrap();
+    fs::remove_file(&moved).unwrap();
     let journal = reopen(folder.path());
     write(&journal, "h").await;
     assert_ne!(assert_chained(&lines(&log), 1), chain);

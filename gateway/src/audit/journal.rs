@@ -18,6 +18,7 @@ use super::checkpoint::Signer;
 use super::counted::{self, Recording, Strangers};
 use super::log_file::{LogFile, WriterLock};
 use super::record::{Line, Record};
+use super::segments::{Compression, SegmentLimits};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
@@ -82,13 +83,23 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Io`].
-    pub fn open(path: &Path, signer: Signer, blobs: Blobs, metrics: Arc<Metrics>) -> Result<(Self, u64), JournalError> {
-        let lock = WriterLock::take(path)?;
+    pub fn open(
+        path: &Path,
+        signer: Signer,
+        limits: SegmentLimits,
+        blobs: Blobs,
+        metrics: Arc<Metrics>,
+    ) -> Result<(Self, u64), JournalError> {
+        let lock = Arc::new(WriterLock::take(path)?);
         let (mut log, cut) = LogFile::open(path)?;
         let chain = log.chain()?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
         let (sender, signed) = watch::channel(None);
+        let compression = Compression {
+            log: path.to_owned(),
+            _lock: Arc::clone(&lock),
+        };
         let writer = Writer {
             log,
             chain,
@@ -97,6 +108,8 @@ impl Journal {
             unsigned: Arc::clone(&unsigned),
             signed: sender,
             moved: Arc::clone(&moved),
+            limits,
+            compression: compression.begin()?,
             _lock: lock,
         };
         thread::Builder::new()

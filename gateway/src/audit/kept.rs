@@ -1,6 +1,7 @@
 //! What the store keeps of logs: of each chain its last checkpoint, so that a log that has lost lines is noticed.
 
 use std::collections::BTreeSet;
+use std::io::BufRead;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use super::chain::{LineHash, Point, link_of};
 use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
+use super::segments::{Part, parts};
 use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -175,7 +177,7 @@ pub async fn missing(store: &dyn Store, log: &Path, key: LogPublicKey) -> Result
     Ok(missing)
 }
 
-/// Whether the log holds this checkpoint, or begins after it.
+/// Whether the log holds this checkpoint, also in a file beside it, or begins after it.
 fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
     let wanted = &kept.line.chain;
     let mut later = false;
@@ -189,6 +191,16 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
                 later = true;
             }
             _ => {}
+        }
+    }
+    let holds = |part: &Part| part.begins_before(&wanted.id, wanted.number);
+    if let Some(part) = parts(log)?.iter().rev().find(|part| holds(part)) {
+        for line in part.open()?.split(b'\n') {
+            let line = line?;
+            let link = link_of(&line).ok().flatten().filter(|link| link.id == wanted.id);
+            if link.is_some_and(|link| link.number == wanted.number) {
+                return Ok(line == kept.text.as_bytes());
+            }
         }
     }
     // The file that held it was moved away.

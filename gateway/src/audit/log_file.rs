@@ -11,6 +11,7 @@ use aws_lc_rs::digest;
 use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::journal::JournalError;
 use super::log_end::{end_of_last_line, last_line};
+use super::segments::{self, Part, SegmentLimits};
 
 /// How much of a file is hashed at a time.
 const HASHED_BYTES: usize = 1024 * 1024;
@@ -81,6 +82,7 @@ impl LogFile {
             path: path.to_owned(),
             source,
         };
+        segments::finish_closing(path).map_err(io)?;
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -115,7 +117,12 @@ impl LogFile {
             source,
         };
         let last = last_line(&mut self.file).map_err(io)?;
-        if let Some(chain) = last.as_deref().and_then(Chain::after) {
+        // An empty one goes on where the file ends that was rotated before it.
+        let last = match last {
+            None => segments::parts(&self.path).and_then(|parts| parts.last().map_or(Ok(None), Part::last_line)),
+            last => Ok(last),
+        };
+        if let Some(chain) = last.map_err(io)?.as_deref().and_then(Chain::after) {
             return Ok(chain);
         }
         let before = self.before().map_err(io)?;
@@ -151,6 +158,35 @@ impl LogFile {
         }
         *self = Self::open(&self.path)?.0;
         Ok(true)
+    }
+
+    /// The first line of what is written, if that has become a segment to be closed: not one of a single line, nor what others have moved, or
+    /// have led elsewhere by a link.
+    pub(super) fn to_be_closed(&self, limits: SegmentLimits, now: u64) -> Result<Option<Vec<u8>>> {
+        if self.is_moved() || fs::symlink_metadata(&self.path)?.is_symlink() {
+            return Ok(None);
+        }
+        let Some(first) = segments::beginning(&self.path)? else {
+            return Ok(None);
+        };
+        let length = self.file.metadata()?.len();
+        let is_one = u64::try_from(first.len()).is_ok_and(|line| length <= line.saturating_add(1));
+        let began = segments::written_at(&first).unwrap_or(now);
+        Ok((!is_one && limits.are_reached(length, began, now)).then_some(first))
+    }
+
+    /// Closes what is written, and goes on in another file, which has these lines already. `first` is what [`LogFile::to_be_closed`] gave.
+    pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<(), JournalError> {
+        let io = |source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let next = segments::begin_next(&self.path, lines).map_err(io)?;
+        lock(&next, &self.path, &self.path)?;
+        segments::close(&self.path, first, &next).map_err(io)?;
+        self.file = next;
+        self.torn = None;
+        Ok(())
     }
 
     /// Whether the file that is written does not have the log's name any longer: whoever reads the log does not see what is written.

@@ -18,6 +18,7 @@ pub mod reading;
 mod reason;
 mod record;
 mod replay;
+mod segments;
 mod verification;
 
 pub use blobs::{BlobError, Blobs};
@@ -36,4 +37,5 @@ pub use record::{
     Basis, CloudBasis, DecidedBy, Decision, NotAttested, Record, RecordedAnswer, Shown, TicketTerms, Verdict, WAITED, decision_id,
 };
 pub use replay::{ReplayError, replay, replay_kubelet};
+pub use segments::{SegmentLimits, SegmentName, closed_segments};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};

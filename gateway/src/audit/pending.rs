@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Verdict;
+use super::segments::{Part, parts};
 use crate::store::{Pending, Store, StoreError};
 
 /// What came of the decisions that were pending at a start.
@@ -70,26 +71,54 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, 
     Ok(resolved)
 }
 
-/// When the log begins, and what it says of those of the decisions that are in it. A line that cannot be read is none of this gateway's.
+/// When the log begins, and what it says of those of the decisions that are in it.
 fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeMap<String, Outcome>)> {
-    let wanted: BTreeSet<&str> = pending.iter().map(|pending| pending.decision.as_str()).collect();
-    let (mut began, mut recorded) = (None, BTreeMap::new());
-    for line in BufReader::new(File::open(log)?).split(b'\n') {
-        let Ok(Head { at, id, verdict }) = serde_json::from_slice(&line?) else {
-            continue;
-        };
-        began.get_or_insert(at);
-        if wanted.contains(id.as_str()) {
-            let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
-            // If there are two, one that gave something counts.
-            if refused {
-                recorded.entry(id).or_insert(Outcome::Refused);
-            } else {
-                recorded.insert(id, Outcome::Given);
+    let mut read = Read {
+        wanted: pending.iter().map(|pending| pending.decision.as_str()).collect(),
+        began: None,
+        recorded: BTreeMap::new(),
+    };
+    let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
+    for part in since(&parts(log)?, first) {
+        read.all_of(part.open()?)?;
+    }
+    read.all_of(BufReader::new(File::open(log)?))?;
+    Ok((read.began, read.recorded))
+}
+
+/// The files that were written from this second on: also the one that begins before it, and one more, as clocks are set.
+fn since(parts: &[Part], at: u64) -> &[Part] {
+    let before = parts.iter().rposition(|part| part.began < at);
+    parts.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
+}
+
+struct Read<'p> {
+    wanted: BTreeSet<&'p str>,
+    /// When the log begins, as far as it is read.
+    began: Option<u64>,
+    recorded: BTreeMap<String, Outcome>,
+}
+
+impl Read<'_> {
+    /// A line that cannot be read is none of this gateway's.
+    fn all_of(&mut self, file: impl BufRead) -> std::io::Result<()> {
+        for line in file.split(b'\n') {
+            let Ok(Head { at, id, verdict }) = serde_json::from_slice(&line?) else {
+                continue;
+            };
+            self.began.get_or_insert(at);
+            if self.wanted.contains(id.as_str()) {
+                let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
+                // If there are two, one that gave something counts.
+                if refused {
+                    self.recorded.entry(id).or_insert(Outcome::Refused);
+                } else {
+                    self.recorded.insert(id, Outcome::Given);
+                }
             }
         }
+        Ok(())
     }
-    Ok((began, recorded))
 }
 
 #[cfg(test)]
@@ -111,7 +140,15 @@ mod tests {
 
     /// Whether a use is good again that was pending at second 10 when the gateway was killed, with this log.
     async fn good_again(log: &str) -> bool {
+        good_again_with(&[], log).await
+    }
+
+    /// As [`good_again`], with files that were rotated before.
+    async fn good_again_with(rotated: &[String], log: &str) -> bool {
         let folder = tempfile::tempdir().unwrap();
+        for (number, text) in rotated.iter().enumerate() {
+            fs::write(folder.path().join(format!("log.{number}")), text).unwrap();
+        }
         let (file, database) = (folder.path().join("log"), folder.path().join("gateway.db"));
         fs::write(&file, log).unwrap();
         let store = Embedded::open(&database).unwrap();
@@ -165,5 +202,16 @@ mod tests {
             let given = format!("{{\"at\":10,\"id\":\"d1\",\"verdict\":{verdict}}}\n");
             assert!(!good_again(&(line(9, "d0") + &given)).await, "{verdict}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_stands_in_a_file_that_was_rotated_is_recorded() {
+        let now = line(12, "d2");
+        assert!(!good_again_with(&[line(5, "d0") + &line(10, "d1")], &now).await);
+        assert!(good_again_with(&[line(5, "d0")], &now).await, "it reaches back");
+        assert!(!good_again_with(&[line(11, "d0")], &now).await, "it does not");
+        // The one that begins before it need not have it, if the clock was set back.
+        let two = [line(3, "d0") + &line(10, "d1"), line(7, "d3")];
+        assert!(!good_again_with(&two, &now).await);
     }
 }

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
-use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Signer, resolve_pending};
+use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, resolve_pending};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
@@ -129,7 +129,11 @@ impl Server {
         let signed = &settings.checkpoints;
         let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
         let key = signer.key();
-        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, blobs, Arc::clone(&metrics))?;
+        let limits = SegmentLimits {
+            bytes: settings.segments.bytes,
+            age: settings.segments.age,
+        };
+        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");

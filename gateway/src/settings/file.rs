@@ -177,6 +177,8 @@ pub(super) struct AttestationLog {
     pub name: Option<String>,
     pub checkpoint_records: u64,
     pub checkpoint_seconds: u32,
+    pub segment_bytes: u64,
+    pub segment_seconds: u32,
 }
 
 impl Default for AttestationLog {
@@ -186,6 +188,9 @@ impl Default for AttestationLog {
             name: None,
             checkpoint_records: 1000,
             checkpoint_seconds: 60,
+            segment_bytes: 64 * 1024 * 1024,
+            // A week.
+            segment_seconds: 604_800,
         }
     }
 }

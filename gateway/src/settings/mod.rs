@@ -29,6 +29,9 @@ pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Least memory for bodies, in bytes: twice the largest body that there is, so that one of them never keeps all others waiting.
 const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 
+/// Smallest segment of the attestation log, in bytes: a few lines.
+const SEGMENT_BYTES_LEAST: u64 = 4096;
+
 /// Longest name of a replica, in characters: as long as a host's name can be.
 const REPLICA_LIMIT_CHARACTERS: usize = 64;
 
@@ -61,6 +64,7 @@ pub struct Settings {
     /// What the console shows, as a tracing filter.
     pub log_filter: String,
     pub checkpoints: CheckpointSettings,
+    pub segments: SegmentSettings,
     /// Where metrics are, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
@@ -113,6 +117,15 @@ pub struct CheckpointSettings {
     pub records: u64,
     /// After so long, if there is a new record.
     pub every: Duration,
+}
+
+/// When a file of the attestation log is closed, and another begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentSettings {
+    /// At so many bytes.
+    pub bytes: u64,
+    /// So long after its first line.
+    pub age: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,6 +281,13 @@ impl Settings {
         if attestation_log.checkpoint_records == 0 {
             return range("attestation_log.checkpoint_records", "0".to_owned(), "at least 1");
         }
+        if attestation_log.segment_bytes < SEGMENT_BYTES_LEAST {
+            let found = attestation_log.segment_bytes.to_string();
+            return range("attestation_log.segment_bytes", found, "at least 4096");
+        }
+        if attestation_log.segment_seconds == 0 {
+            return range("attestation_log.segment_seconds", "0".to_owned(), "at least 1");
+        }
         let request = seconds("limits.request_seconds", limits.request_seconds, 300)?;
         let clouds = match cloud::checked((outgoing, gcp, aws, azure), folder, request) {
             Ok(clouds) => clouds,
@@ -314,6 +334,10 @@ impl Settings {
                 name: attestation_log.name,
                 records: attestation_log.checkpoint_records,
                 every: seconds("attestation_log.checkpoint_seconds", attestation_log.checkpoint_seconds, 3600)?,
+            },
+            segments: SegmentSettings {
+                bytes: attestation_log.segment_bytes,
+                age: Duration::from_secs(attestation_log.segment_seconds.into()),
             },
             metrics_listen: metrics.listen,
             clouds,
@@ -422,6 +446,8 @@ mod tests {
             "checkpoint_records = 0",
             "checkpoint_seconds = 0",
             "checkpoint_seconds = 3601",
+            "segment_bytes = 4095",
+            "segment_seconds = 0",
         ] {
             read(refused).unwrap_err();
         }

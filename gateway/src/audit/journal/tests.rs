@@ -10,6 +10,7 @@ fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
     Journal::open(
         &folder.join("attestation.jsonl"),
         signer(folder),
+        SegmentLimits::NEVER,
         Blobs::open(&folder.join("evidence")).unwrap(),
         Arc::default(),
     )
@@ -151,7 +152,9 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
         unsigned: Arc::default(),
         signed: watch::channel(None).0,
         moved: Arc::default(),
-        _lock: WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap(),
+        limits: SegmentLimits::NEVER,
+        compression: mpsc::channel().0,
+        _lock: Arc::new(WriterLock::take(&folder.path().join("attestation.jsonl")).unwrap()),
     };
     let (done, _written) = oneshot::channel();
     let append = Append {

@@ -10,6 +10,7 @@ use super::super::chain::{Begins, Chain, Point, Why};
 use super::super::checkpoint::Signer;
 use super::super::log_file::{LogFile, WriterLock};
 use super::super::record::Line;
+use super::super::segments::{Closed, SegmentLimits};
 use super::JournalError;
 use crate::store::StoreMark;
 
@@ -56,7 +57,9 @@ pub(super) struct Writer {
     /// The last checkpoint.
     pub(super) signed: watch::Sender<Option<Arc<str>>>,
     pub(super) moved: Arc<AtomicBool>,
-    pub(super) _lock: WriterLock,
+    pub(super) limits: SegmentLimits,
+    pub(super) compression: mpsc::Sender<Closed>,
+    pub(super) _lock: Arc<WriterLock>,
 }
 
 impl Writer {
@@ -77,7 +80,9 @@ impl Writer {
                     }
                     Work::Checkpoint(moment, done) => {
                         self.append(std::mem::take(&mut batch));
-                        drop(done.send(self.checkpoint_if_due(&moment)));
+                        let signed = self.checkpoint_if_due(&moment);
+                        self.close_if_due(&moment);
+                        drop(done.send(signed));
                     }
                     Work::Probe(done) => {
                         self.look();
@@ -122,10 +127,7 @@ impl Writer {
     }
 
     fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
-        let before = self.log.before().map_err(|source| JournalError::Io {
-            path: "the attestation log".into(),
-            source,
-        })?;
+        let before = self.log.before().map_err(of_log)?;
         let why = Why::Incomplete;
         self.chain = Chain::begin(Begins { why, before, after })?;
         Ok(())
@@ -138,7 +140,36 @@ impl Writer {
         Ok(())
     }
 
-    fn checkpoint(&mut self, Moment { at, store }: &Moment) -> Result<(), JournalError> {
+    /// Closes the segment if it is large or old enough. It ends with a checkpoint, and the next one begins with one.
+    fn close_if_due(&mut self, moment: &Moment) {
+        if let Err(error) = self.try_closing(moment) {
+            tracing::error!(%error, "a segment of the attestation log cannot be closed; it is written on");
+        }
+        self.look();
+    }
+
+    fn try_closing(&mut self, moment: &Moment) -> Result<(), JournalError> {
+        let due = self.log.to_be_closed(self.limits, moment.at).map_err(of_log)?;
+        let Some(first) = due.filter(|_| self.chain.is_signed()) else {
+            return Ok(());
+        };
+        let (chain, line) = self.next_checkpoint(moment)?;
+        self.log.close(&first, &line)?;
+        self.is_signed(chain, &line);
+        // Whoever compresses ends with this thread, and not before.
+        let _ = self.compression.send(Closed);
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, moment: &Moment) -> Result<(), JournalError> {
+        let (chain, line) = self.next_checkpoint(moment)?;
+        self.put(&line)?;
+        self.is_signed(chain, &line);
+        Ok(())
+    }
+
+    /// A checkpoint as the chain's next line, and the chain with it.
+    fn next_checkpoint(&self, Moment { at, store }: &Moment) -> Result<(Chain, Vec<u8>), JournalError> {
         let (chain, count, head) = self.chain.head();
         let record = self.signer.sign(chain, count, head, *at)?;
         let record = serde_json::to_vec(&Line {
@@ -147,19 +178,19 @@ impl Writer {
         })?;
         let mut chain = self.chain.clone();
         let line = chain.link_checkpoint(&record)?;
-        self.put(&line)?;
+        Ok((chain, line))
+    }
+
+    /// The chain has come so far, with this checkpoint.
+    fn is_signed(&mut self, chain: Chain, line: &[u8]) {
         self.chain = chain;
         self.unsigned.lines.store(0, Ordering::Relaxed);
-        let text = String::from_utf8_lossy(&line);
+        let text = String::from_utf8_lossy(line);
         self.signed.send_replace(Some(text.trim_end().into()));
-        Ok(())
     }
 
     fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
-        self.log.append(lines).map_err(|source| JournalError::Io {
-            path: "the attestation log".into(),
-            source,
-        })
+        self.log.append(lines).map_err(of_log)
     }
 
     /// Looks whether the log was moved.
@@ -183,5 +214,12 @@ impl Writer {
             self.unsigned.many.notify_one();
         }
         Ok(())
+    }
+}
+
+fn of_log(source: std::io::Error) -> JournalError {
+    JournalError::Io {
+        path: "the attestation log".into(),
+        source,
     }
 }

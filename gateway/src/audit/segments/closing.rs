@@ -1,0 +1,198 @@
+//! A segment is closed, and another begun: killed at whatever step, the log goes on where it was.
+//!
+//! The next one is written first, beside the log: a checkpoint of the same chain. Then the log gets the name of a segment, and the next one that of
+//! the log. What was begun and not come so far is no part of the log.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::name::SegmentName;
+use crate::files::folder;
+
+/// More than the longest line has that a gateway writes.
+const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Where the next one is written.
+fn next_file(log: &Path) -> PathBuf {
+    log.with_extension("next")
+}
+
+/// The first line of a log, without its end; `None` if it has no whole one.
+pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
+    next_line(&mut BufReader::new(File::open(log)?))
+}
+
+/// The next line; `None` where there is no whole one.
+pub(super) fn next_line(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(LINE_LIMIT_BYTES).read_until(b'\n', &mut line)?;
+    Ok(line.pop_if(|byte| *byte == b'\n').map(|_| line))
+}
+
+/// Writes what the next one begins with, durably, where nobody reads it yet.
+///
+/// # Errors
+/// Then there is no next one.
+pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
+    let next = next_file(log);
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&next)?;
+    file.write_all(lines).and_then(|()| file.sync_all())?;
+    Ok(file)
+}
+
+/// Closes the log, whose first line is given, and has the next one, which is begun, take its place.
+///
+/// # Errors
+/// The log is what it was; unless it cannot be given its name back: then it is one that was moved.
+pub(in super::super) fn close(log: &Path, first: &[u8], next: &File) -> Result<()> {
+    let closed = give_names(log, first);
+    if closed.is_err() {
+        // Were it found, its lines would come twice.
+        next.set_len(0)?;
+        fs::remove_file(next_file(log))?;
+    }
+    closed.and_then(|()| sync(log))
+}
+
+fn give_names(log: &Path, first: &[u8]) -> Result<()> {
+    let mut name = log.as_os_str().to_owned();
+    name.push(format!(".{}", SegmentName::of(first)));
+    let segment = PathBuf::from(name);
+    for there in [&segment, &super::zipped(&segment)] {
+        if fs::symlink_metadata(there).is_ok() {
+            return Err(std::io::Error::new(ErrorKind::AlreadyExists, there.display().to_string()));
+        }
+    }
+    fs::rename(log, &segment)?;
+    fs::rename(next_file(log), log).inspect_err(|_| drop(fs::rename(&segment, log)))
+}
+
+/// What was left of closing a log when its gateway was killed, before the log is opened.
+pub(in super::super) fn finish_closing(log: &Path) -> Result<()> {
+    let next = next_file(log);
+    let length = match fs::metadata(&next) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?.len(),
+    };
+    let is_closed = fs::symlink_metadata(log).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    if is_closed && length > 0 {
+        fs::rename(&next, log)?;
+    } else {
+        fs::remove_file(&next)?;
+    }
+    sync(log)
+}
+
+fn sync(log: &Path) -> Result<()> {
+    File::open(folder(log))?.sync_all()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "19700101T000000Z-00000000-000000000000";
+
+    struct Site {
+        folder: tempfile::TempDir,
+        log: PathBuf,
+    }
+
+    impl Site {
+        fn new(text: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let log = folder.path().join("attestation.jsonl");
+            fs::write(&log, text).unwrap();
+            Self { folder, log }
+        }
+
+        /// What is there, by name.
+        fn files(&self) -> Vec<(String, String)> {
+            let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap());
+            let read = entries.map(|entry| {
+                let text = fs::read_to_string(entry.path()).unwrap_or_default();
+                (entry.file_name().into_string().unwrap(), text)
+            });
+            let mut files: Vec<_> = read.collect();
+            files.sort();
+            files
+        }
+    }
+
+    fn close_with(log: &Path, lines: &[u8]) -> Result<()> {
+        let next = begin_next(log, lines)?;
+        close(log, b"a", &next)
+    }
+
+    fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
+        files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_log_gets_another_name_and_the_next_one_its_own() {
+        let site = Site::new("a\nb\n");
+        let close = |lines: &[u8]| close_with(&site.log, lines);
+        close(b"c\n").unwrap();
+        let name = format!("attestation.jsonl.{NAME}");
+        let segment = site.folder.path().join(&name);
+        assert_eq!(site.files(), files(&[("attestation.jsonl", "c\n"), (&name, "a\nb\n")]));
+        finish_closing(&site.log).unwrap();
+        assert_eq!(site.files().len(), 2);
+        // Nothing is written over.
+        assert_eq!(close(b"d\n").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        fs::rename(&segment, crate::audit::segments::zipped(&segment)).unwrap();
+        assert_eq!(close(b"d\n").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&site.log).unwrap(), "c\n");
+    }
+
+    #[test]
+    fn killed_at_each_step_it_is_closed_or_it_is_not() {
+        // The next one is written, or a part of it.
+        for part in ["", "c", "c\n"] {
+            let site = Site::new("a\nb\n");
+            fs::write(next_file(&site.log), part).unwrap();
+            finish_closing(&site.log).unwrap();
+            assert_eq!(site.files(), files(&[("attestation.jsonl", "a\nb\n")]), "{part:?}");
+        }
+        // And the log has its other name.
+        let site = Site::new("a\nb\n");
+        let name = format!("attestation.jsonl.{NAME}");
+        fs::write(next_file(&site.log), "c\n").unwrap();
+        fs::rename(&site.log, site.folder.path().join(&name)).unwrap();
+        finish_closing(&site.log).unwrap();
+        assert_eq!(site.files(), files(&[("attestation.jsonl", "c\n"), (&name, "a\nb\n")]));
+    }
+
+    #[test]
+    fn what_cannot_be_closed_stays_what_it_was() {
+        // In the place of the next one there is a folder.
+        let site = Site::new("a\nb\n");
+        fs::create_dir(next_file(&site.log)).unwrap();
+        close_with(&site.log, b"c\n").unwrap_err();
+        assert_eq!(fs::read_to_string(&site.log).unwrap(), "a\nb\n");
+        // The log is gone: nothing can be renamed, and nothing of the next one stays.
+        let site = Site::new("a\nb\n");
+        fs::remove_file(&site.log).unwrap();
+        close_with(&site.log, b"c\n").unwrap_err();
+        assert_eq!(site.files(), []);
+    }
+
+    #[test]
+    fn only_a_whole_line_is_a_beginning() {
+        assert_eq!(beginning(&Site::new("a\nb\n").log).unwrap().unwrap(), b"a");
+        assert_eq!(beginning(&Site::new("a").log).unwrap(), None);
+        assert_eq!(beginning(&Site::new("").log).unwrap(), None);
+    }
+}

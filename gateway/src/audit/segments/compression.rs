@@ -1,0 +1,176 @@
+//! Closed segments are compressed beside all else: nobody waits for it, and killed at whatever step nothing is lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use aws_lc_rs::digest;
+use flate2::GzBuilder;
+use flate2::read::MultiGzDecoder;
+
+use super::super::journal::JournalError;
+use super::super::log_file::WriterLock;
+use super::{closed, zipped};
+use crate::files::folder;
+
+/// How much is read at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// That another segment was closed.
+#[derive(Debug)]
+pub(in super::super) struct Closed;
+
+/// Who compresses.
+pub(in super::super) struct Compression {
+    pub(in super::super) log: PathBuf,
+    /// Nobody else does until this one is done.
+    pub(in super::super) _lock: Arc<WriterLock>,
+}
+
+impl Compression {
+    /// Begins, with what is there; and goes on whenever it is told that there is more.
+    pub(in super::super) fn begin(self) -> Result<mpsc::Sender<Closed>, JournalError> {
+        let (sender, receiver) = mpsc::channel();
+        let path = self.log.clone();
+        thread::Builder::new()
+            .name("attestation-log-segments".to_owned())
+            .spawn(move || {
+                self.compress_all();
+                while let Ok(Closed) = receiver.recv() {
+                    self.compress_all();
+                }
+            })
+            .map_err(|source| JournalError::Io { path, source })?;
+        Ok(sender)
+    }
+
+    fn compress_all(&self) {
+        let segments = closed(&self.log).unwrap_or_else(|error| {
+            tracing::warn!(%error, "{}: its closed segments cannot be listed", self.log.display());
+            Vec::new()
+        });
+        for segment in segments.iter().filter(|segment| !segment.zipped) {
+            if let Err(error) = compress(&self.log, &segment.path) {
+                tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again when the next one is closed", segment.path.display());
+            }
+        }
+    }
+}
+
+/// Puts a compressed segment in its place. It is removed when the other one is whole, on disk, and reads the same.
+fn compress(log: &Path, segment: &Path) -> io::Result<()> {
+    let held = File::open(segment)?;
+    // Nobody writes to it, as to one that was moved and could not be given its name back.
+    held.try_lock()?;
+    let temporary = log.with_extension("gz.new");
+    let written = write(segment, &temporary).and_then(|held| {
+        if digest_of(MultiGzDecoder::new(File::open(&temporary)?))?.as_ref() == held.as_ref() {
+            Ok(())
+        } else {
+            Err(io::Error::other("what was written does not read as what was there"))
+        }
+    });
+    if let Err(error) = written {
+        drop(fs::remove_file(&temporary));
+        return Err(error);
+    }
+    fs::rename(&temporary, zipped(segment))?;
+    let sync = || File::open(folder(log)).and_then(|folder| folder.sync_all());
+    sync()?;
+    fs::remove_file(segment)?;
+    sync()
+}
+
+/// Compresses, durably; gives the digest of what was read. The header says neither when nor what, so the same always comes out as the same.
+fn write(segment: &Path, to: &Path) -> io::Result<digest::Digest> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    let mut encoder = GzBuilder::new().write(file, flate2::Compression::default());
+    let mut hash = digest::Context::new(&digest::SHA256);
+    each_chunk(File::open(segment)?, |chunk| {
+        hash.update(chunk);
+        encoder.write_all(chunk)
+    })?;
+    encoder.finish()?.sync_all()?;
+    Ok(hash.finish())
+}
+
+fn digest_of(reader: impl Read) -> io::Result<digest::Digest> {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    each_chunk(reader, |chunk| {
+        hash.update(chunk);
+        Ok(())
+    })?;
+    Ok(hash.finish())
+}
+
+fn each_chunk(reader: impl Read, mut with: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    use io::BufRead;
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
+    loop {
+        let chunk = reader.fill_buf()?;
+        let length = chunk.len();
+        if length == 0 {
+            return Ok(());
+        }
+        with(chunk)?;
+        reader.consume(length);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const SEGMENT: &str = "attestation.jsonl.20261122T204412Z-0a1b2c3d-000000000007";
+
+    fn unzipped(file: &Path) -> String {
+        io::read_to_string(MultiGzDecoder::new(File::open(file).unwrap())).unwrap()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_segment_is_compressed_the_same_whatever_was_left_of_a_time_before() {
+        let text = "a line\n".repeat(100_000);
+        let mut before: Option<Vec<u8>> = None;
+        // What is there when it was killed: half of what it wrote; or the whole of it, and the segment as well.
+        for left in [&[][..], &["attestation.gz.new"], &["zipped"]] {
+            let folder = tempfile::tempdir().unwrap();
+            let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+            fs::write(&segment, &text).unwrap();
+            for name in left {
+                match *name {
+                    "zipped" => fs::write(zipped(&segment), before.as_ref().unwrap()).unwrap(),
+                    name => fs::write(folder.path().join(name), &before.as_ref().unwrap()[..100]).unwrap(),
+                }
+            }
+            compress(&log, &segment).unwrap();
+            assert_eq!(names(folder.path()), [format!("{SEGMENT}.gz")]);
+            assert!(unzipped(&zipped(&segment)) == text);
+            let bytes = fs::read(zipped(&segment)).unwrap();
+            assert!(before.is_none_or(|before| before == bytes), "{left:?}");
+            before = Some(bytes);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+        fs::write(&segment, "a\n").unwrap();
+        fs::create_dir(folder.path().join("attestation.gz.new")).unwrap();
+        compress(&log, &segment).unwrap_err();
+        assert_eq!(fs::read_to_string(&segment).unwrap(), "a\n");
+    }
+}

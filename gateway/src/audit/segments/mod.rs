@@ -1,0 +1,134 @@
+//! Segments: the files in which a log lies that was closed by its gateway. The one that is written has the log's name.
+
+mod closing;
+mod compression;
+mod name;
+mod parts;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) use closing::{begin_next, beginning, close, finish_closing};
+pub(super) use compression::{Closed, Compression};
+pub use name::SegmentName;
+pub(super) use name::written_at;
+pub(super) use parts::{Part, parts};
+
+/// When a segment is closed. It is looked whenever a checkpoint is due, so it may come to be larger, and older.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentLimits {
+    /// At so many bytes.
+    pub bytes: u64,
+    /// So long after its first line was written.
+    pub age: Duration,
+}
+
+impl SegmentLimits {
+    /// It never is.
+    pub const NEVER: Self = Self {
+        bytes: u64::MAX,
+        age: Duration::MAX,
+    };
+
+    /// Whether a log of so many bytes is to be closed, which began at one second and has come to another.
+    pub(super) const fn are_reached(&self, bytes: u64, began: u64, now: u64) -> bool {
+        bytes >= self.bytes || now.saturating_sub(began) >= self.age.as_secs()
+    }
+}
+
+/// A closed segment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Segment {
+    pub(super) name: SegmentName,
+    pub(super) path: PathBuf,
+    /// Whether it is compressed.
+    pub(super) zipped: bool,
+}
+
+/// The closed segments of a log, by their names; none that is there twice, because it is being compressed.
+pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(crate::files::folder(log)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        found.extend(Segment::of(log, path));
+    }
+    found.sort();
+    // The one that was there first is whole.
+    found.dedup_by(|later, earlier| later.name == earlier.name);
+    Ok(found)
+}
+
+/// The files of a log's closed segments, in the order in which they were written.
+///
+/// # Errors
+/// Their folder's.
+pub fn closed_segments(log: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(closed(log)?.into_iter().map(|segment| segment.path).collect())
+}
+
+impl Segment {
+    fn of(log: &Path, path: PathBuf) -> Option<Self> {
+        let rest = path.file_name()?.to_str()?.strip_prefix(log.file_name()?.to_str()?)?;
+        let name = SegmentName::of_file(rest)?;
+        let zipped = rest.ends_with(".gz");
+        Some(Self { name, path, zipped })
+    }
+}
+
+/// What a segment is called when it is compressed.
+fn zipped(segment: &Path) -> PathBuf {
+    let mut name = segment.as_os_str().to_owned();
+    name.push(".gz");
+    name.into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_closed_by_its_size_and_by_its_age() {
+        let limits = SegmentLimits {
+            bytes: 100,
+            age: Duration::from_secs(10),
+        };
+        for (bytes, began, now, reached) in [
+            (99, 50, 59, false),
+            (100, 50, 50, true),
+            (1, 50, 60, true),
+            // The clock was set back.
+            (1, 50, 40, false),
+        ] {
+            assert_eq!(limits.are_reached(bytes, began, now), reached, "{bytes} {began} {now}");
+        }
+    }
+
+    #[test]
+    fn the_segments_of_a_log_are_found_in_their_order_and_each_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        let names = [
+            "attestation.jsonl",
+            "attestation.jsonl.1",
+            "attestation.jsonl-20261122",
+            "attestation.jsonl.20261122T000000Z-0a0a0a0a-000000000008.gz",
+            "attestation.jsonl.20261122T000000Z-0a0a0a0a-000000000008",
+            "attestation.jsonl.20261121T000000Z-0a0a0a0a-000000000001.gz",
+            "attestation.jsonl.20261122T000000Z-0a0a0a0a-000000000008.gz.new",
+            "other.jsonl.20261122T000000Z-0a0a0a0a-000000000009",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found: Vec<PathBuf> = closed(&log).unwrap().into_iter().map(|segment| segment.path).collect();
+        assert_eq!(found, [names[5], names[4]].map(|name| folder.path().join(name)));
+        assert!(closed(Path::new("/nowhere/attestation.jsonl")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! What a closed segment is called: it says when it begins, and with which line of which chain.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::super::chain::link_of;
+use crate::clock::rfc3339;
+
+/// Digits of a chain's id.
+const CHAIN_CHARACTERS: usize = 8;
+/// What stands in their place where the first line is of no chain.
+const UNCHAINED: &str = "00000000";
+/// Characters of a time: `20261122T204412Z`.
+const TIME_CHARACTERS: usize = 16;
+
+/// A name as a text sorts as segments follow one another, unless the clock was set back in between.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentName {
+    /// When its first line was written.
+    began: String,
+    /// The first digits of that line's chain.
+    chain: String,
+    /// The line's number.
+    number: u64,
+}
+
+#[derive(Deserialize)]
+struct When {
+    at: u64,
+}
+
+/// When a line was written, seconds since 1970.
+pub(in super::super) fn written_at(line: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<When>(line).ok().map(|when| when.at)
+}
+
+impl SegmentName {
+    /// That of a file, by what its name has after the log's; also if it is compressed.
+    #[must_use]
+    pub fn of_file(rest: &str) -> Option<Self> {
+        let name = rest.strip_prefix('.')?;
+        name.strip_suffix(".gz").unwrap_or(name).parse().ok()
+    }
+
+    /// By a segment's first line.
+    pub(in super::super) fn of(first: &[u8]) -> Self {
+        let at = written_at(first).unwrap_or(0);
+        let link = link_of(first).ok().flatten();
+        Self {
+            began: rfc3339(at).replace(['-', ':'], ""),
+            chain: link.as_ref().map_or_else(|| UNCHAINED.to_owned(), |link| digits(&link.id)),
+            number: link.map_or(0, |link| link.number),
+        }
+    }
+}
+
+fn digits(chain: &str) -> String {
+    chain.chars().take(CHAIN_CHARACTERS).collect()
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { began, chain, number } = self;
+        write!(f, "{began}-{chain}-{number:012}")
+    }
+}
+
+impl FromStr for SegmentName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, '-');
+        let mut part = || parts.next().ok_or(());
+        let (began, chain, number) = (part()?, part()?, part()?);
+        let is_time = began.len() == TIME_CHARACTERS && began.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'T' | b'Z'));
+        let is_chain = chain.len() == CHAIN_CHARACTERS && chain.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let name = Self {
+            began: began.to_owned(),
+            chain: chain.to_owned(),
+            number: number.parse().map_err(drop)?,
+        };
+        // No other text is that name.
+        (is_time && is_chain && name.to_string() == text).then_some(name).ok_or(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_when_a_segment_begins_and_with_which_line() {
+        let line = format!(
+            r#"{{"at":1795380252,"chain":{{"id":"{}","number":7,"previous":"{}"}}}}"#,
+            "0a1b2c3d".repeat(4),
+            "0".repeat(64)
+        );
+        let name = SegmentName::of(line.as_bytes());
+        assert_eq!(name.to_string(), "20261122T204412Z-0a1b2c3d-000000000007");
+        assert_eq!(name.to_string().parse(), Ok(name.clone()));
+        // Of an older release, or nothing that can be read.
+        assert_eq!(
+            SegmentName::of(br#"{"at":0}"#).to_string(),
+            "19700101T000000Z-00000000-000000000000"
+        );
+        assert_eq!(SegmentName::of(b"x").to_string(), "19700101T000000Z-00000000-000000000000");
+    }
+
+    #[test]
+    fn what_another_program_has_rotated_is_no_segment() {
+        for other in [
+            "",
+            "1",
+            "20261122",
+            "2026-11-22",
+            "20261122T204412Z-0a1b2c3d",
+            "20261122T204412Z-0a1b2c3d-7",
+            "20261122T204412Z-0a1b2c3d-+00000000007",
+            "20261122T204412Z-0a1b2c3d-000000000007.1",
+            "20261122T204412Z-0a1b2c3x-000000000007",
+            "20261122T20441Z-0a1b2c3d-000000000007",
+        ] {
+            assert!(other.parse::<SegmentName>().is_err(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The files beside a log that hold what came before it: segments that were closed, and files that others have moved there.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use super::super::chain::link_of;
+use super::closing::next_line;
+use super::name::written_at;
+use super::zipped;
+use crate::files::folder;
+
+/// One of them, by its first line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Part {
+    /// When that was written, seconds since 1970.
+    pub(in super::super) began: u64,
+    /// Its place; of a line of an older release nothing.
+    number: u64,
+    chain: String,
+    path: PathBuf,
+}
+
+/// All of them, the oldest first; none twice that is being compressed. What holds no line of a log is none.
+pub(in super::super) fn parts(log: &Path) -> io::Result<Vec<Part>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(folder(log)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    let own = log.file_name().unwrap_or_default().as_encoded_bytes();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(own);
+        if rest.is_some_and(|rest| !rest.is_empty()) && entry.file_type()?.is_file() {
+            found.extend(Part::of(entry.path()));
+        }
+    }
+    found.sort();
+    found.dedup_by(|later, earlier| later.path == zipped(&earlier.path));
+    Ok(found)
+}
+
+impl Part {
+    fn of(path: PathBuf) -> Option<Self> {
+        let first = next_line(&mut open(&path).ok()?).ok()??;
+        let began = written_at(&first)?;
+        let link = link_of(&first).ok().flatten();
+        let (number, chain) = link.map_or((0, String::new()), |link| (link.number, link.id));
+        Some(Self {
+            began,
+            number,
+            chain,
+            path,
+        })
+    }
+
+    /// Whether it begins with this line of the chain, or with one before it.
+    pub(in super::super) fn begins_before(&self, chain: &str, number: u64) -> bool {
+        self.chain == chain && self.number <= number
+    }
+
+    /// What it holds, uncompressed.
+    pub(in super::super) fn open(&self) -> io::Result<Box<dyn BufRead>> {
+        match open(&self.path) {
+            // It was compressed since.
+            Err(error) if error.kind() == ErrorKind::NotFound => open(&zipped(&self.path)),
+            opened => opened,
+        }
+    }
+
+    /// Its last whole line, without its end.
+    pub(in super::super) fn last_line(&self) -> io::Result<Option<Vec<u8>>> {
+        let (mut reader, mut last) = (self.open()?, None);
+        while let Some(line) = next_line(&mut reader)? {
+            last = Some(line);
+        }
+        Ok(last)
+    }
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let file = File::open(path)?;
+    let reader: Box<dyn Read> = if path.extension().is_some_and(|extension| extension == "gz") {
+        Box::new(MultiGzDecoder::new(file))
+    } else {
+        Box::new(file)
+    };
+    Ok(Box::new(BufReader::new(reader)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn line(at: u64, number: u64) -> String {
+        let (id, previous) = ("0a".repeat(16), "0".repeat(64));
+        format!("{{\"at\":{at},\"chain\":{{\"id\":\"{id}\",\"number\":{number},\"previous\":\"{previous}\"}}}}\n")
+    }
+
+    fn compressed(text: &str) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn what_came_before_is_found_whoever_has_rotated_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        let segment = "attestation.jsonl.19700101T000005Z-0a0a0a0a-000000000003";
+        write("attestation.jsonl", line(7, 9).as_bytes());
+        write("attestation.jsonl-20261122", format!("{}torn", line(6, 7)).as_bytes());
+        write(segment, format!("{}{}", line(5, 3), line(5, 4)).as_bytes());
+        write(&format!("{segment}.gz"), &compressed(&line(5, 3)));
+        write("attestation.jsonl.2.gz", &compressed(&format!("{}{}", line(5, 1), line(5, 2))));
+        write("attestation.jsonl.empty", b"");
+        write("attestation.jsonl.other", b"something else\n");
+        write("attestation.jsonl.bad.gz", b"something else\n");
+        write("attestation.lock", b"");
+        let found = parts(&log).unwrap();
+        let last = |part: &Part| String::from_utf8(part.last_line().unwrap().unwrap()).unwrap() + "\n";
+        let found: Vec<(u64, String)> = found.iter().map(|part| (part.number, last(part))).collect();
+        assert_eq!(found, [(1, line(5, 2)), (3, line(5, 4)), (7, line(6, 7))]);
+        // Listed before it was compressed, and read afterwards.
+        let found = parts(&log).unwrap();
+        fs::remove_file(folder.path().join(segment)).unwrap();
+        assert_eq!(last(&found[1]), line(5, 3));
+        let chain = "0a".repeat(16);
+        assert!(found[1].begins_before(&chain, 3) && !found[1].begins_before(&chain, 2) && !found[1].begins_before("0a", 3));
+    }
+}

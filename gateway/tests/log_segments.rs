@@ -1,0 +1,188 @@
+//! Segments of the attestation log: closed, compressed, and one log all the same, whatever happens meanwhile.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest_gateway::audit::{
+    Blobs, CheckpointLine, Decision, Journal, JournalError, LineHash, LogKey, Record, SegmentLimits, Signer, closed_segments, link_of,
+};
+use flate2::read::MultiGzDecoder;
+
+use crate::support::POOL;
+
+/// How often the journal's process is killed.
+const KILLS: usize = 60;
+/// Names the folder in which a child writes.
+const CHILD_VARIABLE: &str = "ATTEST_SEGMENTS_CHILD";
+const LOG: &str = "attestation.jsonl";
+/// Segments of a few lines.
+const LIMITS: SegmentLimits = SegmentLimits {
+    bytes: 2000,
+    age: Duration::from_secs(3600),
+};
+
+fn open(folder: &Path, limits: SegmentLimits) -> Journal {
+    let blobs = Blobs::open(&folder.join("evidence")).unwrap();
+    let signer = || Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    loop {
+        match Journal::open(&folder.join(LOG), signer(), limits, blobs.clone(), Arc::default()) {
+            Err(JournalError::InUse(_)) => std::thread::yield_now(),
+            opened => return opened.unwrap().0,
+        }
+    }
+}
+
+async fn write(journal: &Journal, id: &str, at: u64) {
+    let record = Record::new(id.to_owned(), Decision::Config, at, "peer".to_owned(), POOL.to_owned());
+    journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+}
+
+fn text(file: &Path) -> String {
+    let opened = fs::File::open(file).unwrap();
+    if file.extension().is_some_and(|extension| extension == "gz") {
+        return io::read_to_string(MultiGzDecoder::new(opened)).unwrap();
+    }
+    io::read_to_string(opened).unwrap()
+}
+
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    closed_segments(&folder.join(LOG)).unwrap()
+}
+
+/// The lines of a log, over all of its files; that they are one chain, and that each segment ends with a checkpoint and is followed by one.
+fn whole(folder: &Path) -> Vec<String> {
+    let mut files: Vec<String> = segments(folder).iter().map(|file| text(file)).collect();
+    for closed in &files {
+        serde_json::from_str::<CheckpointLine>(closed.lines().last().unwrap()).unwrap();
+    }
+    // As the process was killed it may have left half a line, or closed one file and not given the next its name.
+    let open = fs::read_to_string(folder.join(LOG)).unwrap_or_default();
+    files.push(open[..open.rfind('\n').map_or(0, |end| end + 1)].to_owned());
+    for next in files[1..].iter().filter(|text| !text.is_empty()) {
+        serde_json::from_str::<CheckpointLine>(next.lines().next().unwrap()).unwrap();
+    }
+    let lines: Vec<String> = files.iter().flat_map(|text| text.lines().map(str::to_owned)).collect();
+    for (number, (before, line)) in (2..).zip(lines.iter().zip(&lines[1..])) {
+        let link = link_of(line.as_bytes()).unwrap().unwrap();
+        assert_eq!((link.number, link.previous), (number, LineHash::of(before.as_bytes())));
+    }
+    lines
+}
+
+/// Waits until nothing is left to be compressed.
+fn compressed(folder: &Path) -> Vec<PathBuf> {
+    // Whoever opens the log waits until whoever compresses is done.
+    drop(open(folder, SegmentLimits::NEVER));
+    drop(open(folder, SegmentLimits::NEVER));
+    segments(folder)
+}
+
+#[tokio::test]
+async fn a_log_is_closed_when_it_is_large_or_old_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path(), LIMITS);
+    let closed = || segments(folder.path()).len();
+    write(&journal, "a", 100).await;
+    journal.checkpoint(100).await.unwrap();
+    assert_eq!(closed(), 0);
+    for number in 0..5 {
+        write(&journal, &number.to_string(), 101).await;
+    }
+    // It is looked when a checkpoint is due, and then only.
+    assert_eq!(closed(), 0);
+    journal.checkpoint(102).await.unwrap();
+    assert_eq!(closed(), 1);
+    // One that begins is not closed again, however often that is asked, and however old it is.
+    for at in [103, 200_000] {
+        journal.checkpoint(at).await.unwrap();
+        assert_eq!(closed(), 1);
+    }
+    write(&journal, "b", 200_001).await;
+    journal.checkpoint(200_002).await.unwrap();
+    assert_eq!(closed(), 2, "by its age");
+    assert!(!journal.is_moved());
+    drop(journal);
+    let names: Vec<String> = compressed(folder.path())
+        .iter()
+        .map(|file| file.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert!(names.iter().all(|name| name.ends_with(".gz")), "{names:?}");
+    assert!(names[0].starts_with("attestation.jsonl.19700101T000140Z-") && names[0].contains("-000000000001."));
+    assert_eq!(whole(folder.path()).len(), 12);
+}
+
+#[tokio::test]
+async fn a_start_goes_on_where_the_last_file_ends_that_was_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join(LOG);
+    let journal = open(folder.path(), LIMITS);
+    write(&journal, "a", 100).await;
+    journal.checkpoint(100).await.unwrap();
+    drop(journal);
+    // Whoever holds the lock has let go.
+    drop(open(folder.path(), LIMITS));
+    fs::rename(&log, folder.path().join("attestation.jsonl-20261122")).unwrap();
+    let journal = open(folder.path(), LIMITS);
+    write(&journal, "b", 101).await;
+    let link = link_of(fs::read(&log).unwrap().trim_ascii_end()).unwrap().unwrap();
+    assert_eq!((link.number, link.begins), (3, None));
+}
+
+/// Not a test by itself: the process that [`nothing_is_lost_or_doubled_by_kills`] kills. It says what was acknowledged.
+#[tokio::test]
+async fn child_that_closes() {
+    let Some(folder) = std::env::var_os(CHILD_VARIABLE) else { return };
+    let journal = open(Path::new(&folder), LIMITS);
+    for number in 0_u64.. {
+        let id = format!("{}-{number}", std::process::id());
+        write(&journal, &id, 100).await;
+        let said = rustix::io::write(io::stderr(), format!("acknowledged {id}\n").as_bytes());
+        said.unwrap();
+        if number % 3 == 2 {
+            journal.checkpoint(100).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_by_kills() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = BTreeSet::new();
+    for kill in 0..KILLS {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "log_segments::child_that_closes", "--nocapture"])
+            .env(CHILD_VARIABLE, folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        // So many more or less, that it is killed before, while and after a segment is closed.
+        acknowledged.extend(said.by_ref().take(1 + kill * 7 % 23));
+        child.kill().unwrap();
+        acknowledged.extend(said);
+        child.wait().unwrap();
+    }
+    drop(open(folder.path(), SegmentLimits::NEVER));
+    assert!(compressed(folder.path()).len() > KILLS / 3);
+    let lines = whole(folder.path());
+    let ids: Vec<String> = lines
+        .iter()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["id"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    let recorded: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+    assert_eq!(recorded.len(), lines.len(), "each once");
+    let mut said = acknowledged.iter().filter_map(|line| line.strip_prefix("acknowledged "));
+    assert_eq!(said.find(|id| !recorded.contains(id)), None, "it was acknowledged, and is lost");
+    assert!(acknowledged.len() > KILLS);
+}

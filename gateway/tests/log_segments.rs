@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use attest_gateway::audit::{
 };
 use flate2::read::MultiGzDecoder;
 
-use crate::support::POOL;
+use crate::support::{Gateway, POOL, bearer};
 
 /// How often the journal's process is killed.
 const KILLS: usize = 60;
@@ -185,4 +185,57 @@ fn nothing_is_lost_or_doubled_by_kills() {
     let mut said = acknowledged.iter().filter_map(|line| line.strip_prefix("acknowledged "));
     assert_eq!(said.find(|id| !recorded.contains(id)), None, "it was acknowledged, and is lost");
     assert!(acknowledged.len() > KILLS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\n[ticket]\nuses = 20");
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    let ticket = gateway.ticket().await;
+    let fetch = async |gateway: &Gateway| gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+    for _ in 0..8 {
+        fetch(&gateway).await;
+    }
+    let state = gateway.path("state");
+    assert!(segments(&state).len() > 1);
+    // Moved by somebody else, as ever.
+    fs::rename(
+        gateway.path("state/attestation.jsonl"),
+        gateway.path("state/attestation.jsonl-moved"),
+    )
+    .unwrap();
+    gateway.hang_up();
+    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    for _ in 0..6 {
+        fetch(&gateway).await;
+    }
+    let audited = |gateway: &Gateway, options: &[&str]| gateway.command(&[&["audit"], options].concat());
+    let own = audited(&gateway, &[]);
+    assert!(own.contains("whole") && own.contains("15 as recorded, 0 different"), "{own}");
+    gateway.terminate();
+    gateway.wait();
+    gateway.run();
+    fetch(&gateway).await;
+    let own = audited(&gateway, &[]);
+    assert!(own.contains("whole") && own.contains("16 as recorded, 0 different"), "{own}");
+    // A log is named, and its segments are read with it; the file that was moved has to be named, too.
+    let (log, moved) = (
+        gateway.path("state/attestation.jsonl"),
+        gateway.path("state/attestation.jsonl-moved"),
+    );
+    let [log, moved] = [&log, &moved].map(|path| path.to_str().unwrap());
+    let both = audited(&gateway, &["--log", log, "--log", moved, "--whole"]);
+    assert!(both.contains("whole") && both.contains("16 as recorded, 0 different"), "{both}");
+    let one = gateway.try_command(&["audit", "--log", log]);
+    assert!(!one.status.success() && String::from_utf8_lossy(&one.stdout).contains("missing between"));
+    // And a segment is missed.
+    let segment = segments(&state)[1].clone();
+    let bytes = fs::read(&segment).unwrap();
+    fs::remove_file(&segment).unwrap();
+    let short = gateway.try_command(&["audit"]);
+    assert!(!short.status.success() && String::from_utf8_lossy(&short.stdout).contains("missing between"));
+    fs::File::create(&segment).unwrap().write_all(&bytes).unwrap();
+    audited(&gateway, &[]);
 }

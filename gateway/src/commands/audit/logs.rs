@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::{Report, Verifier, is_written};
+use attest_gateway::audit::{Report, SegmentName, Verifier, closed_segments, is_written};
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 
@@ -15,11 +16,12 @@ const NAME: &str = "attestation.jsonl";
 /// Longest line that is read: much longer than any that a gateway writes.
 const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A file, open.
+/// A file of a log.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    file: File,
+    /// The one that may be written, open: it keeps no name for ever. One that was closed is opened when it is read.
+    file: Option<File>,
 }
 
 /// A line, and where it stands.
@@ -28,50 +30,108 @@ pub struct Line {
     pub text: Vec<u8>,
 }
 
-/// The files of these paths; of a folder all that are a log's.
+/// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
 pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
-    let mut files = Vec::new();
+    let mut files: Vec<LogFile> = Vec::new();
     for path in paths {
-        if path.is_dir() {
-            let found = in_folder(path).with_context(|| path.display().to_string())?;
-            if found.is_empty() {
-                bail!("{} holds no {NAME}, nor one that was rotated", path.display());
-            }
-            files.extend(found);
-        } else {
-            files.push(path.clone());
+        let found = of_path(path).with_context(|| path.display().to_string())?;
+        if found.is_empty() {
+            bail!("{} holds no {NAME}, nor one that was rotated", path.display());
+        }
+        // A segment that was named by itself, too, is read once.
+        let new = found.into_iter().filter(|new| is_named(paths, path, &new.path));
+        files.extend(new.collect::<Vec<_>>());
+    }
+    Ok(files)
+}
+
+/// Whether a file that was found by `path` is not one that is named by itself.
+fn is_named(paths: &[PathBuf], path: &Path, file: &Path) -> bool {
+    file == path || !paths.iter().any(|other| other == file)
+}
+
+/// What one path stands for, at one moment: a segment may be closed, or compressed, while it is looked.
+fn of_path(path: &Path) -> io::Result<Vec<LogFile>> {
+    loop {
+        let names = names(path)?;
+        let files: io::Result<Vec<LogFile>> = names.iter().map(|name| LogFile::open(name)).collect();
+        let is_as_it_was = |files: &[LogFile]| Ok::<_, io::Error>(self::names(path)? == names && files.iter().all(LogFile::has_its_name));
+        match files {
+            Ok(files) if is_as_it_was(&files)? => return Ok(files),
+            Err(error) if error.kind() != io::ErrorKind::NotFound || self::names(path)? == names => return Err(error),
+            _ => {}
         }
     }
-    let open = |path: PathBuf| {
-        let file = File::open(&path).with_context(|| path.display().to_string())?;
-        Ok(LogFile { path, file })
-    };
-    files.into_iter().map(open).collect()
+}
+
+fn names(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if path.is_dir() {
+        return in_folder(path);
+    }
+    let mut names = closed_segments(path)?;
+    names.push(path.to_owned());
+    Ok(names)
 }
 
 fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = BTreeSet::new();
+    // Of one that is being compressed only what was there first.
+    let (log, mut found) = (folder.join(NAME), BTreeSet::new());
+    let segments = closed_segments(&log)?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name.to_string_lossy().starts_with(NAME) && entry.path().is_file() {
+        let rest = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let is_segment = rest.is_some_and(|rest| SegmentName::of_file(rest).is_some());
+        if !is_segment && name.to_string_lossy().starts_with(NAME) && entry.path().is_file() {
             found.insert(entry.path());
         }
     }
-    Ok(found.into_iter().collect())
+    Ok(segments.into_iter().chain(found).collect())
 }
 
 impl LogFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let closed = name.is_some_and(|name| name.strip_prefix(NAME).is_some_and(|rest| SegmentName::of_file(rest).is_some()));
+        let file = if closed { None } else { Some(File::open(path)?) };
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    fn has_its_name(&self) -> bool {
+        let same = |file: &File| {
+            let (here, there) = (file.metadata()?, fs::metadata(&self.path)?);
+            Ok::<_, io::Error>((here.dev(), here.ino()) == (there.dev(), there.ino()))
+        };
+        self.file.as_ref().is_none_or(|file| same(file).unwrap_or(false))
+    }
+
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
+    /// The file, from its beginning; and whether it is compressed.
+    fn read(&self) -> io::Result<(File, bool)> {
+        let zipped = self.path.extension().is_some_and(|extension| extension == "gz");
+        let Some(file) = &self.file else {
+            return match File::open(&self.path) {
+                // It was compressed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !zipped => {
+                    Ok((File::open(self.path.with_added_extension("gz"))?, true))
+                }
+                opened => Ok((opened?, zipped)),
+            };
+        };
+        let mut file = file.try_clone()?;
+        file.rewind()?;
+        Ok((file, zipped))
+    }
+
     /// Its lines from the beginning; of the last, whether it has an end.
     fn lines(&self) -> anyhow::Result<Lines> {
-        let context = || self.name();
-        let mut file = self.file.try_clone().with_context(context)?;
-        file.rewind().with_context(context)?;
-        let zipped = self.path.extension().is_some_and(|extension| extension == "gz");
+        let (file, zipped) = self.read().with_context(|| self.name())?;
         let reader: Box<dyn Read> = if zipped {
             Box::new(MultiGzDecoder::new(file))
         } else {

@@ -98,11 +98,11 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         [] => vec![own_folder(&settings)],
         paths => paths.to_vec(),
     };
-    let files = logs::open(&paths)?;
-    // Before they are read: what the store has was written there before.
+    // Before they are opened: what the store has was written there before.
     if arguments.whole || arguments.log.is_empty() {
         of_store(&settings, &mut trust, &mut notes);
     }
+    let files = logs::open(&paths)?;
     let continued = arguments.continued || !trust.from.is_empty();
     let report = logs::verify(&files, Verifier::new(trust))?;
     let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued)?;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::fleet::check;
 use super::members::Member;
 use super::replica::Replica;
-use super::{Site, can_make_hosts};
+use super::{Site, can_make_hosts, hosts};
 use crate::network::Host;
 
 /// As long as the longest lease that a gateway keeps, in seconds.
@@ -84,10 +84,6 @@ fn wait_for_the_end_of_a_lease(member: &Member) {
     assert!(lines.any(|line| line.unwrap() == "DELETE"), "the watch has ended");
     watch.kill().unwrap();
     watch.wait().unwrap();
-}
-
-fn hosts(members: &[Member]) -> Vec<&Host> {
-    members.iter().map(|member| &member.host).collect()
 }
 
 #[test]

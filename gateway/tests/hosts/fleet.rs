@@ -37,6 +37,17 @@ pub struct Gateways {
 struct Anew;
 
 impl Gateways {
+    /// The same, at one address.
+    pub fn at(&self, url: &str) -> Self {
+        Self {
+            client: self.client.clone(),
+            urls: vec![url.to_owned()],
+            server_key: self.server_key,
+            full: self.full.clone(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
     fn next(&self) -> &str {
         &self.urls[self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len()]
     }

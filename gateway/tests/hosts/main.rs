@@ -10,6 +10,7 @@
     reason = "a test may panic, and says what it does"
 )]
 
+mod address;
 mod disturbed;
 mod fleet;
 mod members;
@@ -45,7 +46,7 @@ struct Site {
     gateways: Arc<Gateways>,
     network: Network,
     maker: Maker,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Site {
@@ -92,7 +93,7 @@ impl Site {
             gateways,
             network,
             maker,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -137,6 +138,10 @@ impl Site {
         let nodes = runtime.spawn(nodes);
         runtime.block_on(nodes).unwrap()
     }
+}
+
+fn hosts(members: &[Member]) -> Vec<&Host> {
+    members.iter().map(|member| &member.host).collect()
 }
 
 /// Whether the test can be carried out.

@@ -45,7 +45,7 @@ impl Network {
             namespace: format!("{}-{number}", self.name),
             address: Ipv4Addr::new(10, 0, 0, number),
         };
-        let port = format!("port{number}");
+        let port = port(number);
         ip(&["netns", "add", &host.namespace]);
         self.inside(&[
             "link",
@@ -70,6 +70,15 @@ impl Network {
         ip(&[&["-n", self.name.as_str()], arguments].concat());
     }
 
+    /// Pulls the host's cable.
+    pub fn unplug(&self, host: &Host) {
+        self.inside(&["link", "set", &port(host.number()), "down"]);
+    }
+
+    pub fn plug(&self, host: &Host) {
+        self.inside(&["link", "set", &port(host.number()), "up"]);
+    }
+
     /// Has what it runs come from the switch.
     pub fn runtime(&self) -> tokio::runtime::Runtime {
         let path = format!("/run/netns/{}", self.name);
@@ -87,6 +96,16 @@ impl Network {
 impl Host {
     fn inside(&self, arguments: &[&str]) {
         ip(&[&["-n", self.namespace.as_str()], arguments].concat());
+    }
+
+    fn number(&self) -> u8 {
+        self.address.octets()[3]
+    }
+
+    /// Whether it has this address, besides its own.
+    pub fn has(&self, address: &str) -> bool {
+        let output = self.command("ip").args(["-oneline", "-4", "address"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/"))
     }
 
     /// A program on this host. It becomes the child itself.
@@ -112,6 +131,11 @@ impl Host {
     pub fn mend(&self) {
         run(self.command("nft").args(["delete", "table", "ip", TABLE]));
     }
+}
+
+/// Where a host is plugged in.
+fn port(number: u8) -> String {
+    format!("port{number}")
 }
 
 impl Drop for Network {

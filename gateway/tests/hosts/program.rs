@@ -1,7 +1,7 @@
 //! A program that runs on a host; killed when dropped.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -48,10 +48,16 @@ impl Program {
 
     /// Lets it end in order.
     pub fn stop(&mut self) {
-        if let Some(process) = &self.process {
-            signal(process, "TERM");
-            assert!(self.process.take().unwrap().wait().unwrap().success());
+        if let Some(status) = self.end() {
+            assert!(status.success());
         }
+    }
+
+    /// SIGTERM. How it has ended, if it ran.
+    pub fn end(&mut self) -> Option<ExitStatus> {
+        let mut process = self.process.take()?;
+        signal(&process, "TERM");
+        Some(process.wait().unwrap())
     }
 
     /// `STOP` and `CONT`.

@@ -17,10 +17,14 @@ pub struct Replica {
     program: Program,
 }
 
+/// What nodes may know all of them by.
+pub const NAME: &str = "api-int.example.com";
+pub const ADDRESS: &str = "10.0.0.20";
+
 /// What all replicas of these hosts have: certificates for all of them, pools, and the key of the store.
 pub fn prepare(folder: &Path, hosts: &[&Host]) {
     let mut init = program();
-    init.arg("init").arg(folder);
+    init.arg("init").arg(folder).args(["--host", NAME, "--ip", ADDRESS]);
     for host in hosts {
         init.args(["--ip", &host.address.to_string()]);
     }
@@ -43,7 +47,8 @@ impl Replica {
             host,
         };
         let state = replica.state();
-        let text = format!("listen = \"{}:22623\"\nstate = {state:?}\n{settings}\n", replica.host.address);
+        // Where it is reached may go from host to host.
+        let text = format!("listen = \"0.0.0.0:22623\"\nstate = {state:?}\n{settings}\n");
         fs::write(replica.settings(), text).unwrap();
         replica
     }

@@ -6,6 +6,8 @@
 //! holder/KIND/ID/HOLDER    who has made a use
 //! pending/DECISION         what a decision stands on that is not recorded
 //! expiry/KIND/SECONDS/ID   what is remembered until then
+//! outbox/NUMBER-RANDOM     what was changed and is not recorded
+//! told                     how many changes were told of
 //! time                     the store's own time, and up to when it has forgotten
 //! ```
 
@@ -15,6 +17,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 
 use super::engine::KeyRange;
 
+/// How many changes were told of.
+pub(super) const TOLD: &str = "told";
 /// The store's own time.
 pub(super) const TIME: &str = "time";
 /// What would end a part of a key, or could not be shown.
@@ -26,6 +30,20 @@ pub(super) fn entry(kind: &str, id: &str) -> String {
 
 pub(super) fn entries(kind: &str) -> KeyRange {
     below(&format!("entry/{kind}"))
+}
+
+/// Whose entry stands under a key. `None` if that is no entry's.
+pub(super) fn kind_and_id(key: &str) -> Option<(String, String)> {
+    let (kind, id) = key.strip_prefix("entry/")?.split_once('/')?;
+    Some((kind.to_owned(), whole(id)?))
+}
+
+pub(super) fn outbox(id: &str) -> String {
+    format!("outbox/{}", part(id))
+}
+
+pub(super) fn outboxes() -> KeyRange {
+    below("outbox")
 }
 
 pub(super) fn uses(kind: &str, id: &str) -> String {
@@ -140,6 +158,8 @@ mod tests {
             assert!(within(&entries("name"), &entry("name", id)));
             assert!(!within(&entries("name"), &entry("name-of", id)) && !within(&entries("name-of"), &entry("name", id)));
             assert_eq!(last(&entry("name", id)).unwrap(), id);
+            assert_eq!(kind_and_id(&entry("name", id)), Some(("name".to_owned(), id.to_owned())));
+            assert!(kind_and_id(&uses("name", id)).is_none() && kind_and_id(&outbox(id)).is_none());
             assert_eq!(remembered(&expiry("ticket", 7, id)), Some((7, id.to_owned())));
             assert!(within(&expiries("ticket"), &expiry("ticket", u64::MAX, id)));
             assert!(within(&expiries_before("ticket", 8), &expiry("ticket", 7, id)));

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, Witness};
 
 /// To be the one who does a work, for as long as this is kept. Whoever drops it lets others do it.
 #[derive(Debug)]
@@ -32,6 +32,14 @@ impl Lead {
     #[must_use]
     pub fn of(store: Arc<dyn Store>, held: Box<dyn Held>) -> Self {
         Self(Some(Led { store, held }))
+    }
+
+    /// What is changed in this turn is told of.
+    pub(super) fn witnessed(self, witness: &Arc<dyn Witness>) -> Self {
+        Self(self.0.map(|Led { store, held }| Led {
+            store: store.witnessed(Arc::clone(witness)),
+            held,
+        }))
     }
 
     fn is_lost(&self) -> bool {

@@ -20,6 +20,7 @@ mod late;
 mod lead;
 mod named;
 mod older;
+mod outbox;
 mod outcomes;
 mod peek;
 mod pending;
@@ -32,6 +33,7 @@ mod transactions;
 mod uses;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use accept::{Accepted, Replacement, accept};
@@ -41,6 +43,7 @@ pub use house::{Contents, Exported, HouseError, export, import};
 pub use known::Known;
 pub use lead::{Held, Lead, Turn};
 pub use named::{AnyStore, Health};
+pub use outbox::{Change, Witness, Witnessed};
 pub use seen::{Anew, Deciding, Reading, Seen};
 use serde::{Deserialize, Serialize};
 
@@ -408,6 +411,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// All entries of a kind, by id.
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;
+
+    /// The same store, whose changes of entries are told of, each in the transaction that makes it: they wait in the outbox until they are recorded.
+    fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store>;
+
+    /// Puts something into the outbox that changes nothing in the store.
+    async fn tell(&self, told: String) -> Result<(), StoreError>;
+
+    /// What waits in the outbox, the oldest first: after that one, so many at most.
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError>;
+
+    /// Takes out of the outbox what is recorded, durably.
+    async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError>;
 
     /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
     fn standing(&self) -> Option<StoreMark> {

@@ -77,7 +77,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<(), StoreError> {
     migrated.and(ended.of(connection))
 }
 
-fn new_id() -> Result<String, StoreError> {
+pub(super) fn new_id() -> Result<String, StoreError> {
     let mut id = [0; ID_BYTES];
     rand::fill(&mut id).map_err(|_| StoreError::Random)?;
     Ok(HEXLOWER.encode(&id))

@@ -1,5 +1,6 @@
 //! What a store does, over any engine: each method is one transaction, and what takes more pages and transactions says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,8 +8,8 @@ use async_trait::async_trait;
 use super::documents::{EntryDocument, PendingDocument, parse};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
 use super::{
-    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, believed, held,
-    keys, outcomes, seen, uses,
+    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
+    Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
 };
 
 /// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
@@ -73,7 +74,7 @@ async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError>
 }
 
 #[async_trait]
-impl<E: Engine> Store for E {
+impl<E: Engine + 'static> Store for E {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
         run(self, move |transaction| {
             believed::refuse_forgotten(transaction, &thing)?;
@@ -187,6 +188,22 @@ impl<E: Engine> Store for E {
         }
         entries.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(entries)
+    }
+
+    fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store> {
+        Arc::new(Witnessed::new(self, witness))
+    }
+
+    async fn tell(&self, told: String) -> Result<(), StoreError> {
+        outbox::tell(self, told).await
+    }
+
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+        outbox::page(self, after, most).await
+    }
+
+    async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError> {
+        outbox::remove(self, ids).await
     }
 
     fn standing(&self) -> Option<StoreMark> {

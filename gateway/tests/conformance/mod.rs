@@ -8,6 +8,7 @@ pub mod entries;
 pub mod holders;
 pub mod late;
 pub mod meanwhile;
+pub mod outbox;
 pub mod time;
 pub mod uses;
 
@@ -84,6 +85,11 @@ macro_rules! conforms {
                 ids_are_told_apart_whatever_is_in_them,
                 a_hundred_thousand_entries_are_listed_by_id,
                 what_is_written_raises_the_mark_and_what_is_read_does_not,
+            ]
+            outbox: [
+                each_change_is_told_of_once_with_what_was_and_what_is,
+                what_cannot_be_told_of_is_not_done,
+                what_waits_is_taken_in_order_and_page_by_page,
             ]
             time: [
                 what_is_forgotten_is_not_given_back,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use attest_gateway::store::{
-    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick,
+    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
 };
 
 /// What is otherwise than in the real one.
@@ -122,6 +122,22 @@ impl<B: Beside> Store for StandIn<B> {
 
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
         self.store.list(kind).await
+    }
+
+    fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store> {
+        Arc::clone(&self.store).witnessed(witness)
+    }
+
+    async fn tell(&self, told: String) -> Result<(), StoreError> {
+        self.store.tell(told).await
+    }
+
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+        self.store.outbox(after, most).await
+    }
+
+    async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError> {
+        self.store.recorded(ids).await
     }
 
     fn standing(&self) -> Option<StoreMark> {

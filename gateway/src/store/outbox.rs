@@ -1,0 +1,211 @@
+//! What was changed and is not recorded yet. It is told in the transaction that makes the change, so that neither is there without
+//! the other; it stays until a gateway has recorded it in its attestation log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use super::documents::{EntryDocument, Version, parse, read, write};
+use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work, run};
+use super::{Entry, Lead, StoreError, StoreMark, keys, schema};
+
+/// Keys that telling of a change reads and writes beside it.
+const OWN_WRITES: usize = 2;
+
+/// An entry that is another than it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The kind's name in the store.
+    pub kind: String,
+    pub id: String,
+    /// Its value; `None` if there was none.
+    pub before: Option<String>,
+    /// Likewise, from now on.
+    pub after: Option<String>,
+}
+
+/// Says what is to be told of changes: who makes them, and why.
+pub trait Witness: Send + Sync + std::fmt::Debug {
+    /// What is told, JSON; `None` if nothing is. It may be asked more than once of the same changes, and only the last answer counts.
+    ///
+    /// # Errors
+    /// [`StoreError`]: then nothing is changed.
+    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError>;
+}
+
+/// How many were ever told of: their order.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Told {
+    v: Version,
+    number: u64,
+}
+
+/// A store in the hands of somebody whose changes are told of.
+#[derive(Debug)]
+pub struct Witnessed {
+    engine: Arc<dyn Engine>,
+    witness: Arc<dyn Witness>,
+}
+
+impl Witnessed {
+    pub fn new(engine: Arc<dyn Engine>, witness: Arc<dyn Witness>) -> Self {
+        Self { engine, witness }
+    }
+
+    fn watch(&self, mut work: Work) -> Result<Work, StoreError> {
+        // One for all runs: what is done once is told once.
+        let (witness, random) = (Arc::clone(&self.witness), schema::new_id()?);
+        Ok(Box::new(move |transaction| {
+            let mut watched = Watched {
+                transaction,
+                changes: BTreeMap::new(),
+            };
+            work(&mut watched)?;
+            let changes = watched.into_changes()?;
+            match witness.tell(&changes)? {
+                Some(told) if !changes.is_empty() => put(transaction, &random, &told),
+                _ => Ok(()),
+            }
+        }))
+    }
+}
+
+#[async_trait]
+impl Engine for Witnessed {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine.transact(self.watch(work)?).await
+    }
+
+    fn later(&self, work: Work) {
+        self.engine.later(work);
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine.page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine.count(range).await
+    }
+
+    fn replica(&self) -> Option<&str> {
+        self.engine.replica()
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        Ok(self.engine.lead(work).await?.map(|lead| lead.witnessed(&self.witness)))
+    }
+
+    fn most_writes(&self) -> usize {
+        self.engine.most_writes().saturating_sub(OWN_WRITES)
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        self.engine.standing()
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        self.engine.keep_mark().await
+    }
+}
+
+/// A transaction of which it is remembered which entries it changes.
+struct Watched<'t> {
+    transaction: &'t mut dyn Transaction,
+    /// By key: the document that was there, and the one that is there now.
+    changes: BTreeMap<String, (Option<String>, Option<String>)>,
+}
+
+impl Watched<'_> {
+    fn changes(&mut self, key: &str, after: Option<&str>) -> Result<(), Unfinished> {
+        if keys::kind_and_id(key).is_none() {
+            return Ok(());
+        }
+        let after = after.map(str::to_owned);
+        if let Some(known) = self.changes.get_mut(key) {
+            known.1 = after;
+            return Ok(());
+        }
+        let before = self.transaction.get(key)?;
+        self.changes.insert(key.to_owned(), (before, after));
+        Ok(())
+    }
+
+    fn into_changes(self) -> Result<Vec<Change>, StoreError> {
+        let mut changes = Vec::new();
+        for (key, (before, after)) in self.changes {
+            let value = |text: Option<String>| match text {
+                Some(text) => parse::<EntryDocument>(&key, &text).map(|document| document.value),
+                None => Ok(None),
+            };
+            let (before, after) = (value(before)?, value(after)?);
+            if let Some((kind, id)) = keys::kind_and_id(&key).filter(|_| before != after) {
+                changes.push(Change { kind, id, before, after });
+            }
+        }
+        Ok(changes)
+    }
+}
+
+impl Transaction for Watched<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+        self.transaction.get(key)
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+        self.changes(key, Some(value))?;
+        self.transaction.put(key, value)
+    }
+
+    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+        self.changes(key, None)?;
+        self.transaction.delete(key)
+    }
+
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+        self.transaction.delete_range(range)
+    }
+}
+
+fn put(transaction: &mut dyn Transaction, random: &str, told: &str) -> Result<(), Unfinished> {
+    let mut last: Told = read(transaction, keys::TOLD)?.unwrap_or_default();
+    last.number = last.number.saturating_add(1);
+    write(transaction, keys::TOLD, &last)?;
+    transaction.put(&keys::outbox(&format!("{:020}-{random}", last.number)), told)
+}
+
+/// Tells of what changes nothing in the store.
+pub(super) async fn tell(engine: &impl Engine, told: String) -> Result<(), StoreError> {
+    let random = schema::new_id()?;
+    run(engine, move |transaction| put(transaction, &random, &told)).await
+}
+
+/// What is told of and not recorded, in that order, after one of them; so many at most.
+pub(super) async fn page(engine: &impl Engine, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+    let range = match after {
+        Some(id) => keys::after(&keys::outbox(id), &keys::outboxes()),
+        None => keys::outboxes(),
+    };
+    let page = engine.page(range, most).await?.into_iter();
+    page.map(|KeyValue { key, value }| match keys::last(&key) {
+        Some(id) => Ok(Entry { id, value }),
+        None => Err(StoreError::Key { key }),
+    })
+    .collect()
+}
+
+/// These are recorded.
+pub(super) async fn remove(engine: &impl Engine, ids: Vec<String>) -> Result<(), StoreError> {
+    // As many as a transaction takes.
+    for batch in ids.chunks(engine.most_writes().max(1)) {
+        let batch = batch.to_vec();
+        run(engine, move |transaction| {
+            batch.iter().try_for_each(|id| transaction.delete(&keys::outbox(id)))
+        })
+        .await?;
+    }
+    Ok(())
+}

@@ -9,6 +9,7 @@
     reason = "a test may panic"
 )]
 
+mod admin;
 mod admission;
 mod altered_logs;
 mod attestation;

@@ -120,7 +120,7 @@ impl Signer {
 }
 
 /// The host's name.
-fn host() -> String {
+pub(super) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if is_replica_name(name) { name } else { "gateway" }.to_owned()

@@ -1,6 +1,7 @@
 //! The attestation log: for each decision one line of JSON, durable before the answer leaves, from which the decision can be made
 //! again.
 
+pub mod admin;
 mod anchors;
 mod blobs;
 mod by_command;

@@ -7,6 +7,7 @@ use attest::protocol::{ChallengeRequest, Evidence, GATEWAY_UNREACHABLE, HELD_TOO
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::admin::Act;
 use super::checkpoint::Checkpoint;
 use super::digests::Digests;
 use super::reason::Use;
@@ -36,6 +37,8 @@ pub enum Decision {
     StoreAccepted,
     /// None: how far the log has come, signed.
     Checkpoint,
+    /// By whoever runs the gateway, or by the gateway of itself: that something is otherwise from now on.
+    Admin,
 }
 
 /// How it was decided.
@@ -160,6 +163,9 @@ pub struct Record {
     /// Of a line that says so: how far the log has come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
+    /// Of a line that says so: who did what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<Act>,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -244,6 +250,7 @@ impl Record {
             counted: None,
             accepted_store: None,
             checkpoint: None,
+            admin: None,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,

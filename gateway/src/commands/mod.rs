@@ -21,8 +21,11 @@ pub mod token;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use attest_gateway::audit::admin::{Acting, By, Verb};
+use attest_gateway::clock::Clock;
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
@@ -39,6 +42,26 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
         // What was done is not to be undone by an older store in the place of this one.
         store.keep_mark().await?;
         Ok(done)
+    })
+}
+
+/// As [`with_store`], where the work changes something: who did what is recorded, also if it is refused.
+fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
+    config: &Path,
+    verb: Verb,
+    work: impl FnOnce(Arc<dyn Store>) -> F,
+) -> anyhow::Result<T> {
+    // Before this becomes the state's owner.
+    let by = By::this_process();
+    with_store(config, async |store| {
+        let clock = Clock::System;
+        let acting = Acting { verb, by, clock };
+        let done = work(acting.clone().on(Arc::new(store.clone()))).await;
+        if let Err(error) = &done {
+            // That the store is gone is said by this error, too.
+            drop(acting.refused(&store, &crate::in_full(error)).await);
+        }
+        done
     })
 }
 
@@ -71,7 +94,7 @@ fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
 
 /// Seconds since 1970.
 fn now() -> u64 {
-    attest_gateway::clock::Clock::System.now().as_secs()
+    Clock::System.now().as_secs()
 }
 
 /// A foreign text, without what a terminal would take for a command.

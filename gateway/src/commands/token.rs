@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
+use attest_gateway::audit::admin::Verb;
 use attest_gateway::certificates::source;
 use attest_gateway::clock::{Clock, lasting, rfc3339};
 use attest_gateway::credentials::tokens::{
@@ -19,7 +20,7 @@ use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::{table, with_store};
+use super::{change_store, table, with_store};
 
 /// How long a token is good unless the administrator says otherwise.
 const LIFETIME_SECONDS: u64 = 24 * 3600;
@@ -168,10 +169,12 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::List => list(config)?,
         Command::Revoke { name } => {
             let wanted = name.clone();
-            let revoked = with_store(config, |store| async move { Ok(tokens::revoke(&store, &wanted).await?) })?;
-            if revoked == 0 {
-                bail!("there is no token named {name:?}");
-            }
+            let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
+                match tokens::revoke(&*store, &wanted).await? {
+                    0 => bail!("there is no token named {wanted:?}"),
+                    revoked => Ok(revoked),
+                }
+            })?;
             println!("revoked: {revoked} of name {name:?}");
         }
     }
@@ -211,14 +214,15 @@ fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     let imported = arguments.from_file.as_deref().map(imported).transpose()?;
     let brought = imported.is_some();
     let (ca, first) = (settings.tls.ca.clone(), pools.first().cloned().unwrap_or_default());
-    let created = with_store(config, |store| async move {
+    let verb = if brought { Verb::TokenImport } else { Verb::TokenCreate };
+    let created = change_store(config, verb, |store| async move {
         let name = match &arguments.name {
             Some(name) => name.clone(),
-            None => tokens::free_name(&store, &first).await?,
+            None => tokens::free_name(&*store, &first).await?,
         };
         Ok(match imported {
-            Some(token) => tokens::import(&store, draft(name), token, &ca, now()).await?,
-            None => tokens::create(&store, draft(name), &ca, now()).await?,
+            Some(token) => tokens::import(&*store, draft(name), token, &ca, now()).await?,
+            None => tokens::create(&*store, draft(name), &ca, now()).await?,
         })
     })?;
     describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
@@ -282,13 +286,13 @@ fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
     };
     let settings = &settings;
     let (wanted, ca) = (name.clone(), settings.tls.ca.clone());
-    let Rotated { created, previous_until } = with_store(config, |store| async move {
+    let Rotated { created, previous_until } = change_store(config, Verb::TokenRotate, |store| async move {
         // What cannot be shown afterwards must be known before anything changes.
-        let known = tokens::list(&store).await?;
+        let known = tokens::list(&*store).await?;
         if let Some((record, _)) = known.iter().find(|(record, _)| record.name == wanted && record.is_current()) {
             shape.check(settings, &record.pools, record.rotation.as_ref())?;
         }
-        Ok(tokens::rotate(&store, &wanted, options, &ca, now()).await?)
+        Ok(tokens::rotate(&*store, &wanted, options, &ca, now()).await?)
     })?;
     match previous_until {
         Some(until) => eprintln!("token {name:?}: the one before is good until {}", rfc3339(until)),

@@ -11,9 +11,10 @@ use tokio::time::MissedTickBehavior;
 use super::checkpoints;
 use crate::api::Gateway;
 use crate::audit::JournalError;
+use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::rfc3339;
 use crate::credentials::tokens;
-use crate::store::Tick;
+use crate::store::{Store, Tick, Turn};
 use crate::{cloud, pki, pools};
 
 /// How often uses that need not be remembered any longer are forgotten.
@@ -49,6 +50,9 @@ impl Hangup {
     }
 }
 
+/// How often it is looked whether a command has changed something that is to be recorded.
+const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
+
 /// Begins all of it; it ends with the tasks.
 pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup) {
     tasks.spawn(forget(Arc::clone(gateway)));
@@ -58,6 +62,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     }
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
+    tasks.spawn(take_outbox(Arc::clone(gateway)));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
@@ -97,8 +102,45 @@ async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
     Ok(())
 }
 
+/// The store in the gateway's own hands: what it changes of itself is told of as what a command changes.
+fn own_hands(gateway: &Gateway, verb: Verb) -> Arc<dyn Store> {
+    let acting = Acting {
+        verb,
+        by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+        clock: gateway.clock,
+    };
+    acting.on(Arc::clone(&gateway.store))
+}
+
+/// Records what commands have changed, and this gateway of itself.
+async fn take_outbox(gateway: Arc<Gateway>) {
+    let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
+    let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failed = false;
+    loop {
+        every.tick().await;
+        let taken = take_in_turn(&gateway, &mut turn).await;
+        if let Err(error) = &taken
+            && !failed
+        {
+            tracing::warn!(%error, "what was changed cannot be recorded at the moment: it waits in the store");
+        }
+        failed = taken.is_err();
+    }
+}
+
+async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<(), TakeError> {
+    match turn.take().await? {
+        // Another gateway's log has it.
+        None => Ok(()),
+        Some(store) => admin::take(&gateway.journal, store, gateway.clock.now().as_secs()).await.map(drop),
+    }
+}
+
 /// Keeps the store small, by its own time.
 async fn forget(gateway: Arc<Gateway>) {
+    let own = own_hands(&gateway, Verb::TokenForget);
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (mut last, mut jumped) = (Instant::now(), false);
     loop {
@@ -109,7 +151,7 @@ async fn forget(gateway: Arc<Gateway>) {
             Ok(believed) => {
                 jumped = note_clock(&gateway, now, believed, jumped);
                 let both = UnixTime::since_unix_epoch(Duration::from_secs(believed.min(now)));
-                if let Err(error) = tokens::forget_expired(&*gateway.store, both).await {
+                if let Err(error) = tokens::forget_expired(&*own, both).await {
                     tracing::warn!(%error, "cannot forget tokens that have expired");
                 }
                 tend_shared_seal(&gateway, both.as_secs()).await;
@@ -171,12 +213,13 @@ async fn tend_keys(gateway: &Gateway, now: u64) {
 
 /// Rotates the tokens that are due, for as long as the gateway serves.
 async fn rotate_tokens(gateway: Arc<Gateway>) {
+    let own = own_hands(&gateway, Verb::TokenRotate);
     let mut every = tokio::time::interval(ROTATE_EVERY);
     // A folder that was slow to write to needs no second look at once.
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        if let Err(error) = tokens::tick(&*gateway.store, &gateway.settings.tls.ca, gateway.clock.now()).await {
+        if let Err(error) = tokens::tick(&*own, &gateway.settings.tls.ca, gateway.clock.now()).await {
             tracing::error!(%error, "cannot see which tokens are to be rotated");
         }
     }

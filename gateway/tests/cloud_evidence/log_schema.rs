@@ -12,10 +12,12 @@ use std::time::Duration;
 use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, UnixTime};
+use attest_gateway::audit::admin::{self, Act, By, Thing, Verb};
 use attest_gateway::audit::{Decision, Record};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
+use attest_gateway::store::Store;
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
@@ -125,6 +127,38 @@ fn incomplete() -> Vec<Value> {
     gateway.log_lines()
 }
 
+/// What somebody has done, with all that a record can say of that.
+async fn administered() -> Vec<Value> {
+    let gateway = Gateway::init();
+    let by = By {
+        uid: 0,
+        user: Some("root".to_owned()),
+        login_uid: Some(1000),
+        sudo_uid: Some(1000),
+        sudo_user: Some("alice".to_owned()),
+        host: "control-1".to_owned(),
+        pid: 2,
+        gateway: Some("gateway-1".to_owned()),
+    };
+    let thing = Thing {
+        kind: "ek".to_owned(),
+        id: "0".repeat(64),
+        before: Some(json!({ "name": null })),
+        after: Some(json!("gone")),
+    };
+    let store = embedded(&gateway);
+    for refused in [None, Some("it was not there".to_owned())] {
+        let act = Act {
+            refused,
+            ..Act::done(Verb::TokenCreate, 7, by.clone(), vec![thing.clone(); 100])
+        };
+        store.tell(serde_json::to_string(&act).unwrap()).await.unwrap();
+    }
+    let running = in_process(&gateway, Arc::new(store)).await;
+    admin::take(&running.journal, &*running.store, 8).await.unwrap();
+    gateway.log_lines()
+}
+
 /// Evidence of each kind.
 async fn evidence() -> Vec<Value> {
     let inventory = "[inventory]\ninstances = \"instances.txt\"\n";
@@ -203,7 +237,15 @@ fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_is_the_schema() {
-    let records = [configs().await, counted().await, accepted(), incomplete(), evidence().await].concat();
+    let records = [
+        configs().await,
+        counted().await,
+        accepted(),
+        incomplete(),
+        evidence().await,
+        administered().await,
+    ]
+    .concat();
     for record in &records {
         LOG.check(record).unwrap_or_else(|error| panic!("{error}\n{record}"));
     }
@@ -211,7 +253,15 @@ async fn what_is_written_is_the_schema() {
     for (field, known) in [
         (
             "decision",
-            &["challenge", "evidence", "config", "counted", "store_accepted", "checkpoint"][..],
+            &[
+                "challenge",
+                "evidence",
+                "config",
+                "counted",
+                "store_accepted",
+                "checkpoint",
+                "admin",
+            ][..],
         ),
         ("verdict", &["trusted", "served", "refused"]),
         ("shown", &["tpm", "cloud", "ticket", "token", "kubelet", "nothing", "unreadable"]),
@@ -229,6 +279,9 @@ async fn what_is_written_is_the_schema() {
         ("chain", "/chain"),
         ("begins", "/chain/begins"),
         ("checkpoint", "/checkpoint"),
+        ("admin", "/admin"),
+        ("by", "/admin/by"),
+        ("thing", "/admin/things/0"),
         ("basis", "/basis"),
         ("cloud", "/basis/cloud"),
         ("challenge", "/basis/challenge"),

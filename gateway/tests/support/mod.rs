@@ -304,7 +304,7 @@ impl Gateway {
         Answer::of(self.client.post(self.url(path)).json(body)).await
     }
 
-    /// The attestation log, without its checkpoints.
+    /// The attestation log, without its checkpoints and without what administrators have done, which is recorded some time later.
     pub fn records(&self) -> Vec<Value> {
         let lines = self.record_lines().into_iter();
         lines.map(|line| serde_json::from_str(&line).unwrap()).collect()
@@ -313,8 +313,26 @@ impl Gateway {
     /// The same, as the lines are.
     pub fn record_lines(&self) -> Vec<String> {
         let text = self.log();
-        let lines = text.lines().filter(|line| !line.contains("\"decision\":\"checkpoint\""));
-        lines.map(str::to_owned).collect()
+        let aside = |line: &&str| {
+            ["checkpoint", "admin"]
+                .iter()
+                .all(|decision| !line.contains(&format!("\"decision\":\"{decision}\"")))
+        };
+        text.lines().filter(aside).map(str::to_owned).collect()
+    }
+
+    /// What was done, as the log says, of this verb.
+    pub fn acts(&self, verb: &str) -> Vec<Value> {
+        let lines = self.log_lines().into_iter().filter(|line| line["admin"]["verb"] == verb);
+        lines.collect()
+    }
+
+    /// Waits until the log of the serving gateway says so often that this was done; what it says.
+    #[track_caller]
+    pub fn wait_for_acts(&self, count: usize, verb: &str) -> Vec<Value> {
+        // The console has a line when the log has.
+        self.lines(count, |line| line.contains("ADMIN ") && line.contains(&format!(": {verb} by ")));
+        self.acts(verb)
     }
 
     /// The attestation log.

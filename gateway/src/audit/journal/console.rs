@@ -48,6 +48,10 @@ pub(super) fn show(record: &Record) {
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
     match (verdict, decision) {
+        (_, Decision::Admin) => {
+            let at = record.admin.as_ref().map(|act| crate::clock::rfc3339(act.at)).unwrap_or_default();
+            tracing::info!(target: "attestation", "ADMIN {at}: {reason}");
+        }
         (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {

@@ -16,7 +16,7 @@ use attest_gateway::store::AnyStore;
 use logs::{LogFile, Ordered};
 use review::{Judged, Review, Reviewer};
 
-use super::table;
+use super::{clean, table};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -198,12 +198,20 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
         }
         lines = Ordered::of(files, report)?;
     }
-    let (mut rows, mut notes, mut counts) = (Vec::new(), Vec::new(), Counts::default());
+    let (mut rows, mut acts, mut notes, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Counts::default());
     while let Some(line) = lines.next()? {
         let at = line.at;
         match reviewer.review(&String::from_utf8_lossy(&line.text)) {
             Ok(review) if decision.is_some_and(|wanted| wanted != review.id) => {}
-            Ok(review) => note(review, &at, &mut rows, &mut notes, &mut counts),
+            Ok(mut review) => {
+                acts.extend(
+                    review
+                        .act
+                        .take()
+                        .map(|act| [rfc3339(act.at), act.verb.to_string(), clean(&act.to_string())]),
+                );
+                note(review, &at, &mut rows, &mut notes, &mut counts);
+            }
             Err(error) => {
                 counts.unreadable += 1;
                 notes.push(format!("{at}: cannot be read: {error}"));
@@ -211,6 +219,9 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
         }
     }
     print!("{}", table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &rows));
+    if !acts.is_empty() {
+        print!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &acts));
+    }
     for note in notes {
         println!("{note}");
     }
@@ -252,7 +263,7 @@ fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<S
         (true, Judged::Whole) => (&mut counts.same, "same"),
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
-        (true, Judged::Checkpoint) => return,
+        (true, Judged::Checkpoint | Judged::Admin) => return,
         (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;

@@ -1,5 +1,6 @@
 //! One line after the other, held against what it was decided from and against the lines before it.
 
+mod acts;
 mod configs;
 mod differences;
 mod evidence;
@@ -8,8 +9,10 @@ mod tickets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use acts::Acts;
 use attest::Kind;
 use attest_gateway::api::decided_by;
+use attest_gateway::audit::admin::Act;
 use attest_gateway::audit::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Shown, TicketTerms, Verdict};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
@@ -60,6 +63,7 @@ struct Line {
     counted: Option<u64>,
     accepted_store: Option<Replacement>,
     checkpoint: Option<Checkpoint>,
+    admin: Option<Act>,
     not_attested: Option<NotAttested>,
     claims: Option<Value>,
     basis: Option<Basis>,
@@ -78,6 +82,8 @@ pub enum Judged {
     NoLonger,
     /// It is no decision: the chain's verification says what it is worth.
     Checkpoint,
+    /// It is no decision about a node: what somebody has done is shown.
+    Admin,
 }
 
 /// What was found about a line.
@@ -95,6 +101,8 @@ pub struct Review {
     pub differences: Vec<String>,
     /// What may be well, and cannot be told from this log.
     pub warnings: Vec<String>,
+    /// What somebody has done, if the line is about that and says it the first time.
+    pub act: Option<Act>,
 }
 
 /// Reads a log from its beginning.
@@ -105,6 +113,7 @@ pub struct Reviewer<'b> {
     tickets: Tickets,
     /// Attestations that were refused, and by which code.
     refused: BTreeMap<String, String>,
+    acts: Acts,
     began: Option<u64>,
     latest: u64,
 }
@@ -116,6 +125,7 @@ impl<'b> Reviewer<'b> {
             ids: BTreeSet::new(),
             tickets: Tickets::new(continued),
             refused: BTreeMap::new(),
+            acts: Acts::new(),
             began: None,
             latest: 0,
         }
@@ -160,6 +170,7 @@ impl<'b> Reviewer<'b> {
             Decision::Counted => line.counted(&mut differences),
             Decision::StoreAccepted => line.store_accepted(&mut differences, &mut warnings),
             Decision::Checkpoint => line.checkpoint(&mut differences),
+            Decision::Admin => line.admin(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
@@ -173,6 +184,7 @@ impl<'b> Reviewer<'b> {
         if line.decision == Decision::Evidence && line.verdict == Verdict::Trusted {
             self.tickets.earned(&line);
         }
+        let act = line.admin.clone().filter(|act| self.acts.is_new(act, &mut differences));
         Ok(Review {
             of_proof: line.decision == Decision::Evidence || of_certificate,
             recorded: line.recorded(),
@@ -183,6 +195,7 @@ impl<'b> Reviewer<'b> {
             identity: line.identity.unwrap_or_default(),
             differences: differences.0,
             warnings,
+            act,
         })
     }
 
@@ -272,7 +285,10 @@ impl Line {
 
     /// Whether it is no decision about a node.
     const fn is_about_nobody(&self) -> bool {
-        matches!(self.decision, Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint)
+        matches!(
+            self.decision,
+            Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint | Decision::Admin
+        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lines that are about no node.
 
-use super::{Differences, Judged, Line};
+use super::{Differences, Judged, Line, VERSION};
 
 impl Line {
     /// A line that stands for many gives nothing to anybody.
@@ -21,6 +21,20 @@ impl Line {
         differences.there("checkpoint", self.checkpoint.as_ref());
         self.gives_nothing(differences);
         ("signed".to_owned(), Judged::Checkpoint)
+    }
+
+    /// What was done is not made again; it is shown.
+    pub(super) fn admin(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.there("admin", self.admin.as_ref());
+        if let Some(act) = &self.admin {
+            differences.same("admin.v", &act.v, &VERSION);
+            differences.same("reason", &self.reason, &act.to_string());
+            if act.refused.is_some() && !act.things.is_empty() {
+                differences.say("what was refused has changed nothing");
+            }
+        }
+        self.gives_nothing(differences);
+        ("done".to_owned(), Judged::Admin)
     }
 
     fn gives_nothing(&self, differences: &mut Differences) {

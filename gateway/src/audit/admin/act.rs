@@ -1,0 +1,137 @@
+//! What was done, by whom: as it waits in the store's outbox, and as its record has it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::journal::JournalError;
+use super::super::record::{Decision, Record, decision_id};
+use super::by::By;
+use super::verb::Verb;
+
+/// The document's version. A release leaves those that it does not know to one that does.
+const VERSION: u32 = 1;
+/// Things that one act names at most: a machine has few names, and a token few before it. With the longest values a quarter of a megabyte.
+const THINGS_LIMIT: usize = 64;
+/// Longest reason of a refusal that is kept, in characters.
+const REASON_LIMIT_CHARACTERS: usize = 1000;
+
+/// What somebody has done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Act {
+    pub v: u32,
+    /// Its id in the outbox. The same id twice is one act.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outbox: Option<String>,
+    pub verb: Verb,
+    /// When it was done, seconds since 1970, by the clock of whoever did it.
+    pub at: u64,
+    pub by: By,
+    /// Why nothing was done, if it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What it was done to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub things: Vec<Thing>,
+    /// How many more there were than are named.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
+}
+
+/// What something was, and what it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thing {
+    pub kind: String,
+    /// No secret, nor anything that one could be guessed by.
+    pub id: String,
+    /// Without secrets; not there if there was nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// Likewise; not there if there is nothing any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Act {
+    /// That these things were changed.
+    #[must_use]
+    pub fn done(verb: Verb, at: u64, by: By, mut things: Vec<Thing>) -> Self {
+        let more = things.len().saturating_sub(THINGS_LIMIT);
+        things.truncate(THINGS_LIMIT);
+        Self {
+            v: VERSION,
+            outbox: None,
+            verb,
+            at,
+            by,
+            refused: None,
+            things,
+            more: u64::try_from(more).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// That it was tried, and why it came to nothing.
+    #[must_use]
+    pub fn refused(verb: Verb, at: u64, by: By, why: &str) -> Self {
+        Self {
+            refused: Some(why.chars().take(REASON_LIMIT_CHARACTERS).collect()),
+            ..Self::done(verb, at, by, Vec::new())
+        }
+    }
+
+    /// An act that has waited in the outbox. `None` if another release has put it there, which this one does not understand.
+    #[must_use]
+    pub fn read(id: &str, text: &str) -> Option<Self> {
+        let act: Self = serde_json::from_str(text).ok()?;
+        (act.v == VERSION).then(|| Self {
+            outbox: Some(id.to_owned()),
+            ..act
+        })
+    }
+
+    /// Its record, at this time, seconds since 1970.
+    pub(super) fn record(self, at: u64) -> Result<Record, JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let mut record = Record::new(id, Decision::Admin, at, self.by.host.clone(), String::new());
+        record.reason = self.to_string();
+        record.admin = Some(self);
+        Ok(record)
+    }
+}
+
+impl std::fmt::Display for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            verb,
+            by,
+            refused,
+            things,
+            more,
+            ..
+        } = self;
+        write!(f, "{verb} by {by}")?;
+        if let Some(why) = refused {
+            return write!(f, ", refused: {why}");
+        }
+        let mut separator = ": ";
+        for Thing { kind, id, before, after } in things {
+            let became = match (before, after) {
+                (None, _) => "new",
+                (_, None) => "gone",
+                _ => "changed",
+            };
+            write!(f, "{separator}{kind} {id:?} {became}")?;
+            separator = ", ";
+        }
+        match more {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}

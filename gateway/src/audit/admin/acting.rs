@@ -1,0 +1,71 @@
+//! Somebody who changes the store, and what is told of it.
+
+use std::sync::Arc;
+
+use super::act::{Act, Thing};
+use super::by::By;
+use super::shown;
+use super::verb::Verb;
+use crate::clock::Clock;
+use crate::store::{Change, EntryKind, Store, StoreError, Witness};
+
+/// Where what is told of stands, for errors.
+const PLACE: &str = "outbox";
+/// What changes of itself, by what nodes do: decisions say so, or it decides nothing.
+const OF_ITSELF: [EntryKind; 7] = [
+    EntryKind::Challenge,
+    EntryKind::Ticket,
+    EntryKind::TokenUse,
+    EntryKind::Clock,
+    EntryKind::Pointer,
+    EntryKind::Kubelet,
+    EntryKind::Checkpoint,
+];
+
+/// Whoever does something, and what.
+#[derive(Debug, Clone)]
+pub struct Acting {
+    pub verb: Verb,
+    pub by: By,
+    pub clock: Clock,
+}
+
+impl Acting {
+    /// The store in these hands: what is changed through it is told of.
+    #[must_use]
+    pub fn on(self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        store.witnessed(Arc::new(self))
+    }
+
+    /// Tells of something that was tried, and came to nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn refused(self, store: &dyn Store, why: &str) -> Result<(), StoreError> {
+        let Self { verb, by, clock } = self;
+        store.tell(text(&Act::refused(verb, clock.now().as_secs(), by, why))?).await
+    }
+}
+
+impl Witness for Acting {
+    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError> {
+        let told = changes.iter().filter(|change| is_told(change));
+        let things: Vec<Thing> = told.map(shown::thing).collect();
+        if things.is_empty() {
+            return Ok(None);
+        }
+        let act = Act::done(self.verb, self.clock.now().as_secs(), self.by.clone(), things);
+        text(&act).map(Some)
+    }
+}
+
+fn is_told(change: &Change) -> bool {
+    OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
+}
+
+fn text(act: &Act) -> Result<String, StoreError> {
+    serde_json::to_string(act).map_err(|source| StoreError::Document {
+        key: PLACE.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,134 @@
+//! Who does something on this machine.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use rustix::process::getuid;
+use serde::{Deserialize, Serialize};
+
+use super::super::checkpoint;
+
+/// What `/proc/self/loginuid` has of a process that nobody has logged in for.
+const NOBODY: u32 = u32::MAX;
+/// Longest name of a user that is kept, in characters.
+const NAME_LIMIT_CHARACTERS: usize = 64;
+
+/// Whose process it is. What the kernel says is so; what the environment says is what whoever started it has put there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct By {
+    /// The user whom the process was started for.
+    pub uid: u32,
+    /// That user's name, as passwd(5) has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Who has logged in, whoever it is by now: by the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_uid: Option<u32>,
+    /// Who has used sudo, as the environment says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sudo_uid: Option<u32>,
+    /// That user's name, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sudo_user: Option<String>,
+    pub host: String,
+    /// The process.
+    pub pid: u32,
+    /// The gateway's name, if it has done it of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+}
+
+impl By {
+    /// Whoever has started this process: to be asked before it becomes another user.
+    #[must_use]
+    pub fn this_process() -> Self {
+        let uid = getuid().as_raw();
+        let variable = |name| env::var(name).ok();
+        Self {
+            uid,
+            user: named(uid, Path::new("/etc/passwd")),
+            login_uid: fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| logged_in(&text)),
+            sudo_uid: variable("SUDO_UID").and_then(|uid| uid.parse().ok()),
+            sudo_user: variable("SUDO_USER").map(|name| bounded(&name)).filter(|name| !name.is_empty()),
+            host: checkpoint::host(),
+            pid: std::process::id(),
+            gateway: None,
+        }
+    }
+
+    /// This process, a gateway of this name, or of the host's, that acts of itself.
+    #[must_use]
+    pub fn gateway(name: Option<&str>) -> Self {
+        let process = Self::this_process();
+        Self {
+            gateway: Some(name.map_or_else(|| process.host.clone(), str::to_owned)),
+            ..process
+        }
+    }
+}
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(name) = &self.gateway {
+            return write!(f, "the gateway {name}");
+        }
+        match &self.user {
+            Some(user) => write!(f, "{user} (uid {})", self.uid)?,
+            None => write!(f, "uid {}", self.uid)?,
+        }
+        if let Some(sudo) = &self.sudo_user {
+            write!(f, ", by sudo of {sudo}")?;
+        }
+        write!(f, " on {}", self.host)
+    }
+}
+
+/// Who has logged in, if anybody has.
+fn logged_in(text: &str) -> Option<u32> {
+    text.trim().parse().ok().filter(|uid| *uid != NOBODY)
+}
+
+/// A user's name, as passwd(5) has it.
+fn named(uid: u32, passwd: &Path) -> Option<String> {
+    let text = fs::read_to_string(passwd).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, id) = (fields.next()?, fields.nth(1)?);
+        (id.parse() == Ok(uid)).then(|| bounded(name))
+    })
+}
+
+fn bounded(name: &str) -> String {
+    let characters = name.chars().filter(|character| !character.is_control());
+    characters.take(NAME_LIMIT_CHARACTERS).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_who_passwd_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let passwd = folder.path().join("passwd");
+        assert_eq!(named(0, &passwd), None);
+        fs::write(
+            &passwd,
+            "odd\nroot:x:0:0:root:/root:/bin/bash\nb\u{1b}[2Job:x:1000:1000::/:/bin/false\n",
+        )
+        .unwrap();
+        assert_eq!(named(0, &passwd).unwrap(), "root");
+        assert_eq!(named(1000, &passwd).unwrap(), "b[2Job");
+        assert_eq!(named(7, &passwd), None);
+    }
+
+    #[test]
+    fn nobody_has_logged_in_for_a_service() {
+        assert_eq!(logged_in("1000\n"), Some(1000));
+        assert_eq!(logged_in("4294967295"), None);
+        assert_eq!(logged_in("root"), None);
+    }
+}

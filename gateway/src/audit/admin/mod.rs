@@ -1,0 +1,17 @@
+//! Who did what: each change by a command, or by the gateway of itself, is a record.
+//!
+//! What changes the store is told of in the same transaction ([`Acting`]), and waits there until a gateway has it in its log
+//! ([`take`]).
+
+mod act;
+mod acting;
+mod by;
+mod outbox;
+mod shown;
+mod verb;
+
+pub use act::{Act, Thing};
+pub use acting::Acting;
+pub use by::By;
+pub use outbox::{TakeError, take};
+pub use verb::Verb;

@@ -1,0 +1,50 @@
+//! From the store's outbox into the log.
+
+use futures_util::future::try_join_all;
+
+use super::act::Act;
+use crate::audit::{Journal, JournalError};
+use crate::store::{Entry, Store, StoreError};
+
+/// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
+const PAGE: usize = 250;
+
+/// Why the outbox was not emptied. What was not recorded is in it still.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// Records what waits in the outbox, and takes it out once it is in the log, durably; says how many there were. Whoever is killed in between has
+/// recorded something that is recorded once more, with the same id. What a newer release has put there stays for one.
+///
+/// # Errors
+/// [`TakeError`].
+pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<usize, TakeError> {
+    let (mut taken, mut last) = (0_usize, None);
+    loop {
+        let page = store.outbox(last.as_deref(), PAGE).await?;
+        let Some(end) = page.last() else { return Ok(taken) };
+        last = Some(end.id.clone());
+        let mut records = Vec::new();
+        let mut ids = Vec::new();
+        for Entry { id, value } in &page {
+            match Act::read(id, value) {
+                Some(act) => {
+                    records.push(act.record(at)?);
+                    ids.push(id.clone());
+                }
+                None => tracing::debug!("what waits in the outbox under {id} is a newer release's to record"),
+            }
+        }
+        try_join_all(records.iter().map(|record| journal.record(record, Vec::new(), ()))).await?;
+        taken = taken.saturating_add(ids.len());
+        store.recorded(ids).await?;
+        if page.len() < PAGE {
+            return Ok(taken);
+        }
+    }
+}

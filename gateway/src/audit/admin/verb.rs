@@ -1,0 +1,46 @@
+//! What is done, in stable words.
+
+use serde::{Deserialize, Serialize};
+
+/// Makes the list, and each verb's word.
+macro_rules! verbs {
+    ($($(#[$doc:meta])* $verb:ident = $word:literal;)*) => {
+        /// What was done. Its words do not change, so that logs of all releases can be searched by them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Verb {
+            $($(#[$doc])* #[serde(rename = $word)] $verb,)*
+        }
+
+        impl Verb {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$verb),*];
+
+            /// As the log has it.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$verb => $word,)*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// A provisioning token was made.
+    TokenCreate = "token.create";
+    /// A token that was made elsewhere was taken.
+    TokenImport = "token.import";
+    /// A token took the place of another: by a command, or as its schedule says.
+    TokenRotate = "token.rotate";
+    /// All tokens of a name became worthless.
+    TokenRevoke = "token.revoke";
+    /// The gateway has forgotten a token that had expired.
+    TokenForget = "token.forget";
+}
+
+impl std::fmt::Display for Verb {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}

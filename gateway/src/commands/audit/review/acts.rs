@@ -1,0 +1,32 @@
+//! Who did what: each act once, although a gateway that was killed, or another one, may have recorded it twice.
+
+use std::collections::BTreeMap;
+
+use attest_gateway::audit::LineHash;
+use attest_gateway::audit::admin::Act;
+
+use super::Differences;
+
+/// The acts that were read, by their ids in the outbox.
+#[derive(Debug)]
+pub(super) struct Acts(BTreeMap<String, LineHash>);
+
+impl Acts {
+    pub(super) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Whether it was not read before. Read twice, it has to say the same.
+    pub(super) fn is_new(&mut self, act: &Act, differences: &mut Differences) -> bool {
+        let Some(id) = &act.outbox else { return true };
+        let said = LineHash::of(serde_json::to_string(act).unwrap_or_default().as_bytes());
+        match self.0.insert(id.clone(), said) {
+            None => true,
+            Some(before) if before == said => false,
+            Some(_) => {
+                differences.say(format!("another line says something else of what was done as {id}"));
+                true
+            }
+        }
+    }
+}

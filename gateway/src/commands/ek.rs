@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
+use attest_gateway::audit::admin::Verb;
 use attest_gateway::clock::rfc3339;
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
-use attest_gateway::store::{EntryKind, Store};
+use attest_gateway::store::EntryKind;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
+use super::acting::{change_store, found};
 use super::{now, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
@@ -91,8 +93,8 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 removed: None,
             };
             let replace = *replace;
-            let revoked = with_store(config, |store| async move {
-                match enrolment::allow(&store, ek, record, replace).await {
+            let revoked = change_store(config, Verb::EkAdd, |store| async move {
+                match enrolment::allow(&*store, ek, record, replace).await {
                     Err(error @ (EnrolmentError::NameTaken { .. } | EnrolmentError::OtherName { .. })) => {
                         return Err(error).context("use --replace if this machine is to have the name now");
                     }
@@ -128,16 +130,15 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         }
         Command::Remove { digest, leave_to_roots } => {
             let (digest, forget) = (*digest, *leave_to_roots);
-            let removed = with_store(config, |store| async move {
-                Ok(if forget {
-                    enrolment::forget_entry(&store, digest).await?
+            let verb = if forget { Verb::EkForget } else { Verb::EkRemove };
+            change_store(config, verb, |store| async move {
+                let removed = if forget {
+                    enrolment::forget_entry(&*store, digest).await?
                 } else {
-                    enrolment::disallow(&store, digest, now()).await?
-                })
+                    enrolment::disallow(&*store, digest, now()).await?
+                };
+                found(removed, || format!("EK {digest} is not on the allowlist"))
             })?;
-            if !removed {
-                bail!("EK {digest} is not on the allowlist");
-            }
             if forget {
                 println!("forgotten: EK {digest}; if a root in ek-roots endorses it, it may join every pool that takes this root");
             } else {

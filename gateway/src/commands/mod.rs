@@ -1,5 +1,6 @@
 //! What the administrator can ask for; each command is one file.
 
+mod acting;
 pub mod audit;
 pub mod ca;
 pub mod certificate;
@@ -21,10 +22,8 @@ pub mod token;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::admin::{Acting, By, Verb};
 use attest_gateway::clock::Clock;
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
@@ -42,26 +41,6 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
         // What was done is not to be undone by an older store in the place of this one.
         store.keep_mark().await?;
         Ok(done)
-    })
-}
-
-/// As [`with_store`], where the work changes something: who did what is recorded, also if it is refused.
-fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
-    config: &Path,
-    verb: Verb,
-    work: impl FnOnce(Arc<dyn Store>) -> F,
-) -> anyhow::Result<T> {
-    // Before this becomes the state's owner.
-    let by = By::this_process();
-    with_store(config, async |store| {
-        let clock = Clock::System;
-        let acting = Acting { verb, by, clock };
-        let done = work(acting.clone().on(Arc::new(store.clone()))).await;
-        if let Err(error) = &done {
-            // That the store is gone is said by this error, too.
-            drop(acting.refused(&store, &crate::in_full(error)).await);
-        }
-        done
     })
 }
 

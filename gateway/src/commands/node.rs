@@ -6,11 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::challenge::is_node_name;
+use attest_gateway::audit::admin::Verb;
 use attest_gateway::clock::rfc3339;
 use attest_gateway::machines::enrolment;
 use attest_gateway::machines::instances::{self, InstanceRecord};
 use attest_gateway::machines::revocations::{self, Machine, Revocation};
 
+use super::acting::{change_store, found};
 use super::{table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
@@ -84,26 +86,33 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         }
         Command::Release { instance } => {
             let wanted = instance.clone();
-            if !with_store(config, |store| async move { Ok(instances::release(&store, &wanted).await?) })? {
-                bail!("nobody has claimed {instance:?}; `attest-gateway node list` shows who has claimed what");
-            }
+            change_store(config, Verb::NodeRelease, |store| async move {
+                found(instances::release(&*store, &wanted).await?, || {
+                    format!("nobody has claimed {wanted:?}; `attest-gateway node list` shows who has claimed what")
+                })
+            })?;
             println!("released: {instance}");
         }
         Command::Forget { name } => {
             let wanted = name.clone();
-            if !with_store(config, |store| async move { Ok(enrolment::forget_name(&store, &wanted).await?) })? {
-                bail!("there is no node named {name:?}");
-            }
+            change_store(config, Verb::NodeForget, |store| async move {
+                found(enrolment::forget_name(&*store, &wanted).await?, || {
+                    format!("there is no node named {wanted:?}")
+                })
+            })?;
             println!("forgotten: {name}");
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {
             // As it stands in the list, too: what an earlier release has revoked need not be what this one would.
             let (who, only) = (revocations::named(what).unwrap_or_else(|| what.clone()), *only);
-            let restored = with_store(config, |store| async move { Ok(revocations::restore(&store, &who, only).await?) })?;
-            if restored.is_empty() {
-                bail!("{what:?} is not revoked; `attest-gateway node list` shows who is");
-            }
+            let restored = change_store(config, Verb::NodeRestore, |store| async move {
+                let restored = revocations::restore(&*store, &who, only).await?;
+                found(!restored.is_empty(), || {
+                    format!("{what:?} is not revoked; `attest-gateway node list` shows who is")
+                })?;
+                Ok(restored)
+            })?;
             println!("restored: {}", together(&restored));
         }
     }
@@ -126,15 +135,15 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
     if length > REASON_LIMIT_CHARACTERS {
         bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
     }
-    let revoked = with_store(config, |store| async move {
-        let Machine { all, seen } = revocations::machine(&store, &who).await?;
+    let revoked = change_store(config, Verb::NodeRevoke, |store| async move {
+        let Machine { all, seen } = revocations::machine(&*store, &who).await?;
         if !seen && !anyway {
             bail!(
                 "nothing is known of {who}, and nothing was revoked: no machine has come with it, and none is expected. `attest-gateway node list` and \
                  `ek list` show those that are known; if this one has yet to come: --anyway"
             );
         }
-        revocations::revoke(&store, &all, super::now(), reason).await?;
+        revocations::revoke(&*store, &all, super::now(), reason).await?;
         Ok(all)
     })?;
     println!("revoked: {}", together(&revoked));

@@ -60,14 +60,20 @@ fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     }
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if owner.uid != 0 {
-        become_owner(&owner).with_context(|| {
-            format!(
-                "{} belongs to user {}, and root cannot act as that user here; run this as that user",
-                owner.of.display(),
-                owner.uid
-            )
-        })?;
+        owner.become_it()?;
         eprintln!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display());
+    }
+    Ok(true)
+}
+
+/// As [`act`], without a word, but says `false` if there is no state yet, whoever runs this.
+///
+/// # Errors
+/// If root may not become somebody else.
+pub(super) fn act_quietly(settings: &Settings) -> anyhow::Result<bool> {
+    let Some(owner) = owner(settings)? else { return Ok(false) };
+    if geteuid().is_root() && owner.uid != 0 {
+        owner.become_it()?;
     }
     Ok(true)
 }
@@ -90,17 +96,30 @@ fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
     Ok(None)
 }
 
-/// All credentials of this thread, and so of those that it starts. Groups first: who is not root any longer cannot change them.
-fn become_owner(owner: &Owner) -> anyhow::Result<()> {
-    let user = User::of(owner.uid, Path::new("/etc"));
-    let gid = user.as_ref().map_or(owner.gid, |user| user.gid);
-    let groups = user.map_or_else(Vec::new, |user| user.groups);
-    let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(gid));
-    set_thread_groups(&groups)?;
-    set_thread_res_gid(gid, gid, gid)?;
-    set_thread_res_uid(uid, uid, uid)?;
-    Ok(())
+impl Owner {
+    /// All credentials of this thread, and so of those that it starts.
+    fn become_it(&self) -> anyhow::Result<()> {
+        self.take_over().with_context(|| {
+            format!(
+                "{} belongs to user {}, and root cannot act as that user here; run this as that user",
+                self.of.display(),
+                self.uid
+            )
+        })
+    }
+
+    /// Groups first: who is not root any longer cannot change them.
+    fn take_over(&self) -> anyhow::Result<()> {
+        let user = User::of(self.uid, Path::new("/etc"));
+        let gid = user.as_ref().map_or(self.gid, |user| user.gid);
+        let groups = user.map_or_else(Vec::new, |user| user.groups);
+        let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(gid));
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        Ok(())
+    }
 }
 
 /// The groups of a user, by which it may be able to read keys.

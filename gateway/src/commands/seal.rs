@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
+
+use super::acting::{change_files, change_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -22,17 +25,24 @@ pub enum Command {
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let Command::Rotate { drop } = *command;
+    let verb = if drop { Verb::SealDrop } else { Verb::SealRotate };
     match &settings.store_key_file {
-        Some(key_file) => super::with_store(config, async |store| {
-            let now = super::store_time(&store).await?;
+        Some(key_file) => change_store(config, verb, async |store| {
+            let now = super::store_time(&*store).await?;
             match drop {
-                true => Seal::replace_shared(&store, key_file, now).await?,
-                false => Seal::rotate_shared(&store, key_file, now).await?,
+                true => Seal::replace_shared(&*store, key_file, now).await?,
+                false => Seal::rotate_shared(&*store, key_file, now).await?,
             }
             Ok(())
         })?,
-        None if drop => Seal::replace(&settings.seal_key())?,
-        None => Seal::rotate(&settings.seal_key(), super::now(), settings.seal_keep())?,
+        None => change_files(&settings, verb, || {
+            let file = settings.seal_key();
+            match drop {
+                true => Seal::replace(&file)?,
+                false => Seal::rotate(&file, super::now(), settings.seal_keep())?,
+            }
+            Ok(((), vec![Thing::file(&file)]))
+        })?,
     }
     match drop {
         true => println!(

@@ -8,10 +8,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::audit::CommandLog;
+use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{PRIVATE, make_private_folder};
 use attest_gateway::settings::{Settings, StoreSettings};
 use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
+
+use super::acting::{change_files, change_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -73,8 +76,11 @@ fn key_file(settings: &Settings) -> anyhow::Result<&Path> {
 
 fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
     let file = key_file(settings)?;
-    let id = Seal::make_key_file(file)?;
-    super::owner::give(settings, file)?;
+    let id = change_files(settings, Verb::StoreKey, || {
+        let id = Seal::make_key_file(file)?;
+        super::owner::give(settings, file)?;
+        Ok((id, vec![Thing::file(file)]))
+    })?;
     println!("{}: a new key, {id}", file.display());
     println!("Copy the file to every replica, for the gateway's user only (0600), and name it there: store.key_file");
     Ok(ExitCode::SUCCESS)
@@ -82,9 +88,9 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
 
 fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
     let file = key_file(settings)?;
-    let (old, new) = super::with_store(config, async |store| {
-        let now = super::store_time(&store).await?;
-        Ok(Seal::replace_key_file(&store, file, now).await?)
+    let (old, new) = change_store(config, Verb::StoreKeyRotate, async |store| {
+        let now = super::store_time(&*store).await?;
+        Ok(Seal::replace_key_file(&*store, file, now).await?)
     })?;
     println!(
         "{}: key {new} in the place of {old}; the seal's keys in the store are encrypted by it",

@@ -20,7 +20,8 @@ use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::{change_store, table, with_store};
+use super::acting::{change_store, found};
+use super::{table, with_store};
 
 /// How long a token is good unless the administrator says otherwise.
 const LIFETIME_SECONDS: u64 = 24 * 3600;
@@ -170,10 +171,9 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Revoke { name } => {
             let wanted = name.clone();
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
-                match tokens::revoke(&*store, &wanted).await? {
-                    0 => bail!("there is no token named {wanted:?}"),
-                    revoked => Ok(revoked),
-                }
+                let revoked = tokens::revoke(&*store, &wanted).await?;
+                found(revoked > 0, || format!("there is no token named {wanted:?}"))?;
+                Ok(revoked)
             })?;
             println!("revoked: {revoked} of name {name:?}");
         }

@@ -11,9 +11,10 @@ use tokio::time::MissedTickBehavior;
 use super::checkpoints;
 use crate::api::Gateway;
 use crate::audit::JournalError;
-use crate::audit::admin::{self, Acting, By, TakeError, Verb};
-use crate::clock::rfc3339;
+use crate::audit::admin::{self, Act, Acting, By, TakeError, Thing, Verb};
+use crate::clock::{Clock, rfc3339};
 use crate::credentials::tokens;
+use crate::settings::Settings;
 use crate::store::{Store, Tick, Turn};
 use crate::{cloud, pki, pools};
 
@@ -102,14 +103,23 @@ async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// The store in the gateway's own hands: what it changes of itself is told of as what a command changes.
 fn own_hands(gateway: &Gateway, verb: Verb) -> Arc<dyn Store> {
-    let acting = Acting {
-        verb,
-        by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
-        clock: gateway.clock,
-    };
-    acting.on(Arc::clone(&gateway.store))
+    in_own_hands(&gateway.settings, gateway.clock, &gateway.store, verb)
+}
+
+/// The store in the gateway's own hands: what it changes of itself is told of as what a command changes.
+pub(super) fn in_own_hands(settings: &Settings, clock: Clock, store: &Arc<dyn Store>, verb: Verb) -> Arc<dyn Store> {
+    let by = By::gateway(settings.checkpoints.name.as_deref());
+    Acting { verb, by, clock }.on(Arc::clone(store))
+}
+
+/// Tells of what this gateway has changed of itself, and what is not in the store.
+async fn tell(gateway: &Gateway, verb: Verb, things: Vec<Thing>) {
+    let by = By::gateway(gateway.settings.checkpoints.name.as_deref());
+    let now = gateway.clock.now().as_secs();
+    if let Err(error) = admin::record(&gateway.journal, Act::done(verb, now, by, things), now).await {
+        tracing::warn!(%error, "what was changed is not recorded");
+    }
 }
 
 /// Records what commands have changed, and this gateway of itself.
@@ -206,7 +216,13 @@ async fn tend_seal(gateway: Arc<Gateway>) {
 async fn tend_keys(gateway: &Gateway, now: u64) {
     match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
         Ok(false) => {}
-        Ok(true) => tracing::info!("the seal has a new key"),
+        Ok(true) => {
+            tracing::info!("the seal has a new key");
+            if !gateway.seal.is_shared() {
+                let file = gateway.settings.seal_key();
+                tell(gateway, Verb::SealRotate, vec![Thing::file(&file)]).await;
+            }
+        }
         Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
     }
 }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
+use crate::audit::admin::Verb;
 use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, resolve_pending};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
@@ -277,7 +278,8 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     // By the store's time: a clock that is wrong ends no key that others have.
     let now = clock.now().as_secs();
     let believed = store.time(now).await?;
-    Ok(Seal::open_shared(Arc::clone(store), key_file, believed.min(now)).await?)
+    let own = background::in_own_hands(settings, clock, store, Verb::SealRotate);
+    Ok(Seal::open_shared(own, key_file, believed.min(now)).await?)
 }
 
 /// Reads what the settings name. The log has what is not as it should be.

@@ -99,7 +99,9 @@ fn journal(gateway: &Gateway) -> Journal {
     let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
     let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
     let log = gateway.path("state/attestation.jsonl");
-    Journal::open(&log, Signer::new(key, None, 1000), SegmentLimits::NEVER, blobs, Arc::default()).unwrap().0
+    Journal::open(&log, Signer::new(key, None, 1000), SegmentLimits::NEVER, blobs, Arc::default())
+        .unwrap()
+        .0
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Who did what: what commands change, and the gateway of itself, stands in the log.
 
+mod commands;
 mod interrupted;
 mod tokens;
 

@@ -1,5 +1,7 @@
 //! What was done, by whom: as it waits in the store's outbox, and as its record has it.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -51,6 +53,19 @@ pub struct Thing {
     /// Likewise; not there if there is nothing any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
+}
+
+impl Thing {
+    /// A file that holds secrets: nothing is said of what is in it.
+    #[must_use]
+    pub fn file(path: &Path) -> Self {
+        Self {
+            kind: "file".to_owned(),
+            id: path.display().to_string(),
+            before: None,
+            after: None,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -122,6 +137,7 @@ impl std::fmt::Display for Act {
         let mut separator = ": ";
         for Thing { kind, id, before, after } in things {
             let became = match (before, after) {
+                (None, None) => "written",
                 (None, _) => "new",
                 (_, None) => "gone",
                 _ => "changed",

@@ -13,5 +13,5 @@ mod verb;
 pub use act::{Act, Thing};
 pub use acting::Acting;
 pub use by::By;
-pub use outbox::{TakeError, take};
+pub use outbox::{TakeError, record, take};
 pub use verb::Verb;

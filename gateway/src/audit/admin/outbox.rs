@@ -18,6 +18,14 @@ pub enum TakeError {
     Journal(#[from] JournalError),
 }
 
+/// Records an act at once, durably.
+///
+/// # Errors
+/// [`JournalError`].
+pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalError> {
+    journal.record(&act.record(at)?, Vec::new(), ()).await.map(drop)
+}
+
 /// Records what waits in the outbox, and takes it out once it is in the log, durably; says how many there were. Whoever is killed in between has
 /// recorded something that is recorded once more, with the same id. What a newer release has put there stays for one.
 ///

@@ -37,6 +37,28 @@ verbs! {
     TokenRevoke = "token.revoke";
     /// The gateway has forgotten a token that had expired.
     TokenForget = "token.forget";
+    /// An EK was endorsed, and perhaps given a name.
+    EkAdd = "ek.add";
+    /// An EK was taken off the allowlist.
+    EkRemove = "ek.remove";
+    /// An EK's entry was forgotten, so that roots say whether it is endorsed.
+    EkForget = "ek.forget";
+    /// A node's name was freed.
+    NodeForget = "node.forget";
+    /// An instance of a cloud was freed.
+    NodeRelease = "node.release";
+    /// A machine was revoked.
+    NodeRevoke = "node.revoke";
+    /// A revocation was taken back.
+    NodeRestore = "node.restore";
+    /// The seal was given a new key: by a command, or by the gateway when it is time.
+    SealRotate = "seal.rotate";
+    /// The seal was given a new key, and all others were dropped.
+    SealDrop = "seal.drop";
+    /// The key file of replicas was made.
+    StoreKey = "store.key";
+    /// The key file of replicas was given another key.
+    StoreKeyRotate = "store.key-rotate";
 }
 
 impl std::fmt::Display for Verb {

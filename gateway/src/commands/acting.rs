@@ -1,0 +1,73 @@
+//! Commands that change something: who did what is recorded.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::bail;
+use attest_gateway::audit::admin::{Act, Acting, By, Thing, Verb};
+use attest_gateway::clock::Clock;
+use attest_gateway::settings::Settings;
+use attest_gateway::store::{AnyStore, Store};
+
+use super::{now, owner, with_store};
+
+/// As [`with_store`], where the work changes something: what it does is told of in the transaction that does it; also that it is refused.
+pub(super) fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
+    config: &Path,
+    verb: Verb,
+    work: impl FnOnce(Arc<dyn Store>) -> F,
+) -> anyhow::Result<T> {
+    // Before this becomes the state's owner.
+    let by = By::this_process();
+    with_store(config, async |store| {
+        let clock = Clock::System;
+        let acting = Acting { verb, by, clock };
+        let done = work(acting.clone().on(Arc::new(store.clone()))).await;
+        if let Err(error) = &done {
+            // That the store is gone is said by this error, too.
+            drop(acting.refused(&store, &crate::in_full(error)).await);
+        }
+        done
+    })
+}
+
+/// That there was something to change.
+pub(super) fn found(there: bool, otherwise: impl FnOnce() -> String) -> anyhow::Result<()> {
+    if !there {
+        bail!("{}", otherwise());
+    }
+    Ok(())
+}
+
+/// Where files are changed, and not the store: what the work says that it has changed is told of when it is done. Whoever is killed in between has
+/// not told of it; a gateway that reads the files finds it out by itself.
+pub(super) fn change_files<T>(
+    settings: &Settings,
+    verb: Verb,
+    work: impl FnOnce() -> anyhow::Result<(T, Vec<Thing>)>,
+) -> anyhow::Result<T> {
+    let (by, done) = (By::this_process(), work());
+    let act = match &done {
+        Ok((_, things)) => Act::done(verb, now(), by, things.clone()),
+        Err(error) => Act::refused(verb, now(), by, &crate::in_full(error)),
+    };
+    if let Err(error) = tell(settings, &act) {
+        eprintln!("this could not be recorded: {}", crate::in_full(&error));
+    }
+    done.map(|(done, _)| done)
+}
+
+/// Puts it into the outbox, if there is a store: without one no gateway has ever served here.
+fn tell(settings: &Settings, act: &Act) -> anyhow::Result<()> {
+    if !owner::act_quietly(settings)? || !AnyStore::look(settings)? {
+        return Ok(());
+    }
+    let (store, told) = (AnyStore::open(settings)?, serde_json::to_string(act)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        store.tell(told).await?;
+        store.keep_mark().await
+    })?;
+    Ok(())
+}

@@ -14,7 +14,7 @@ fn key_file(site: &Site) -> PathBuf {
 }
 
 /// A gateway that takes tokens.
-fn gateway(site: &Site, more: &str) -> Gateway {
+pub(super) fn gateway(site: &Site, more: &str) -> Gateway {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.settings(&format!(

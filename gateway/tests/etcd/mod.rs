@@ -5,6 +5,7 @@ mod leader;
 mod mark;
 mod outage;
 mod pending;
+mod schema;
 mod suite;
 mod tls;
 mod transactions;

@@ -23,8 +23,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::members::FailureKind;
-use super::opened::{Opened, Trouble, get, revision, seen, version};
-use super::overlay::{Batch, Fetched, MOST_KEYS, Seen};
+use super::opened::{GUARD_GETS, Opened, Trouble, get, revision, seen};
+use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
 use super::queue::{BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
 
@@ -198,7 +198,7 @@ impl Committer {
     /// All of it or nothing. If it is nothing: what is there.
     fn transaction(&self, batch: &Batch, fetched: &Fetched) -> Txn {
         let Opened { keys, .. } = &*self.opened;
-        let (mut when, mut then, mut otherwise) = (self.opened.guard(), Vec::new(), self.opened.guard_gets());
+        let (mut when, mut then, mut otherwise) = (self.opened.guard(), Vec::new(), self.opened.guard_gets().to_vec());
         if batch.writes_anything() {
             when.push(self.own.unchanged());
             then.push(TxnOp::put(keys.mark(), "", Some(PutOptions::new().with_prev_key())));
@@ -234,18 +234,13 @@ impl Committer {
             }
             return Ok(Committed::Done);
         }
-        let puts = answers.get(1).map_or(0, version);
-        let answers: Vec<Seen> = answers.iter().map(seen).collect();
-        let (_, rest) = answers.split_at_checked(2).unwrap_or_default();
-        let mut rest = rest.iter().cloned();
+        let (guard, rest) = answers.split_at_checked(GUARD_GETS).unwrap_or_default();
+        let mut rest = rest.iter().map(seen);
         // It is another one if the lease is over.
         if let Some(own) = rest.next() {
             self.own.not_made(&own);
         }
-        if !self.opened.is_it(&answers, puts) {
-            return Err(Trouble::Replaced);
-        }
-        self.opened.raise(puts);
+        self.opened.check(guard)?;
         Ok(Committed::Stale(batch.reads.iter().cloned().zip(rest).collect()))
     }
 }

@@ -13,8 +13,8 @@ use super::keys::Keys;
 use super::members::{Failure, Members};
 use crate::settings::EtcdSettings;
 
-/// The version of what stands below the prefix.
-const VERSION: i64 = 1;
+/// The version of what stands below the prefix. No release raises it by itself: those that serve the same store would stop.
+pub(super) const VERSION: i64 = 1;
 /// The store's own time, which it begins anew under another name.
 const TIME: &str = "time";
 /// Bytes of a store's identity, and of a process's: nobody guesses another's, and no two are the same.
@@ -109,11 +109,7 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
     };
     let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is no number"))?;
     if version > VERSION {
-        return Err(StoreError::Schema {
-            path: members.place.clone().into(),
-            found: version,
-            known: VERSION,
-        });
+        return Err(newer(members, version));
     }
     let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
     let Identity { id, began, replaced, .. } =
@@ -196,6 +192,15 @@ async fn replace(
         async move { client.txn(write).await }
     });
     asked.await.map(drop).map_err(|failure| members.explain(&failure, false))
+}
+
+/// What is said of a store that a newer release has given its version.
+pub(super) fn newer(members: &Members, found: i64) -> StoreError {
+    StoreError::Schema {
+        path: members.place.clone().into(),
+        found,
+        known: VERSION,
+    }
 }
 
 fn foreign(members: &Members, missing: &str) -> StoreError {

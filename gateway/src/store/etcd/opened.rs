@@ -7,9 +7,13 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, Txn
 use tokio::time::Instant;
 
 use super::super::{StoreError, StoreMark};
+use super::identity::{self, VERSION};
 use super::keys::Keys;
 use super::members::{Failure, Members};
 use super::overlay::Seen;
+
+/// How many answers say why a request was not taken.
+pub(super) const GUARD_GETS: usize = 3;
 
 /// Which store a process has opened.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(super) enum Trouble {
     Doubt(Failure),
     /// It is not the store that was opened.
     Replaced,
+    /// It is, and has been given a version by a newer release.
+    Newer(i64),
     /// Others were faster until there was no time left.
     Contended,
 }
@@ -48,6 +54,7 @@ impl Opened {
             Trouble::Member(failure) => self.members.explain(failure, false),
             Trouble::Doubt(failure) => self.members.explain(failure, true),
             Trouble::Replaced => StoreError::Replaced(self.members.place.clone().into()),
+            Trouble::Newer(found) => identity::newer(&self.members, *found),
             Trouble::Contended => engine(
                 "others wrote the same until there was no time left; nothing was done",
                 "try again; if it lasts, etcd is too slow: look at its disks",
@@ -66,25 +73,36 @@ impl Opened {
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
     }
 
-    /// What every request wants: that it is the store that was opened, and has not been set back.
+    /// What every request wants: that it is the store that was opened, has not been set back, and is written as this release writes it.
     pub(super) fn guard(&self) -> Vec<Compare> {
         vec![
             Compare::value(self.keys.identity(), CompareOp::Equal, self.identity.as_str()),
             Compare::version(self.keys.mark(), CompareOp::Greater, self.puts() - 1),
+            Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
         ]
     }
 
-    /// What says why a request was not taken: two gets.
-    pub(super) fn guard_gets(&self) -> Vec<TxnOp> {
-        vec![get(&self.keys.identity()), get(&self.keys.mark())]
+    /// What says why a request was not taken.
+    pub(super) fn guard_gets(&self) -> [TxnOp; GUARD_GETS] {
+        [get(&self.keys.identity()), get(&self.keys.mark()), get(&self.keys.schema())]
     }
 
-    /// Whether it is the store that was opened, by the answers to [`Opened::guard_gets`].
-    pub(super) fn is_it(&self, answers: &[Seen], puts: i64) -> bool {
-        answers
-            .first()
-            .is_some_and(|seen| seen.value.as_deref() == Some(self.identity.as_str()))
-            && puts >= self.puts()
+    /// Whether it was for another reason than what [`Opened::guard`] wants, by the answers to [`Opened::guard_gets`].
+    pub(super) fn check(&self, answers: &[TxnOpResponse]) -> Result<(), Trouble> {
+        let [identity, mark, schema, ..] = answers else {
+            return Err(Trouble::Replaced);
+        };
+        let puts = version(mark);
+        if seen(identity).value.as_ref() != Some(&self.identity) || puts < self.puts() {
+            return Err(Trouble::Replaced);
+        }
+        let schema = seen(schema).value.and_then(|schema| schema.parse().ok());
+        match schema {
+            Some(VERSION) => self.raise(puts),
+            Some(newer) if newer > VERSION => return Err(Trouble::Newer(newer)),
+            _ => return Err(Trouble::Replaced),
+        }
+        Ok(())
     }
 
     /// Does these reads at one moment, of the store that was opened.
@@ -103,6 +121,7 @@ impl Opened {
         });
         let answer = asked.await.map_err(Trouble::Member)?;
         if !answer.succeeded() {
+            self.check(&answer.op_responses())?;
             return Err(Trouble::Replaced);
         }
         let mut answers = answer.op_responses();

@@ -1,0 +1,135 @@
+//! Two releases on one store: what an older one does that meets what a newer one has written.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use attest_gateway::store::{Entry, EntryKind, Store};
+
+use super::gateways::gateway;
+use super::*;
+use crate::support::{POOL, bearer};
+
+/// Where the site's stores and gateways have theirs.
+const SCHEMA: &str = "a/gateway/schema";
+const SCHEMA_OF_GATEWAYS: &str = "b/schema";
+
+fn newer(refused: &StoreError) -> (i64, i64) {
+    match refused {
+        StoreError::Schema { found, known, .. } => (*found, *known),
+        other => panic!("{other}"),
+    }
+}
+
+/// All that stands below the prefix, with how often each was written.
+fn all(site: &Site) -> String {
+    site.etcd.ctl(&["get", "--prefix", "a/gateway/", "--write-out", "fields"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_more() {
+    let site = Site::start();
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    site.etcd.ctl(&["put", SCHEMA, "2"]);
+    // But for the revision that etcd itself is at.
+    let content = |all: String| {
+        all.lines()
+            .filter(|line| !line.starts_with("\"Revision\""))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let before = content(all(&site));
+    assert_eq!(newer(&put(&store, "a", "2").await.unwrap_err()), (2, 1));
+    assert_eq!(newer(&count_up(&store, "b").await.unwrap_err()), (2, 1));
+    assert_eq!(newer(&get(&store, "a").await.unwrap_err()), (2, 1));
+    assert_eq!(newer(&store.page(range("a", "b"), 9).await.unwrap_err()), (2, 1));
+    assert_eq!(newer(&store.count(range("a", "b")).await.unwrap_err()), (2, 1));
+    assert!(!matches!(store.lead("rotate", Duration::from_secs(2)).await, Ok(Some(_))));
+    assert_eq!(newer(&site.try_open("two").unwrap_err()), (2, 1));
+    let accepted = Etcd::accept(&site.settings(), &site.states.path().join("one/gateway.db"), |_| {
+        Ok::<_, StoreError>(())
+    });
+    assert_eq!(newer(&accepted.unwrap_err()), (2, 1));
+    assert_eq!(content(all(&site)), before);
+    // Nobody has damaged anything: the same process goes on.
+    site.etcd.ctl(&["put", SCHEMA, "1"]);
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
+    // A version that is none is no newer one.
+    for version in ["0", "", "1.5", "two"] {
+        site.etcd.ctl(&["put", SCHEMA, version]);
+        assert!(matches!(put(&store, "a", "2").await, Err(StoreError::Replaced(_))), "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_work_that_has_read_before_the_version_was_raised_writes_nothing_after() {
+    let site = Site::start();
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    let (endpoint, raised) = (site.etcd.endpoint(), AtomicBool::new(false));
+    let refused = run(&store, move |transaction| {
+        let found = transaction.get("a")?;
+        // The first run asks for the key, the second has it.
+        if found.is_some() && !raised.swap(true, Ordering::Relaxed) {
+            let arguments = ["--endpoints", &endpoint, "put", SCHEMA, "2"];
+            let mut raise = std::process::Command::new("etcdctl");
+            assert!(raise.env("ETCDCTL_API", "3").args(arguments).status().unwrap().success());
+        }
+        transaction.put("a", "2")
+    });
+    assert_eq!(newer(&refused.await.unwrap_err()), (2, 1));
+    assert_eq!(site.etcd.ctl(&["get", "--print-value-only", "a/gateway/kv/a"]).trim(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_of_a_newer_version_or_with_more_in_it_is_not_taken_for_something_else() {
+    let site = Site::start();
+    let store = site.open("one");
+    let (kind, key) = (EntryKind::Name, "entry/name/node-1");
+    let named = |value: &str| Entry {
+        id: "node-1".to_owned(),
+        value: value.to_owned(),
+    };
+    Store::put(&store, kind, named("tpm:00")).await.unwrap();
+    let written = get(&store, key).await.unwrap().unwrap();
+    for altered in [
+        written.replace("\"v\":1", "\"v\":2"),
+        written.replace("{\"v\":1", "{\"v\":1,\"more\":1"),
+    ] {
+        assert_ne!(altered, written);
+        put(&store, key, &altered).await.unwrap();
+        let refused = Store::get(&store, kind, "node-1").await.unwrap_err().to_string();
+        assert!(refused.contains(key) && refused.contains("newer release"), "{refused}");
+        store.insert(kind, named("tpm:01")).await.unwrap_err();
+        store.remove(kind, "node-1").await.unwrap_err();
+        store.list(kind).await.unwrap_err();
+        assert_eq!(get(&store, key).await.unwrap().unwrap(), altered);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_store_is_given_a_newer_version_says_both_and_serves_nobody() {
+    let site = Site::start();
+    let mut gateway = gateway(&site, "");
+    let full = gateway.rendered(POOL, "full");
+    let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "2"]);
+    gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
+    let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
+    assert_eq!(ready.status(), 503);
+    let both = "schema version 2, this release knows 1 at most";
+    gateway.line(|line| line.contains(both));
+    for command in [&["token", "revoke", "rack7"][..], &["serve"], &["check"]] {
+        let refused = gateway.try_command(command);
+        let said = [refused.stdout, refused.stderr].concat();
+        assert!(
+            !refused.status.success() && String::from_utf8_lossy(&said).contains(both),
+            "{command:?}"
+        );
+    }
+    // Whoever has a newer release goes on; here it is the same one.
+    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "1"]);
+    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+}

@@ -13,6 +13,7 @@
 mod address;
 mod disturbed;
 mod fleet;
+mod lost;
 mod members;
 mod network;
 mod program;

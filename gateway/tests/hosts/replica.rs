@@ -82,6 +82,13 @@ impl Replica {
         succeeds(&self.command(arguments).output().unwrap())
     }
 
+    /// One that fails; what it says.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     pub fn kill(&mut self) {
         self.program.kill();
     }

@@ -1,0 +1,70 @@
+//! What goes on with less than three of each, and what stops.
+
+use std::sync::Arc;
+
+use reqwest::StatusCode;
+use tokio::sync::watch;
+
+use super::fleet::check;
+use super::{Site, can_make_hosts};
+use crate::support::Answer;
+
+const NODES: usize = 20;
+
+impl Site {
+    fn boot(&self, nodes: usize) {
+        let (count, booted) = watch::channel(0);
+        self.run(Arc::clone(&self.gateways).storm(self.nodes(nodes), count));
+        assert_eq!(*booted.borrow(), nodes);
+    }
+
+    /// What this gateway says of itself.
+    fn ready(&self, replica: usize) -> StatusCode {
+        let request = self.gateways.client.get(format!("{}/readyz", self.gateways.urls[replica]));
+        self.run(async move { Answer::of(request).await.status })
+    }
+
+    fn config(&self, replica: usize, token: &str) -> StatusCode {
+        let (gateways, token) = (Arc::clone(&self.gateways), token.to_owned());
+        self.run(async move { gateways.config_with(replica, &token).await.status })
+    }
+}
+
+#[test]
+fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_with_one() {
+    if !can_make_hosts() {
+        return;
+    }
+    let mut site = Site::new("");
+    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--name", "rack", "--uses", "3"]);
+    assert_eq!(site.config(0, &token), 200);
+    site.members[0].kill();
+    site.boot(NODES);
+
+    site.members[1].kill();
+    for replica in 0..3 {
+        assert_eq!(site.config(replica, &token), 503);
+        assert_eq!(site.ready(replica), 503);
+    }
+    let refused = site.replicas[0].refused(&["token", "revoke", "rack"]);
+    assert!(refused.contains("store.endpoints"), "{refused}");
+
+    site.members[1].start();
+    // Each finds the members again, and no use was made while there were too few.
+    for replica in 1..3 {
+        let mut status = site.config(replica, &token);
+        while status == 503 {
+            status = site.config(replica, &token);
+        }
+        assert_eq!((status, site.ready(replica)), (StatusCode::OK, StatusCode::OK));
+    }
+    assert_eq!(site.config(0, &token), 403);
+    site.boot(NODES);
+
+    site.members[0].start();
+    for gateway in 0..2 {
+        site.replicas[gateway].kill();
+        site.boot(NODES);
+    }
+    assert_eq!(check(&site.recorded()), 4 * NODES);
+}

@@ -170,7 +170,7 @@ async fn attack_34_every_altered_field_is_found() {
         (
             TRUSTED,
             "/basis/challenge/issued",
-            json!(at + 10),
+            json!(at + 1000),
             "its challenge could be answered",
         ),
         (
@@ -312,4 +312,27 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
         table.contains("0 different") && table.contains("2 lines that cannot be read"),
         "{table}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_make_no_record_another_one() {
+    let log = Log::written().await;
+    let earlier = |index: usize, at: u64| {
+        let mut lines = log.lines();
+        let mut record = log.records[index].clone();
+        record["at"] = json!(at);
+        record["time"] = json!(attest_gateway::clock::rfc3339(at));
+        lines[index] = record.to_string();
+        log.audit(&lines)
+    };
+    let trusted = log.records[TRUSTED]["at"].as_u64().unwrap();
+    let (sound, table) = earlier(TICKET, trusted - 30);
+    assert!(sound && table.contains("30 s older than what earned it"), "{table}");
+    let issued = log.records[TRUSTED].pointer("/basis/challenge/issued").unwrap().as_u64().unwrap();
+    let (sound, table) = earlier(TRUSTED, issued - 5);
+    assert!(sound && table.contains("5 s before its challenge was made"), "{table}");
+    // What the gateway itself has held against its clock has to fit still.
+    let expires = log.records[TRUSTED].pointer("/basis/challenge/expires").unwrap().as_u64().unwrap();
+    let (sound, table) = earlier(TRUSTED, expires + 1);
+    assert!(!sound && table.contains("could be answered from"), "{table}");
 }

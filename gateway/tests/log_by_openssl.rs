@@ -69,10 +69,10 @@ async fn a_log_is_verified_by_the_document_alone() {
     };
     // 1 checkpoint, 2 records, 1 checkpoint; 1 checkpoint, 1 record, 1 checkpoint.
     good(&[&first, &second], "whole: line 7 of chain");
-    good(&[&first, &second], "signed up to line 7");
-    good(&[&format!("{first}{second}")], "signed up to line 7");
+    good(&[&first, &second], "signed up to line 6");
+    good(&[&format!("{first}{second}")], "signed up to line 6");
     good(&[&second], "begins with line 5 of chain");
-    good(&[&first], "signed up to line 4");
+    good(&[&first], "signed up to line 3");
     // As a closed segment lies there.
     fs::write(gateway.path("0.jsonl"), &first).unwrap();
     assert!(
@@ -133,6 +133,7 @@ async fn a_log_is_verified_by_the_document_alone() {
         ),
         (first.replace("the log's chain had 3 lines", "nothing"), ""),
         (first[..first.len() - 1].to_owned(), "line 6: it is cut off"),
+        (first.replacen("\"reason\":\"", "\"reason\":\"\0", 1), "line 0: it has null bytes"),
     ];
     for (altered, expected) in &bad {
         let (sound, said) = verified(&gateway, &[altered, &second]);

@@ -115,6 +115,9 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
     let write = |kept: &Kept| kept.entry().map_err(unreadable(id.clone()));
     loop {
         let Some(entry) = store.get(EntryKind::Checkpoint, &id).await? else {
+            // Whether it holds those of before was looked at when it began.
+            let before = own(store, new.line.checkpoint.key).await?;
+            new.after.extend(before.into_iter().map(|kept| kept.line.chain.id));
             if store.insert(EntryKind::Checkpoint, write(&new)?).await?.is_some() {
                 continue;
             }
@@ -157,15 +160,20 @@ fn superseded(all: &[Kept]) -> BTreeSet<String> {
     all.iter().flat_map(|kept| kept.after.iter().cloned()).collect()
 }
 
+/// Those of the chains in whose place no other has begun: a chain that has says itself what it misses of the one before it.
+pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
+    let superseded = superseded(all);
+    all.iter().filter(move |kept| !superseded.contains(&kept.line.chain.id))
+}
+
 /// The checkpoints that this gateway has signed, by what the store keeps, and that its log should hold and does not: lines were taken out, or altered.
 ///
 /// # Errors
 /// [`StoreError`], also if the log cannot be read.
 pub async fn missing(store: &dyn Store, log: &Path, key: LogPublicKey) -> Result<Vec<Point>, StoreError> {
     let all = own(store, key).await?;
-    let superseded = superseded(&all);
     let mut missing = Vec::new();
-    for kept in all.iter().filter(|kept| !superseded.contains(&kept.line.chain.id)) {
+    for kept in standing(&all) {
         let holds = holds(log, kept).map_err(|source| StoreError::Io {
             path: log.to_owned(),
             source,
@@ -306,6 +314,26 @@ mod tests {
         // The log of another gateway's state.
         let other = Site::new().checkpoint(&mut Site::chain(Vec::new()), 1);
         assert_eq!(site.missing(&[&other]).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_chain_that_is_whole_and_over_is_not_missed_once_its_file_is_gone() {
+        let site = Site::new();
+        let old = site.checkpoint(&mut Site::chain(Vec::new()), 1);
+        site.keep(&old).await;
+        // As after lines of an older release.
+        let new = site.checkpoint(&mut Site::chain(Vec::new()), 2);
+        site.keep(&new).await;
+        assert_eq!(site.missing(&[&new]).await, 0);
+        let all = kept(&site.store).await.unwrap();
+        let standing: Vec<&str> = standing(&all).map(|kept| kept.text.as_str()).collect();
+        assert_eq!(standing, [new.as_str()]);
+        // Another gateway's is not over.
+        let mut another = Site::new();
+        another.store = site.store;
+        let other = another.checkpoint(&mut Site::chain(Vec::new()), 3);
+        another.keep(&other).await;
+        assert_eq!(super::standing(&kept(&another.store).await.unwrap()).count(), 2);
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ pub use checkpoint::{Checkpoint, CheckpointLine, Signer};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Journal, JournalError, Recorded};
-pub use kept::{Keeping, Kept, keep, kept, missing};
+pub use kept::{Keeping, Kept, keep, kept, missing, standing};
 pub use log_file::is_written;
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};

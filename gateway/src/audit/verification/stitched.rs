@@ -16,7 +16,7 @@ pub struct ChainReport {
     /// When its first and its last line were written, seconds since 1970.
     pub first_at: u64,
     pub last_at: u64,
-    /// The last line that a checkpoint holds which is good.
+    /// The last line that a checkpoint says it has signed which is good: the one before it.
     pub signed: Option<u64>,
     /// Whether nothing is wrong with it.
     pub whole: bool,
@@ -175,7 +175,11 @@ impl<'c> Stitched<'c> {
             last: self.last(),
             first_at: first.map_or(0, |run| run.first_at),
             last_at: self.last_at(),
-            signed: signed.iter().rev().find(|signed| signed.good).map(|signed| signed.number),
+            signed: signed
+                .iter()
+                .rev()
+                .find(|signed| signed.good)
+                .map(|signed| signed.number.saturating_sub(1)),
             whole: self.findings.is_empty() && !others.iter().any(|finding| finding.is_of(self.chain)),
         }
     }

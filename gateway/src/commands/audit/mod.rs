@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::{Blobs, ChainReport, CheckpointLine, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept};
+use attest_gateway::audit::{
+    Blobs, ChainReport, CheckpointLine, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
+};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::AnyStore;
@@ -42,9 +44,16 @@ pub struct Arguments {
     /// A checkpoint that was kept elsewhere, likewise: the log must hold it.
     #[arg(long, value_name = "CHECKPOINT")]
     holds: Vec<PathBuf>,
-    /// The logs are whole up to now: they must hold what the store says was signed. Without --log that is so.
+    /// The logs are whole up to now, and all there: they must hold what the store says was signed, by whatever gateway. Without --log that is
+    /// so.
     #[arg(long)]
     whole: bool,
+    /// Of the gateways that the store knows, only those of these names have to be there, by what they call themselves in checkpoints.
+    #[arg(long, value_name = "NAME")]
+    replica: Vec<String>,
+    /// Do not ask the store what was signed: a log that was cut off, or begun anew by another key, is not noticed then.
+    #[arg(long)]
+    without_store: bool,
 }
 
 /// What came of all lines.
@@ -99,8 +108,16 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         paths => paths.to_vec(),
     };
     // Before they are opened: what the store has was written there before.
-    if arguments.whole || arguments.log.is_empty() {
-        of_store(&settings, &mut trust, &mut notes);
+    let mut asked = true;
+    if arguments.without_store {
+        notes.push("the store was not asked what was signed".to_owned());
+    } else if (arguments.whole || arguments.log.is_empty())
+        && let Err(error) = of_store(&settings, &arguments.replica, &mut trust)
+    {
+        asked = false;
+        notes.push(format!(
+            "what was signed is not known, so nothing is said to be whole: {error:#}; --without-store goes without"
+        ));
     }
     let files = logs::open(&paths)?;
     let continued = arguments.continued || !trust.from.is_empty();
@@ -108,7 +125,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued)?;
     show(&report, &notes);
     println!("{counts}");
-    let sound = counts.different == 0 && counts.unreadable == 0 && report.findings.is_empty();
+    let sound = asked && counts.different == 0 && counts.unreadable == 0 && report.findings.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -162,28 +179,24 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
     })
 }
 
-/// The lines that were signed by what the store keeps. Those of this gateway have to be there.
-fn of_store(settings: &Settings, trust: &mut Trust, notes: &mut Vec<String>) {
-    let own = LogKey::read(&settings.log_key()).map(|key| key.public()).ok();
-    let read = || {
-        super::owner::act(settings)?;
-        // An auditor elsewhere has none, and none is made.
-        if !AnyStore::look(settings)? {
-            anyhow::bail!("there is none here");
-        }
-        let store = AnyStore::open(settings)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-        anyhow::Ok(runtime.block_on(kept(&store))?)
-    };
-    match read() {
-        Ok(kept) => {
-            let is_ours = |key| Some(key) == own || trust.keys.contains(&key);
-            let (own, others): (Vec<_>, Vec<_>) = kept.iter().partition(|kept| is_ours(kept.line.checkpoint.key));
-            trust.required.extend(own.iter().map(|kept| kept.point()));
-            trust.known.extend(others.iter().map(|kept| kept.point()));
-        }
-        Err(error) => notes.push(format!("the store was not asked what was signed: {error:#}")),
+/// The lines that were signed by what the store keeps. They have to be there, whoever has signed them: a gateway whose key was replaced with its log is
+/// another one.
+fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyhow::Result<()> {
+    super::owner::act(settings)?;
+    // An auditor elsewhere has none, and none is made.
+    if !AnyStore::look(settings)? {
+        bail!("there is no store here");
     }
+    let store = AnyStore::open(settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let all = runtime.block_on(kept(&store))?;
+    let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
+    let required: Vec<Point> = standing(&all).filter(named).map(Kept::point).collect();
+    trust
+        .known
+        .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
+    trust.required.extend(required);
+    Ok(())
 }
 
 /// Makes the decisions again, and prints what came of it.

@@ -145,7 +145,7 @@ impl<'b> Reviewer<'b> {
     /// A line that is none of an attestation log's.
     pub fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
         let line: Line = serde_json::from_str(text)?;
-        let (mut differences, mut warnings) = (Differences::default(), Vec::new());
+        let mut differences = Differences::default();
         let began = *self.began.get_or_insert(line.at);
         differences.same("v", &line.v, &VERSION);
         differences.same("time", &line.time, &rfc3339(line.at));
@@ -153,7 +153,7 @@ impl<'b> Reviewer<'b> {
             differences.say("its id is that of an earlier decision");
         }
         if line.at < self.latest {
-            warnings.push(format!(
+            differences.warn(format!(
                 "it is older than a line before it: {} after {}",
                 line.time,
                 rfc3339(self.latest)
@@ -168,16 +168,17 @@ impl<'b> Reviewer<'b> {
             Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Counted => line.counted(&mut differences),
-            Decision::StoreAccepted => line.store_accepted(&mut differences, &mut warnings),
+            Decision::StoreAccepted => line.store_accepted(&mut differences),
             Decision::Checkpoint => line.checkpoint(&mut differences),
             Decision::Admin => line.admin(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
         if line.decision == Decision::Config && line.shown == Shown::Ticket {
-            self.tickets.check(&line, began, &self.ids, &mut differences, &mut warnings);
+            self.tickets.check(&line, began, &self.ids, &mut differences);
         }
-        warnings.extend(line.not_attested.as_ref().and_then(|said| self.contradicts(said)));
+        let contradicts = line.not_attested.as_ref().and_then(|said| self.contradicts(said));
+        differences.warnings.extend(contradicts);
         if matches!(line.decision, Decision::Challenge | Decision::Evidence) && line.verdict == Verdict::Refused {
             self.refused.insert(line.id.clone(), line.recorded());
         }
@@ -193,8 +194,8 @@ impl<'b> Reviewer<'b> {
             id: line.id,
             time: line.time,
             identity: line.identity.unwrap_or_default(),
-            differences: differences.0,
-            warnings,
+            differences: differences.said,
+            warnings: differences.warnings,
             act,
         })
     }

@@ -2,11 +2,19 @@
 
 /// What is not as it must be, with both values.
 #[derive(Default)]
-pub(super) struct Differences(pub(super) Vec<String>);
+pub(super) struct Differences {
+    pub(super) said: Vec<String>,
+    /// What may be well, and cannot be told from a log.
+    pub(super) warnings: Vec<String>,
+}
 
 impl Differences {
     pub(super) fn say(&mut self, what: impl Into<String>) {
-        self.0.push(what.into());
+        self.said.push(what.into());
+    }
+
+    pub(super) fn warn(&mut self, what: impl Into<String>) {
+        self.warnings.push(what.into());
     }
 
     pub(super) fn same<T: PartialEq + std::fmt::Debug>(&mut self, field: &str, recorded: &T, expected: &T) {

@@ -11,6 +11,9 @@ use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
 /// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
 const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
 
+/// The longest that a challenge can be answered, whatever gateway.toml says, in seconds.
+const CHALLENGE_LIMIT_SECONDS: u64 = 900;
+
 impl Line {
     pub(super) fn challenge(&self, differences: &mut Differences) -> (String, Judged) {
         for (field, there) in [
@@ -97,10 +100,17 @@ impl Line {
         }
         let shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
         differences.same("shown", &self.shown, &shown);
-        if self.at < challenge.issued || self.at > challenge.expires {
+        let lifetime = challenge.expires.checked_sub(challenge.issued);
+        if self.at > challenge.expires || lifetime.is_none_or(|lifetime| lifetime > CHALLENGE_LIMIT_SECONDS) {
             differences.say(format!(
                 "it was decided at {}, and its challenge could be answered from {} to {}",
                 self.at, challenge.issued, challenge.expires
+            ));
+        }
+        // The one who made it may have been another gateway.
+        if let Some(early) = challenge.issued.checked_sub(self.at).filter(|early| *early > 0) {
+            differences.warn(format!(
+                "it was decided {early} s before its challenge was made: clocks differ, or one was set back"
             ));
         }
         let given = basis.allowlisted_name.as_ref();

@@ -10,10 +10,10 @@ impl Line {
         ("counted".to_owned(), Judged::Whole)
     }
 
-    pub(super) fn store_accepted(&self, differences: &mut Differences, warnings: &mut Vec<String>) -> (String, Judged) {
+    pub(super) fn store_accepted(&self, differences: &mut Differences) -> (String, Judged) {
         differences.there("accepted_store", self.accepted_store.as_ref());
         self.gives_nothing(differences);
-        warnings.push(format!("another store was accepted here: {}", self.reason));
+        differences.warn(format!("another store was accepted here: {}", self.reason));
         ("accepted".to_owned(), Judged::Whole)
     }
 

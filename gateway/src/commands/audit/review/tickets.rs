@@ -54,14 +54,7 @@ impl Tickets {
     }
 
     /// A use of a ticket: by whom it was earned, for what, for how long, and how often.
-    pub(super) fn check(
-        &mut self,
-        line: &Line,
-        began: u64,
-        ids: &BTreeSet<String>,
-        differences: &mut Differences,
-        warnings: &mut Vec<String>,
-    ) {
+    pub(super) fn check(&mut self, line: &Line, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
         let served = line.verdict == Verdict::Served;
         let Some(earned_by) = &line.earned_by else {
             // A ticket that could not be opened says nothing.
@@ -73,7 +66,7 @@ impl Tickets {
         let Some(earned) = self.earned.get(earned_by) else {
             let before = line.at.saturating_sub(began) <= LATEST_USE_SECONDS && !ids.contains(earned_by);
             if self.continued && before {
-                warnings.push(format!("{earned_by}, which earned it, is not in this log, or before it"));
+                differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
             } else {
                 differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
             }
@@ -83,7 +76,11 @@ impl Tickets {
         differences.same("name", &line.name, &earned.name);
         differences.same("pool", &line.pool, &earned.pool);
         if line.at < earned.at {
-            differences.say("it is older than what earned it");
+            // Each record says the time of its own gateway.
+            differences.warn(format!(
+                "it is {} s older than what earned it: clocks differ, or one was set back",
+                earned.at - line.at
+            ));
         }
         if !served {
             return;

@@ -1,0 +1,116 @@
+//! What the store says was signed has to be in the logs that are audited, by whatever gateway and key.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use attest_gateway::audit::{Blobs, Journal, LogKey, SegmentLimits, Signer, keep};
+
+use crate::support::kubelet::embedded;
+use crate::support::{Gateway, POOL};
+
+fn said(output: &Output) -> String {
+    String::from_utf8([output.stdout.as_slice(), &output.stderr].concat()).unwrap()
+}
+
+/// What `audit` says, and whether all is well.
+fn audit(gateway: &Gateway, options: &[&str]) -> (bool, String) {
+    let output = gateway.try_command(&[&["audit"], options].concat());
+    (output.status.success(), said(&output))
+}
+
+/// A gateway that has served somebody, and was stopped.
+async fn stopped() -> Gateway {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nname = \"gw-1\"");
+    gateway.run();
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.terminate();
+    gateway.wait();
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_replaced_with_its_key_is_missed() {
+    let mut gateway = stopped().await;
+    let (sound, text) = audit(&gateway, &[]);
+    assert!(sound, "{text}");
+    let log = gateway.path("state/attestation.jsonl");
+    let old = fs::read(&log).unwrap();
+    fs::remove_file(&log).unwrap();
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    gateway.run();
+    gateway.terminate();
+    gateway.wait();
+    for options in [&[][..], &["--replica", "gw-1"]] {
+        let (sound, text) = audit(&gateway, options);
+        assert!(!sound && text.contains("missing, up to line 3 at least"), "{text}");
+    }
+    // Nothing but the log itself makes up for it.
+    let kept = gateway.path("old.jsonl");
+    fs::write(&kept, old).unwrap();
+    let (sound, text) = audit(
+        &gateway,
+        &["--whole", "--log", kept.to_str().unwrap(), "--log", log.to_str().unwrap()],
+    );
+    assert!(!sound && text.contains("by an unknown key") && !text.contains("missing"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
+    let gateway = stopped().await;
+    let other = gateway.path("gw-2");
+    fs::create_dir(&other).unwrap();
+    let checkpoint = signed(&other).await;
+    keep(&embedded(&gateway), &checkpoint).await.unwrap();
+    let (sound, text) = audit(&gateway, &[]);
+    assert!(!sound && text.contains("missing, up to line 1 at least"), "{text}");
+    let (sound, text) = audit(&gateway, &["--replica", "gw-1"]);
+    assert!(sound, "{text}");
+    let (sound, text) = audit(&gateway, &["--replica", "gw-2"]);
+    assert!(!sound && text.contains("missing, up to line 1 at least"), "{text}");
+    let key = |name: &str, text: String| {
+        let file = gateway.path(name);
+        fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let own = key("1.pub", gateway.command(&["log", "key"]));
+    let others = key("2.pub", LogKey::read(&other.join("log.key")).unwrap().public().pem());
+    let (log, state) = (other.join("attestation.jsonl"), gateway.path("state"));
+    let logs = ["--log", log.to_str().unwrap(), "--log", state.to_str().unwrap()];
+    let keys = ["--log-key", &own, "--log-key", &others];
+    let (sound, text) = audit(&gateway, &[&logs[..], &keys, &["--whole"]].concat());
+    assert!(sound && text.contains("gw-2"), "{text}");
+}
+
+/// The checkpoint by which another gateway's log begins.
+async fn signed(folder: &Path) -> String {
+    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
+    let blobs = Blobs::open(&folder.join("evidence")).unwrap();
+    let log = folder.join("attestation.jsonl");
+    let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default()).unwrap();
+    journal.checkpoint(1_700_000_000).await.unwrap();
+    fs::read_to_string(log).unwrap().trim_end().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_store_nothing_is_said_to_be_whole() {
+    let gateway = stopped().await;
+    for file in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        drop(fs::remove_file(gateway.path("state").join(file)));
+    }
+    let (sound, text) = audit(&gateway, &[]);
+    assert!(
+        !sound && text.contains("nothing is said to be whole") && text.contains("--without-store"),
+        "{text}"
+    );
+    let (sound, text) = audit(&gateway, &["--without-store"]);
+    assert!(sound && text.contains("the store was not asked"), "{text}");
+    // Whoever names a log and does not say that it is all there is asks for no store.
+    let log = gateway.path("state/attestation.jsonl");
+    let (sound, text) = audit(&gateway, &["--log", log.to_str().unwrap()]);
+    assert!(sound && !text.contains("the store"), "{text}");
+    let (sound, _) = audit(&gateway, &["--whole", "--log", log.to_str().unwrap()]);
+    assert!(!sound);
+}

@@ -26,6 +26,7 @@ async fn two() -> ([Gateway; 2], Arc<Embedded>) {
     one.command(&["store", "key"]);
     let store = Arc::new(embedded(&one));
     for gateway in [&one, &other] {
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
         in_process(gateway, Arc::<Embedded>::clone(&store)).await;
     }
     ([one, other], store)
@@ -62,6 +63,30 @@ async fn any_replica_takes_what_another_has_given_and_together_no_more_than_once
     let challenge = one.challenge(&case, None);
     let answer = other.answer_sealed(case, &challenge, &seal(&one, &store).await);
     other.post("/v1/attest/evidence", &answer).await.refused(403, "node-revoked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_is_for_the_key_of_the_replica_that_was_met() {
+    let ([one, other], store) = two().await;
+    let case = tpm();
+    one.endorse(&case, &[]);
+    let challenge = one.challenge(&case, None);
+    let answer = one.answer_sealed(case, &challenge, &seal(&one, &store).await);
+    // They have a certificate each, and neither knows the other's key.
+    other.post("/v1/attest/evidence", &answer).await.refused(403, "quote-extra-data");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_has_a_budget_of_guesses_at_each_replica() {
+    let ([one, other], _store) = two().await;
+    let guess = async |gateway: &Gateway| gateway.config(PATH, &[&bearer(&"A".repeat(43))]).await;
+    let mut refused = 0;
+    while guess(&one).await.status == 403 {
+        refused += 1;
+        assert!(refused < 1000, "guesses are not counted");
+    }
+    guess(&one).await.try_again();
+    guess(&other).await.refused(403, "token-invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]

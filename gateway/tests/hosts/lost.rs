@@ -6,8 +6,10 @@ use reqwest::StatusCode;
 use tokio::sync::watch;
 
 use super::fleet::check;
+use super::replica::Replica;
 use super::{Site, can_make_hosts};
 use crate::support::Answer;
+use crate::support::node::Node;
 
 const NODES: usize = 20;
 
@@ -67,4 +69,33 @@ fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_
         site.boot(NODES);
     }
     assert_eq!(check(&site.recorded()), 4 * NODES);
+}
+
+#[test]
+fn a_node_goes_on_at_another_gateway_whichever_step_was_the_last_of_the_one_it_met() {
+    if !can_make_hosts() {
+        return;
+    }
+    let mut site = Site::new("");
+    let mut node = site.nodes(1).remove(0);
+    let gateways = Arc::clone(&site.gateways);
+    let (client, [one, two, three]) = (&gateways.client, &*gateways.urls) else {
+        panic!("three gateways")
+    };
+    let ask = |site: &Site, request| site.run(async move { Answer::of(request).await });
+    let challenged = ask(&site, node.challenge(client, one));
+    site.replicas[0].kill();
+    let evidence = node.evidence(&challenged, &gateways.server_key);
+    let ticket = ask(&site, Node::send(client, two, &evidence)).ticket();
+    site.replicas[1].kill();
+    ask(&site, Node::config(client, three, &ticket)).is_config(&gateways.full);
+    site.replicas[2].kill();
+    // They have forgotten nothing, and have given nothing back.
+    site.replicas.iter_mut().for_each(Replica::start);
+    for url in [one, two, three] {
+        ask(&site, Node::send(client, url, &evidence)).refused(403, "challenge-spent");
+        ask(&site, Node::config(client, url, &ticket)).is_config(&gateways.full);
+    }
+    ask(&site, Node::config(client, one, &ticket)).refused(403, "ticket-spent");
+    assert_eq!(check(&site.recorded()), 1);
 }

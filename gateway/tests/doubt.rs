@@ -8,9 +8,9 @@ use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion,
 
 /// An engine that loses its next answer.
 #[derive(Debug)]
-struct Doubting {
-    engine: Embedded,
-    lost: AtomicBool,
+pub(crate) struct Doubting {
+    pub(crate) engine: Embedded,
+    pub(crate) lost: AtomicBool,
 }
 
 #[async_trait]

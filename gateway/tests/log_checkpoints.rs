@@ -1,12 +1,17 @@
 //! Checkpoints of the attestation log: signed now and then, kept by the store, and missed where they are gone.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_gateway::audit::{CheckpointLine, LineHash, LogPublicKey, kept};
-use attest_gateway::store::{EntryKind, Store};
+use attest_gateway::audit::{
+    Blobs, CheckpointLine, Decision, Journal, JournalError, Keeping, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, kept,
+};
+use attest_gateway::store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
+use crate::doubt::Doubting;
 use crate::support::kubelet::{embedded, in_process};
 use crate::support::{Gateway, LIMIT, POOL};
 
@@ -188,7 +193,46 @@ async fn a_state_that_was_copied_is_noticed() {
 
 /// Something new in the log.
 async fn fetch_in_process(running: &attest_gateway::api::Gateway) {
-    use attest_gateway::audit::{Decision, Record};
     let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
     running.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("gateway.db");
+    let store = |lost| Doubting {
+        engine: Embedded::open(&database).unwrap(),
+        lost: AtomicBool::new(lost),
+    };
+    let kept = async |store: &Doubting| kept(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
+    let journal = journal(folder.path());
+    assert_eq!(journal.keep_checkpoint(&store(true)).await.unwrap(), Keeping::Kept, "there is none");
+    journal.checkpoint(1).await.unwrap();
+    let doubting = store(true);
+    journal.keep_checkpoint(&doubting).await.unwrap_err();
+    assert_eq!(journal.keep_checkpoint(&doubting).await.unwrap(), Keeping::Kept);
+    // What the store has need not be said again.
+    doubting.lost.store(true, Ordering::Relaxed);
+    assert_eq!(journal.keep_checkpoint(&doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(kept(&store(false)).await, Some(0));
+    // It never got the last one of a gateway that was stopped.
+    let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
+    journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+    journal.checkpoint(2).await.unwrap();
+    drop(journal);
+    let journal = self::journal(folder.path());
+    assert_eq!(journal.keep_checkpoint(&store(false)).await.unwrap(), Keeping::Kept);
+    assert_eq!(kept(&store(false)).await, Some(2));
+}
+
+fn journal(folder: &Path) -> Journal {
+    let blobs = Blobs::open(&folder.join("evidence")).unwrap();
+    let signer = || Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    loop {
+        match Journal::open(&folder.join("log"), signer(), SegmentLimits::NEVER, blobs.clone(), Arc::default()) {
+            Err(JournalError::InUse(_)) => std::thread::yield_now(),
+            opened => return opened.unwrap().0,
+        }
+    }
 }

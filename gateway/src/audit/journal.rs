@@ -9,18 +9,19 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use console::{show, word};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 use writer::{Append, Moment, Unsigned, Work, Writer};
 
 use super::blobs::{BlobError, Blobs};
 use super::chain::Point;
 use super::checkpoint::Signer;
 use super::counted::{self, Recording, Strangers};
+use super::kept::{Keeping, keep};
 use super::log_file::{LogFile, WriterLock};
 use super::record::{Line, Record};
 use super::segments::{Compression, SegmentLimits};
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Records that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
@@ -75,6 +76,8 @@ pub struct Journal {
     moved: Arc<AtomicBool>,
     unsigned: Arc<Unsigned>,
     signed: watch::Receiver<Option<Arc<str>>>,
+    /// The checkpoint that the store has; whoever has it keep another holds this.
+    kept: Mutex<Option<Arc<str>>>,
 }
 
 impl Journal {
@@ -93,9 +96,10 @@ impl Journal {
         let lock = Arc::new(WriterLock::take(path)?);
         let (mut log, cut) = LogFile::open(path)?;
         let chain = log.chain()?;
+        let last = log.last_checkpoint(signer.key())?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
-        let (sender, signed) = watch::channel(None);
+        let (sender, signed) = watch::channel(last);
         let compression = Compression {
             log: path.to_owned(),
             _lock: Arc::clone(&lock),
@@ -127,6 +131,7 @@ impl Journal {
             moved,
             unsigned,
             signed,
+            kept: Mutex::default(),
         };
         Ok((journal, cut))
     }
@@ -172,7 +177,22 @@ impl Journal {
         self.unsigned.many.notified().await;
     }
 
-    /// The last checkpoint that was written since the start, a line of the log.
+    /// Has the store keep the last checkpoint, if it has not got it: one after the other, so that none comes after a later one.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it has to be asked again.
+    pub async fn keep_checkpoint(&self, store: &dyn Store) -> Result<Keeping, StoreError> {
+        let mut kept = self.kept.lock().await;
+        let last = self.signed.borrow().clone();
+        let Some(text) = last.filter(|last| kept.as_ref() != Some(last)) else {
+            return Ok(Keeping::Kept);
+        };
+        let keeping = keep(store, &text).await?;
+        *kept = Some(text);
+        Ok(keeping)
+    }
+
+    /// The log's last checkpoint: one of its lines.
     #[must_use]
     pub fn checkpoints(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.signed.clone()

@@ -4,13 +4,16 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Result, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
 
 use super::chain::{Before, Begins, Chain, LineHash, Why};
+use super::checkpoint::CheckpointLine;
 use super::journal::JournalError;
 use super::log_end::{end_of_last_line, last_line};
+use super::log_key::LogPublicKey;
 use super::segments::{self, Part, SegmentLimits};
 
 /// How much of a file is hashed at a time.
@@ -129,6 +132,20 @@ impl LogFile {
         let why = if before.is_some() { Why::Unchained } else { Why::New };
         let after = Vec::new();
         Chain::begin(Begins { why, before, after })
+    }
+
+    /// The last line, if it is a checkpoint by this key.
+    pub(super) fn last_checkpoint(&mut self, key: LogPublicKey) -> std::result::Result<Option<Arc<str>>, JournalError> {
+        let last = last_line(&mut self.file).map_err(|source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        })?;
+        let last = last.and_then(|last| String::from_utf8(last).ok());
+        let is_own = |text: &String| {
+            let line = serde_json::from_str::<CheckpointLine>(text);
+            line.is_ok_and(|line| line.checkpoint.key == key)
+        };
+        Ok(last.filter(is_own).map(Into::into))
     }
 
     /// What the file holds, unless it holds nothing.

@@ -2,12 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::Gateway;
-use crate::audit::{Journal, Keeping, LogPublicKey, keep, missing};
+use crate::audit::{Journal, Keeping, LogPublicKey, missing};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
+
+/// How long after the store could not keep a checkpoint it is tried again.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Looks whether the log holds what the store says was signed, and begins another chain if not; then whoever reads the log finds out, and
 /// nodes are served all the same. A chain that begins has a checkpoint at once.
@@ -62,11 +66,24 @@ async fn sign_now(gateway: &Gateway) {
     }
 }
 
-/// Has the store keep each checkpoint, for as long as the gateway serves. However slow the store is, the log goes on.
+/// Has the store keep each checkpoint, for as long as the gateway serves. However slow the store is, the log goes on; what it could not keep is tried
+/// again.
 pub(super) async fn keep_them(gateway: Arc<Gateway>) {
     let mut signed = gateway.journal.checkpoints();
-    while signed.changed().await.is_ok() {
-        keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+    loop {
+        let kept = keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+        let again = async {
+            if kept {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(KEEP_EVERY).await;
+        };
+        tokio::select! {
+            changed = signed.changed() => if changed.is_err() {
+                return;
+            },
+            () = again => {}
+        }
     }
 }
 
@@ -76,11 +93,9 @@ pub(super) async fn end(gateway: &Gateway) {
     keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
 }
 
-async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics) {
-    let Some(text) = journal.checkpoints().borrow().clone() else {
-        return;
-    };
-    match keep(store, &text).await {
+/// Whether the store has the last checkpoint, or another gateway's.
+async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics) -> bool {
+    match journal.keep_checkpoint(store).await {
         Ok(Keeping::Kept) => {}
         Ok(Keeping::Behind) => {
             tracing::error!(
@@ -88,6 +103,10 @@ async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics) {
             );
             metrics.log_incomplete();
         }
-        Err(error) => tracing::warn!(%error, "the store cannot keep a checkpoint of the attestation log"),
+        Err(error) => {
+            tracing::warn!(%error, "the store cannot keep a checkpoint of the attestation log");
+            return false;
+        }
     }
+    true
 }

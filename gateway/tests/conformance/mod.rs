@@ -10,6 +10,7 @@ pub mod late;
 pub mod meanwhile;
 pub mod outbox;
 pub mod time;
+pub mod tokens;
 pub mod uses;
 
 use std::sync::Arc;
@@ -90,6 +91,9 @@ macro_rules! conforms {
                 each_change_is_told_of_once_with_what_was_and_what_is,
                 what_cannot_be_told_of_is_not_done,
                 what_waits_is_taken_in_order_and_page_by_page,
+            ]
+            tokens: [
+                a_token_that_is_rotated_each_minute_is_rotated_on_and_ended_at_once,
             ]
             time: [
                 what_is_forgotten_is_not_given_back,

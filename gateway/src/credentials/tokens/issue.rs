@@ -106,7 +106,7 @@ pub enum IssueError {
         pools: String,
     },
     /// Somebody was faster.
-    #[error("token {0:?} was rotated or revoked by somebody else meanwhile; nothing was changed")]
+    #[error("token {0:?} was rotated or revoked by somebody else meanwhile; there is no new one")]
     Changed(String),
     /// Its files cannot be written.
     #[error("the token's files cannot be written, so nothing was changed: {0}")]

@@ -7,7 +7,10 @@ use attest::UnixTime;
 use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
 use super::record::{Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
-use crate::store::{EntryKind, Store};
+use crate::store::{Entry, EntryKind, Store};
+
+/// How many tokens are changed at once: an engine takes few keys in one transaction (etcd 120).
+const AT_ONCE: usize = 50;
 
 /// A token in the place of others.
 pub struct Rotated {
@@ -27,10 +30,10 @@ pub struct RotateOptions {
 }
 
 /// Replaces the token of that name: a new one with the same name, pools, uses and networks takes its place, and those before it are good
-/// for the grace period only. All of that or nothing.
+/// for the grace period only. All of that or nothing; but those that were replaced before, and would be good for longer, have their end first.
 ///
 /// # Errors
-/// [`IssueError`]; then nothing has changed.
+/// [`IssueError`]; then there is no new token, and the one that it would have replaced is as it was.
 pub async fn rotate(store: &dyn Store, name: &str, options: RotateOptions, ca: &Path, now: UnixTime) -> Result<Rotated, IssueError> {
     let known = all(store).await?;
     rotate_known(store, &known, name, options, ca, now).await
@@ -64,7 +67,8 @@ pub(super) async fn rotate_known(
     };
     // The second before the grace period ends is its last; without one, that second has gone by.
     let last = now.as_secs().saturating_add(grace).saturating_sub(1);
-    let (mut expected, mut write, mut previous_until) = (Vec::new(), vec![record.entry(&id)?], None);
+    let (mut current, mut older, mut previous_until) = (Changes::default(), Changes::default(), None);
+    current.write.push(record.entry(&id)?);
     for before in named {
         let expires = before.record.expires.min(last);
         let superseded = before.record.superseded.clone().unwrap_or_else(|| Superseded {
@@ -78,12 +82,18 @@ pub(super) async fn rotate_known(
             rotation: None,
             ..before.record.clone()
         };
-        expected.push(before.entry.clone());
-        write.push(after.entry(&before.entry.id)?);
+        // Most have been replaced long ago, and stay as they are.
+        if after != before.record {
+            let changes = if before.record.is_current() { &mut current } else { &mut older };
+            changes.expected.push(before.entry.clone());
+            changes.write.push(after.entry(&before.entry.id)?);
+        }
     }
     let prepared = prepare(&record, &text, ca, now).await?;
-    if !store.change(EntryKind::Token, expected, write).await? {
-        return Err(IssueError::Changed(name.to_owned()));
+    for changes in older.in_parts().chain([current]) {
+        if !store.change(EntryKind::Token, changes.expected, changes.write).await? {
+            return Err(IssueError::Changed(name.to_owned()));
+        }
     }
     let created = Created {
         text,
@@ -91,6 +101,23 @@ pub(super) async fn rotate_known(
         published: publish(prepared).await,
     };
     Ok(Rotated { created, previous_until })
+}
+
+/// Entries, and what they become.
+#[derive(Default)]
+struct Changes {
+    expected: Vec<Entry>,
+    write: Vec<Entry>,
+}
+
+impl Changes {
+    fn in_parts(&self) -> impl Iterator<Item = Self> {
+        let (expected, write) = (self.expected.chunks(AT_ONCE), self.write.chunks(AT_ONCE));
+        expected.zip(write).map(|(expected, write)| Self {
+            expected: expected.to_vec(),
+            write: write.to_vec(),
+        })
+    }
 }
 
 /// The newest of the tokens that are to be replaced. Older releases let several have one name.

@@ -82,7 +82,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
     async fn transact(&self, work: Work) -> Result<(), StoreError>;
 
-    /// Has the work done soon, with what others ask for or by itself; nobody waits for it. After a crash it may be undone.
+    /// Has the work done soon, with what others ask for or by itself; nobody waits for it. After a crash it may be undone, and
+    /// it may be done more than once, if it is not known whether a commit has happened: so it is one that finds done what it would do.
     fn later(&self, work: Work);
 
     /// The first values of a range, by key, so many at most. Read at one moment; pages that are read one after the other are not.

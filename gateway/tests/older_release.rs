@@ -196,21 +196,26 @@ fn words(said: &str) -> Vec<Vec<String>> {
     rows
 }
 
+/// A gateway with a store that an earlier release has written.
+fn with_older_store(store: &str) -> Gateway {
+    let gateway = Gateway::init();
+    let state = gateway.path("state");
+    fs::create_dir_all(&state).unwrap();
+    let folder = written("stores").join(store);
+    let database = Connection::open(state.join("gateway.db")).unwrap();
+    for sql in [written("stores/schema.sql"), folder.join("gateway.sql")] {
+        database.execute_batch(&fs::read_to_string(sql).unwrap()).unwrap();
+    }
+    drop(database);
+    fs::copy(folder.join("store.mark"), state.join("store.mark")).unwrap();
+    gateway
+}
+
 #[test]
 fn what_a_store_holds_is_there() {
     for store in ["tokens", "tpms", "instances"] {
-        let mut gateway = Gateway::init();
-        let state = gateway.path("state");
-        fs::create_dir_all(&state).unwrap();
-        let folder = written("stores").join(store);
-        let database = Connection::open(state.join("gateway.db")).unwrap();
-        for sql in [written("stores/schema.sql"), folder.join("gateway.sql")] {
-            database.execute_batch(&fs::read_to_string(sql).unwrap()).unwrap();
-        }
-        drop(database);
-        fs::copy(folder.join("store.mark"), state.join("store.mark")).unwrap();
-
-        let said = fs::read_to_string(folder.join("said")).unwrap();
+        let mut gateway = with_older_store(store);
+        let said = fs::read_to_string(written("stores").join(store).join("said")).unwrap();
         let commands = said.split("$ attest-gateway ").skip(1);
         for (command, expected) in commands.filter_map(|section| section.split_once('\n')) {
             let arguments: Vec<&str> = command.split(' ').collect();
@@ -218,4 +223,31 @@ fn what_a_store_holds_is_there() {
         }
         gateway.run();
     }
+}
+
+#[test]
+fn no_command_brings_a_store_up_to_date_under_a_gateway_that_serves() {
+    let gateway = with_older_store("tokens");
+    let is_older = || {
+        let database = Connection::open(gateway.path("state/gateway.db")).unwrap();
+        let entries = database.query_row("SELECT count(*) FROM sqlite_master WHERE name = 'entries'", [], |row| {
+            row.get::<_, u32>(0)
+        });
+        entries.unwrap() == 1
+    };
+    // What a gateway that serves holds, of this release and of earlier ones.
+    for held in ["attestation.lock", "attestation.jsonl"] {
+        let lock = fs::File::create(gateway.path("state").join(held)).unwrap();
+        lock.lock().unwrap();
+        let refused = gateway.try_command(&["token", "list"]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(!refused.status.success() && said.contains("an older release's"), "{said}");
+        assert!(is_older(), "{held}");
+    }
+    gateway.command(&["token", "list"]);
+    assert!(!is_older());
+    // One of today is for commands beside a gateway that serves.
+    let lock = fs::File::create(gateway.path("state/attestation.lock")).unwrap();
+    lock.lock().unwrap();
+    gateway.command(&["token", "list"]);
 }

@@ -24,6 +24,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use attest_gateway::audit::CommandLog;
 use attest_gateway::clock::Clock;
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
@@ -35,13 +36,26 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     let settings = Settings::load(config)?;
     owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    let store = AnyStore::open(&settings)?;
+    let store = open_store(&settings)?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
         let done = work(store.clone()).await?;
         // What was done is not to be undone by an older store in the place of this one.
         store.keep_mark().await?;
         Ok(done)
     })
+}
+
+/// Opens the store. One of an older release is brought up to date by that: not under a gateway of that release, which would write to tables that are
+/// gone.
+fn open_store(settings: &Settings) -> anyhow::Result<AnyStore> {
+    let _alone = match AnyStore::is_older(settings)? {
+        true => {
+            let log = CommandLog::open(&settings.attestation_log());
+            Some(log.context("the store is an older release's, whose gateway may serve with it: stop that one, or run its own command")?)
+        }
+        false => None,
+    };
+    Ok(AnyStore::open(settings)?)
 }
 
 /// The store's time, where a clock that is wrong would do harm.

@@ -2,14 +2,26 @@
 
 use std::path::Path;
 
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::documents::{self, EntryDocument};
 use super::embedded::connect;
 use super::sqlite::Explain;
-use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, schema};
+use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, older, schema};
 
 impl Embedded {
+    /// Whether an older release has written this file, and opening it would bring it up to date. Nothing is written, and nothing looked through.
+    ///
+    /// # Errors
+    /// [`StoreError::Engine`].
+    pub fn is_older(file: &Path) -> Result<bool, StoreError> {
+        if !file.exists() {
+            return Ok(false);
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        older::is_there(&Connection::open_with_flags(file, flags).at(file)?)
+    }
+
     /// An entry of the store in this file, and which store that is; nothing is made. `None` if there is none, or an older release has written
     /// the file.
     ///

@@ -187,7 +187,7 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
     if !AnyStore::look(settings)? {
         bail!("there is no store here");
     }
-    let store = AnyStore::open(settings)?;
+    let store = super::open_store(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let all = runtime.block_on(kept(&store))?;
     let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);

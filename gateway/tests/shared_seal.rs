@@ -3,23 +3,25 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::meanwhile::meanwhile;
 use crate::support::stand_in::{Beside, StandIn};
+use async_trait::async_trait;
 use attest_gateway::credentials::seal::{NotSealed, Seal, SealError, Sealed};
 use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 const DAY: u64 = 24 * 3600;
 const HOUR: u64 = 3600;
 const NOW: u64 = 20_000 * DAY;
 /// Of no meaning to keys in a store.
 const KEEP: Duration = Duration::ZERO;
-/// More than the second for which what was read of the store is good.
-const SLOW: Duration = Duration::from_millis(1200);
+/// For how long what was read of the store is good.
+const GOOD: Duration = Duration::from_secs(1);
 
 struct Site {
     folder: tempfile::TempDir,
@@ -162,18 +164,25 @@ async fn replicas_that_begin_at_once_have_one_key() {
 struct Reads {
     count: AtomicUsize,
     fail: AtomicBool,
-    /// Whether the store takes longer for it than the time for which what was read is good.
-    slow: AtomicBool,
+    /// Who comes next waits for word of it.
+    held: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
 }
 
+#[async_trait]
 impl Beside for Arc<Reads> {
-    fn can_read(&self, kind: EntryKind) -> bool {
-        if kind == EntryKind::SealKey {
-            self.count.fetch_add(1, Ordering::Relaxed);
-            if self.slow.load(Ordering::Relaxed) {
-                thread::sleep(SLOW);
-            }
+    async fn reads(&self, kind: EntryKind) {
+        if kind != EntryKind::SealKey {
+            return;
         }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let held = self.held.lock().unwrap().take();
+        if let Some((begun, go_on)) = held {
+            begun.send(()).unwrap();
+            go_on.await.unwrap();
+        }
+    }
+
+    fn can_read(&self, _: EntryKind) -> bool {
         !self.fail.load(Ordering::Relaxed)
     }
 }
@@ -231,17 +240,26 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
 async fn attack_39_who_asks_for_keys_that_are_none_has_nobody_wait_for_a_slow_store_in_turn() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
-    reads.slow.store(true, Ordering::Relaxed);
+    let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
+    *reads.held.lock().unwrap() = Some((begun, goes_on));
     let before = reads.count.load(Ordering::Relaxed);
     let strangers = (0..20).map(|number| {
         let seal = Arc::clone(&seal);
         tokio::spawn(async move { seal.look_for_key_of(&format!("{number:016x}.AAAA")).await })
     });
-    for stranger in strangers.collect::<Vec<_>>() {
+    let strangers: Vec<_> = strangers.collect();
+    has_begun.await.unwrap();
+    // The store takes longer for it than what was read is good.
+    let began = Instant::now();
+    while began.elapsed() <= GOOD {
+        tokio::task::yield_now().await;
+    }
+    go_on.send(()).unwrap();
+    for stranger in strangers {
         stranger.await.unwrap().unwrap();
     }
-    // Who came while the first one was read for is told by the second.
-    assert!(reads.count.load(Ordering::Relaxed) - before <= 2);
+    // Who came while the first one was read for is told by that.
+    assert_eq!(reads.count.load(Ordering::Relaxed) - before, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -319,7 +337,7 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
     check("key file", &|document| document["key_file"] = "0123456789abcdef".into()).await;
     check("no JSON", &|document| *document = "x".into()).await;
     // The way out: whatever was sealed is worthless then.
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
     let new = site.replica(NOW).await;
     assert!(!opens(&new, &text) && opens(&new, &sealed(&new)));
 }
@@ -426,22 +444,78 @@ async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
     let site = Site::new();
     let text = sealed(&site.replica(NOW).await);
     // The new key is in the file, and the store is not encrypted by it yet.
-    let old = fs::read_to_string(site.key_file()).unwrap();
-    let other = Site::new();
-    let new = fs::read_to_string(other.key_file()).unwrap();
-    let (old_key, new_key) = (old.lines().nth(1).unwrap(), new.lines().nth(1).unwrap());
-    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new_key}\n{old_key}\n")).unwrap();
+    let key = |file: String| file.lines().nth(1).unwrap().to_owned();
+    let read = || fs::read_to_string(site.key_file()).unwrap();
+    let (old, begun) = (key(read()), key(fs::read_to_string(Site::new().key_file()).unwrap()));
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{begun}\n{old}\n")).unwrap();
     assert!(opens(&site.replica(NOW).await, &text));
     let before = site.document().await["key_file"].clone();
     site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
     assert_eq!(site.document().await["key_file"], before, "others have the old one only");
     Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     assert_ne!(site.document().await["key_file"], before);
-    assert_eq!(fs::read_to_string(site.key_file()).unwrap(), new);
+    let new = key(read());
+    assert!(new != old && new != begun, "whoever has read the file has read both");
     // The store is encrypted by it, and the old one is in the file still.
-    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new_key}\n{old_key}\n")).unwrap();
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new}\n{old}\n")).unwrap();
     assert!(opens(&site.replica(NOW).await, &text));
     Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    assert_eq!(fs::read_to_string(site.key_file()).unwrap(), new);
+    let newest = key(read());
+    assert!(newest != new && newest != old && read().lines().count() == 2);
     assert!(opens(&site.replica(NOW).await, &text));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
+    let site = Arc::new(Site::new());
+    let text = sealed(&site.replica(NOW).await);
+    let replacing: Vec<_> = (0..8)
+        .map(|_| {
+            let site = Arc::clone(&site);
+            tokio::spawn(async move { Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap() })
+        })
+        .collect();
+    let mut steps = Vec::new();
+    for replaced in replacing {
+        steps.push(replaced.await.unwrap());
+    }
+    assert!(opens(&site.replica(NOW).await, &text));
+    // One after the other: each begins with what one of them has made, or with the first.
+    let begun = steps.iter().filter(|(old, _)| steps.iter().all(|(_, new)| new != old)).count();
+    assert_eq!(begun, 1, "{steps:?}");
+}
+
+#[tokio::test]
+async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_noticed() {
+    let site = Arc::new(Site::new());
+    drop(site.replica(NOW).await);
+    let (file, before) = (site.key_file(), fs::read(site.key_file()).unwrap());
+    // While the keys are encrypted anew, somebody copies the old file over the new one.
+    let step = move |_| {
+        let (file, before) = (file.clone(), before.clone());
+        async move { fs::write(file, before).unwrap() }
+    };
+    let store: Arc<dyn Store> = site.store();
+    let store = meanwhile(&store, 1, step);
+    let refused = Seal::replace_key_file(&store, &site.key_file(), NOW).await;
+    assert!(matches!(refused, Err(SealError::KeyFileReplaced(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    let old = fs::read(site.key_file()).unwrap();
+    let (_, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    fs::write(site.key_file(), old).unwrap();
+    let before = site.entry().await;
+    let refused = Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await;
+    assert!(
+        matches!(&refused, Err(SealError::OtherStoreKey { wanted, .. }) if *wanted == new),
+        "{refused:?}"
+    );
+    assert_eq!(site.entry().await, before);
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
+    let seal = site.replica(NOW).await;
+    assert!(!opens(&seal, &text) && opens(&seal, &sealed(&seal)));
 }

@@ -218,3 +218,25 @@ async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_wor
     assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
     gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-invalid");
 }
+
+#[tokio::test]
+async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others() {
+    let mut gateway = Gateway::start();
+    gateway.kill();
+    gateway.settings("[store]\nkey_file = \"store.key\"");
+    gateway.command(&["store", "key"]);
+    let seal = || fs::read(gateway.path("state/seal.key")).unwrap();
+    let first = seal();
+    gateway.command(&["seal", "rotate"]);
+    assert_eq!(seal(), first, "it is the keys in the store that rotate");
+    gateway.command(&["seal", "rotate", "--drop"]);
+    let second = seal();
+    assert_ne!(second, first);
+    remove(&gateway);
+    gateway.command(&["store", "accept"]);
+    assert_ne!(seal(), second);
+    // Where there is none, none is made.
+    fs::remove_file(gateway.path("state/seal.key")).unwrap();
+    gateway.command(&["seal", "rotate", "--drop"]);
+    assert!(!gateway.path("state/seal.key").exists());
+}

@@ -19,18 +19,25 @@ pub enum Command {
         /// Drop all other keys, for one that was stolen: challenges and tickets under way are worthless.
         #[arg(long)]
         drop: bool,
+        /// The key by which the keys in the store are encrypted is lost, on every host: take the one of store.key_file here.
+        #[arg(long, requires = "drop")]
+        key_lost: bool,
     },
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    let Command::Rotate { drop } = *command;
+    let Command::Rotate { drop, key_lost } = *command;
     let verb = if drop { Verb::SealDrop } else { Verb::SealRotate };
     match &settings.store_key_file {
         Some(key_file) => change_store(config, verb, async |store| {
             let now = super::store_time(&*store).await?;
             match drop {
-                true => Seal::replace_shared(&*store, key_file, now).await?,
+                true => {
+                    Seal::replace_shared(&*store, key_file, now, key_lost).await?;
+                    // Of before there was a key file.
+                    Seal::replace_if_there(&settings.seal_key())?;
+                }
                 false => Seal::rotate_shared(&*store, key_file, now).await?,
             }
             Ok(())

@@ -113,9 +113,11 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
 /// Before another store is in use: says so, and makes worthless what it may not know to be spent.
 fn begin_anew(settings: &Settings, log: &mut CommandLog, replacement: &Replacement) -> anyhow::Result<()> {
     log.store_accepted(replacement, super::now())?;
-    // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one.
-    if settings.store_key_file.is_none() {
-        Seal::replace(&settings.seal_key())?;
+    // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one; a
+    // file of before there was a key file would be used again without one.
+    match settings.store_key_file {
+        None => Seal::replace(&settings.seal_key())?,
+        Some(_) => Seal::replace_if_there(&settings.seal_key())?,
     }
     Ok(())
 }

@@ -16,6 +16,9 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
     /// Comes after each use, which is durable by then.
     async fn used(&self) {}
 
+    /// Comes before an entry of this kind is read.
+    async fn reads(&self, _: EntryKind) {}
+
     /// Whether entries of this kind can be read at the moment.
     fn can_read(&self, _: EntryKind) -> bool {
         true
@@ -98,6 +101,7 @@ impl<B: Beside> Store for StandIn<B> {
     }
 
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+        self.beside.reads(kind).await;
         if !self.beside.can_read(kind) {
             return Err(StoreError::Closed);
         }
@@ -117,6 +121,7 @@ impl<B: Beside> Store for StandIn<B> {
     }
 
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+        self.beside.decided().await;
         self.store.change(kind, expected, write).await
     }
 

@@ -1,5 +1,6 @@
 //! The key that replicas share, in a file of each: under it the seal's keys stand in the store.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
@@ -85,16 +86,32 @@ impl KeyFile {
         })
     }
 
-    /// Puts a new key before the one there is. A file that holds two is left as it is: it is being replaced already.
-    pub(super) fn begin_to_replace(self) -> Result<Self, SealError> {
-        if self.keys.len() > 1 {
-            return Ok(self);
-        }
+    /// Keeps other processes of this machine from replacing it until what this gives is dropped.
+    pub(super) async fn alone(path: &Path) -> Result<File, SealError> {
+        let folder = files::folder(path).to_owned();
+        let io = |path: PathBuf| move |source| SealError::Io { path, source };
+        let (opened, locked) = (io(folder.clone()), io(folder.clone()));
+        let folder = File::open(&folder).map_err(opened)?;
+        // Another one may hold it for as long as the store takes.
+        let lock = tokio::task::spawn_blocking(move || folder.lock().map(|()| folder));
+        lock.await.map_err(|_| SealError::Interrupted)?.map_err(locked)
+    }
+
+    /// Puts a new key before the one by which the store is encrypted. Another one, of a replacement that was broken off, goes: somebody may have read that, too.
+    pub(super) fn begin_to_replace(self, in_use: &str) -> Result<Self, SealError> {
         let mut keys = vec![StoreKey::new(Secret::random()?)?];
-        keys.extend(self.keys);
+        keys.extend(self.keys.into_iter().filter(|key| key.id == in_use));
         let replaced = Self { keys, ..self };
         files::replace(&replaced.path, files::PRIVATE, &replaced.text())?;
         Ok(replaced)
+    }
+
+    /// Wants this key to be the newest: nobody has put another file in the place of this one.
+    pub(super) fn begins_with(self, id: &str) -> Result<Self, SealError> {
+        if self.newest()?.id != id {
+            return Err(SealError::KeyFileReplaced(self.path));
+        }
+        Ok(self)
     }
 
     /// Drops all keys but the newest.

@@ -100,9 +100,16 @@ pub enum SealError {
     NoStoreKey(PathBuf),
     /// The store's key file is another one's.
     #[error(
-        "{path} holds key {found}, and the seal's keys in the store are encrypted by {wanted}: bring the key file that the other replicas have"
+        "{path} holds key {found}, and the seal's keys in the store are encrypted by {wanted}: bring the key file that the other replicas have; \
+         if none has it any longer: `attest-gateway seal rotate --drop --key-lost`"
     )]
     OtherStoreKey { path: PathBuf, found: String, wanted: String },
+    /// Somebody else has replaced the store's key file.
+    #[error("{0} was replaced while its key was: bring the file that opens what is in the store, and run it again")]
+    KeyFileReplaced(PathBuf),
+    /// A lock could not be waited for.
+    #[error("waiting for another process was interrupted")]
+    Interrupted,
     /// A key in the store is not what was written.
     #[error(
         "the seal's key {0:?} in the store was altered, or its dates; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
@@ -195,6 +202,17 @@ impl Seal {
         file::replace(file)
     }
 
+    /// As [`Seal::replace`], if there is such a file.
+    ///
+    /// # Errors
+    /// [`SealError`].
+    pub fn replace_if_there(file: &Path) -> Result<(), SealError> {
+        match std::fs::symlink_metadata(file).is_ok() {
+            true => file::replace(file),
+            false => Ok(()),
+        }
+    }
+
     /// Gives the seal a new key. Older ones open what they sealed for as long as `keep`.
     ///
     /// # Errors
@@ -211,12 +229,12 @@ impl Seal {
         shared::change(store, key_file, now, &Change::Rotate).await.map(drop)
     }
 
-    /// As [`Seal::replace`], of keys in a store, whatever is there.
+    /// As [`Seal::replace`], of keys in a store, whatever is there; but if that is encrypted by a key that the file lacks, only if this key is lost.
     ///
     /// # Errors
     /// [`SealError`].
-    pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: u64) -> Result<(), SealError> {
-        shared::change(store, key_file, now, &Change::Drop).await.map(drop)
+    pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: u64, key_is_lost: bool) -> Result<(), SealError> {
+        shared::change(store, key_file, now, &Change::Drop { key_is_lost }).await.map(drop)
     }
 
     /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one. If it is

@@ -45,8 +45,9 @@ pub(super) enum Change {
     Tend,
     /// One more key, which seals when every replica has it.
     Rotate,
-    /// One new key, which seals at once; whatever others have sealed is worthless. What cannot be read is replaced, too.
-    Drop,
+    /// One new key, which seals at once; whatever others have sealed is worthless. What cannot be read is replaced, too; what is encrypted by a
+    /// key that the file here lacks only if that key is lost: others may have it.
+    Drop { key_is_lost: bool },
 }
 
 impl Shared {
@@ -148,6 +149,15 @@ impl Found {
         })
     }
 
+    /// Wants the key of what is there, as far as that says it: an older key file does not take the place of a newer one.
+    fn for_drop(mut self, key_is_lost: bool) -> Result<Self, SealError> {
+        let document = self.entry.as_ref().and_then(|entry| Document::parse(&entry.value).ok());
+        if let Some(document) = document.filter(|document| !key_is_lost && document.is_for(&self.store)) {
+            self.encrypted_by = Some(document.store_key(&self.file)?.id.clone());
+        }
+        Ok(self)
+    }
+
     /// Puts these in their place; says whether nobody else was faster.
     async fn write(self, store: &dyn Store, keys: &SharedKeys, newest_key: bool) -> Result<bool, SealError> {
         // Replicas whose file is an older one go on until they have the newer.
@@ -181,7 +191,7 @@ pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<(String
 pub(super) async fn change(store: &dyn Store, key_file: &Path, now: u64, change: &Change) -> Result<(SharedKeys, bool), SealError> {
     for _ in 0..ATTEMPTS {
         let mut found = match change {
-            Change::Drop => Found::unread(store, key_file).await?,
+            Change::Drop { key_is_lost } => Found::unread(store, key_file).await?.for_drop(*key_is_lost)?,
             Change::Tend | Change::Rotate => Found::read(store, key_file).await?,
         };
         let (keys, made) = match found.keys.take() {
@@ -190,7 +200,7 @@ pub(super) async fn change(store: &dyn Store, key_file: &Path, now: u64, change:
                 let before = keys.count();
                 let made = match change {
                     Change::Rotate => keys.rotate(now).map(|()| true)?,
-                    Change::Tend | Change::Drop => keys.tend(now)?,
+                    Change::Tend | Change::Drop { .. } => keys.tend(now)?,
                 };
                 if !made && keys.count() == before {
                     return Ok((keys, false));
@@ -207,22 +217,24 @@ pub(super) async fn change(store: &dyn Store, key_file: &Path, now: u64, change:
 
 /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one.
 pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u64) -> Result<(String, String), SealError> {
+    let _alone = KeyFile::alone(key_file).await?;
     let before = Found::read(store, key_file).await?;
     let old = match &before.encrypted_by {
         Some(id) => id.clone(),
         None => before.file.newest()?.id.clone(),
     };
     // From here on the file opens what is there, and what will be there.
-    let file = before.file.begin_to_replace()?;
+    let file = before.file.begin_to_replace(&old)?;
     let new = file.newest()?.id.clone();
     for _ in 0..ATTEMPTS {
         let mut found = Found::read(store, key_file).await?;
+        found.file = found.file.begins_with(&new)?;
         let keys = match found.keys.take() {
             Some(keys) => keys,
             None => SharedKeys::new(found.store.clone(), now)?,
         };
         if found.write(store, &keys, true).await? {
-            file.end_replacing()?;
+            KeyFile::read(key_file)?.begins_with(&new)?.end_replacing()?;
             return Ok((old, new));
         }
     }

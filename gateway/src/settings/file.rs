@@ -7,6 +7,7 @@ use attest::SpkiSha256;
 use serde::Deserialize;
 
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
+use super::forward::ForwardSection;
 use super::store::StoreSection;
 
 /// The headings of the file.
@@ -179,6 +180,7 @@ pub(super) struct AttestationLog {
     pub checkpoint_seconds: u32,
     pub segment_bytes: u64,
     pub segment_seconds: u32,
+    pub forward: Vec<ForwardSection>,
 }
 
 impl Default for AttestationLog {
@@ -191,6 +193,7 @@ impl Default for AttestationLog {
             segment_bytes: 64 * 1024 * 1024,
             // A week.
             segment_seconds: 604_800,
+            forward: Vec::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cloud;
 mod file;
+mod forward;
 pub(crate) mod misplaced;
 mod store;
 
@@ -14,6 +15,7 @@ use attest::protocol::EVIDENCE_BODY_LIMIT_BYTES;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use file::LogFormat;
 use file::{File, SECTIONS};
+pub use forward::{Address, ForwardSettings, Receiver};
 use ipnet::IpNet;
 pub use store::{EtcdSettings, StoreSettings};
 use tracing_subscriber::EnvFilter;
@@ -65,6 +67,8 @@ pub struct Settings {
     pub log_filter: String,
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
+    /// Who is sent the attestation log's records.
+    pub forwards: Vec<ForwardSettings>,
     /// Where metrics are, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
@@ -288,6 +292,10 @@ impl Settings {
         if attestation_log.segment_seconds == 0 {
             return range("attestation_log.segment_seconds", "0".to_owned(), "at least 1");
         }
+        let forwards = match forward::checked(attestation_log.forward, folder) {
+            Ok(forwards) => forwards,
+            Err((key, found, allowed)) => return range(key, found, allowed),
+        };
         let request = seconds("limits.request_seconds", limits.request_seconds, 300)?;
         let clouds = match cloud::checked((outgoing, gcp, aws, azure), folder, request) {
             Ok(clouds) => clouds,
@@ -339,6 +347,7 @@ impl Settings {
                 bytes: attestation_log.segment_bytes,
                 age: Duration::from_secs(attestation_log.segment_seconds.into()),
             },
+            forwards,
             metrics_listen: metrics.listen,
             clouds,
         })
@@ -353,6 +362,12 @@ impl Settings {
     #[must_use]
     pub fn log_key(&self) -> PathBuf {
         self.state.join("log.key")
+    }
+
+    /// How far each receiver of the attestation log's records has come.
+    #[must_use]
+    pub fn forwarded(&self) -> PathBuf {
+        self.state.join("forward")
     }
 
     /// The attestation log's large parts.
@@ -418,6 +433,26 @@ mod tests {
             .collect();
         assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
         assert_eq!(parse(&uncommented).unwrap(), parse("").unwrap());
+    }
+
+    #[test]
+    fn the_sample_shows_a_receiver_as_it_is_configured() {
+        let lines = SAMPLE
+            .lines()
+            .skip_while(|line| *line != "# [[attestation_log.forward]]")
+            .take_while(|line| !line.is_empty());
+        let lines = lines.filter(|line| line.starts_with("# [[") || line.contains(" = "));
+        let text: String = lines.map(|line| line.replacen("# ", "", 1) + "\n").collect();
+        let [forward] = parse(&text).unwrap().forwards.try_into().unwrap();
+        let Receiver::Http {
+            ca: Some(_),
+            token_file: Some(token_file),
+            ..
+        } = forward.to
+        else {
+            panic!("{text}");
+        };
+        assert_eq!(token_file, Path::new("/etc/attestation-gateway/siem.token"));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Default for StoreSection {
 }
 
 /// A key, what it is, and what it may be.
-type Fault = (&'static str, String, &'static str);
+pub(super) type Fault = (&'static str, String, &'static str);
 
 pub(super) fn checked(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
     match section.engine {

@@ -35,6 +35,7 @@ pub mod clock;
 pub mod cloud;
 pub mod credentials;
 pub mod files;
+pub mod forward;
 pub mod ignition;
 pub mod inspection;
 pub mod machine_config;

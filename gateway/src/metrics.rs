@@ -27,6 +27,9 @@ pub struct Metrics {
     log_broken: Gauge,
     log_moved: Gauge,
     log_incomplete: Gauge,
+    log_forwarded: Family<ReceiverLabels, Counter>,
+    log_forward_lag_records: Family<ReceiverLabels, Gauge>,
+    log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +60,11 @@ struct ReloadLabels {
 struct FetchLabels {
     what: &'static str,
     result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReceiverLabels {
+    receiver: String,
 }
 
 /// What came of a request of the gateway's own.
@@ -163,10 +171,31 @@ impl Default for Metrics {
             "1 since it was found that the attestation log does not hold what the store says was signed, or that another writes its chain",
             log_incomplete.clone(),
         );
+        let log_forwarded = Family::default();
+        registry.register(
+            "log_forwarded",
+            "Records of the attestation log that a receiver has taken, those that it was given again included",
+            log_forwarded.clone(),
+        );
+        let log_forward_lag_records = Family::default();
+        registry.register(
+            "log_forward_lag_records",
+            "Records of the attestation log that a receiver lacks",
+            log_forward_lag_records.clone(),
+        );
+        let log_forward_lag_seconds = Family::default();
+        registry.register(
+            "log_forward_lag_seconds",
+            "How long ago the first record was made that a receiver lacks; 0 if it lacks none",
+            log_forward_lag_seconds.clone(),
+        );
         Self {
             log_broken,
             log_moved,
             log_incomplete,
+            log_forwarded,
+            log_forward_lag_records,
+            log_forward_lag_seconds,
             registry,
             decisions,
             pool_broken,
@@ -290,6 +319,19 @@ impl Metrics {
         self.log_incomplete.set(1);
     }
 
+    /// Counts records that a receiver has taken.
+    pub fn log_forwarded(&self, receiver: &str, records: usize) {
+        let records = u64::try_from(records).unwrap_or(u64::MAX);
+        self.log_forwarded.get_or_create(&receiver_labels(receiver)).inc_by(records);
+    }
+
+    /// Says how far a receiver is behind the log.
+    pub fn log_forward_lag(&self, receiver: &str, records: u64, seconds: u64) {
+        let (labels, gauge) = (receiver_labels(receiver), |value: u64| i64::try_from(value).unwrap_or(i64::MAX));
+        self.log_forward_lag_records.get_or_create(&labels).set(gauge(records));
+        self.log_forward_lag_seconds.get_or_create(&labels).set(gauge(seconds));
+    }
+
     /// All of it, as text.
     ///
     /// # Errors
@@ -303,6 +345,11 @@ impl Metrics {
 
 fn labels(pool: &str) -> PoolLabels {
     PoolLabels { pool: pool.to_owned() }
+}
+
+fn receiver_labels(receiver: &str) -> ReceiverLabels {
+    let receiver = receiver.to_owned();
+    ReceiverLabels { receiver }
 }
 
 #[cfg(test)]
@@ -332,6 +379,8 @@ mod tests {
         metrics.log_broken(true);
         metrics.log_moved(true);
         metrics.log_incomplete();
+        metrics.log_forwarded("siem", 3);
+        metrics.log_forward_lag("siem", 2, 5);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -351,6 +400,9 @@ mod tests {
             "attest_gateway_log_broken 1",
             "attest_gateway_log_moved 1",
             "attest_gateway_log_incomplete 1",
+            r#"attest_gateway_log_forwarded_total{receiver="siem"} 3"#,
+            r#"attest_gateway_log_forward_lag_records{receiver="siem"} 2"#,
+            r#"attest_gateway_log_forward_lag_seconds{receiver="siem"} 5"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

@@ -90,7 +90,7 @@ impl Signer {
     /// A gateway of this name, or of the host's.
     #[must_use]
     pub fn new(key: LogKey, replica: Option<&str>, every: u64) -> Self {
-        let replica = replica.map_or_else(host, str::to_owned);
+        let replica = replica_name(replica);
         Self { key, replica, every }
     }
 
@@ -117,6 +117,12 @@ impl Signer {
         });
         Ok(record)
     }
+}
+
+/// What a gateway is called: as it is configured, or as the host.
+#[must_use]
+pub fn replica_name(configured: Option<&str>) -> String {
+    configured.map_or_else(host, str::to_owned)
 }
 
 /// The host's name.

@@ -3,6 +3,7 @@
 
 mod certificates;
 pub mod clouds;
+mod forwards;
 mod pools;
 mod state;
 
@@ -94,6 +95,7 @@ impl Inspection {
                 None
             }
         };
+        forwards::inspect(settings, &mut findings);
         let known = pools::Known {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
             client_ca: settings.tls.client_ca.is_some(),

@@ -21,9 +21,12 @@ use tokio::task::JoinSet;
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
-use crate::audit::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, resolve_pending};
+use crate::audit::{
+    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, replica_name, resolve_pending,
+};
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
+use crate::forward::{Forwarder, OpenError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
@@ -64,6 +67,9 @@ pub enum ServeError {
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
+    /// Who is sent the attestation log's records.
+    #[error(transparent)]
+    Forward(#[from] OpenError),
 }
 
 /// A gateway that listens, and has not served anybody yet.
@@ -71,6 +77,7 @@ pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
     metrics: Option<TcpListener>,
+    forwarders: Vec<Forwarder>,
     hangup: Hangup,
 }
 
@@ -125,6 +132,7 @@ impl Server {
             metrics_listener,
         } = found;
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
+        let forwarders = forwarders(&settings)?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
@@ -181,6 +189,7 @@ impl Server {
             gateway,
             listener,
             metrics: metrics_listener,
+            forwarders,
             hangup,
         })
     }
@@ -205,12 +214,16 @@ impl Server {
             gateway,
             listener,
             metrics,
+            forwarders,
             hangup,
         } = self;
         let limits = gateway.settings.limits;
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup);
+        for forwarder in forwarders {
+            tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics)));
+        }
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
             refused: Said::default(),
@@ -268,6 +281,13 @@ impl Server {
         checkpoints::end(&gateway).await;
         background::keep_mark(&gateway).await;
     }
+}
+
+/// Who is sent the attestation log's records.
+fn forwarders(settings: &Settings) -> Result<Vec<Forwarder>, OpenError> {
+    let replica = replica_name(settings.checkpoints.name.as_deref());
+    let open = |forward| Forwarder::open(settings, forward, replica.clone());
+    settings.forwards.iter().map(open).collect()
 }
 
 /// The seal, with keys of this gateway's alone or with those that replicas share.

@@ -1,0 +1,154 @@
+//! How far a receiver has come, kept outside of memory: written when what was sent was taken, so that a crash doubles some records and loses none.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::audit::reading::Position;
+use crate::files::{self, FileError, PRIVATE};
+
+/// The document's version.
+const VERSION: u32 = 1;
+
+/// It cannot be read, or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Something else stands there.
+    #[error("{path} says of no line that it was sent: {problem}")]
+    Malformed { path: PathBuf, problem: String },
+}
+
+/// The last line that was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Which line of which chain, unless an older release wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// When it was recorded, seconds since 1970.
+    pub at: u64,
+    /// Where it stands.
+    pub position: Position,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    v: u32,
+    last: Place,
+}
+
+/// The file that says it.
+#[derive(Debug, Clone)]
+pub struct Kept(PathBuf);
+
+impl Kept {
+    /// That of a receiver, in the folder where those of all are.
+    #[must_use]
+    pub fn of(folder: &Path, name: &str) -> Self {
+        Self(folder.join(format!("{name}.json")))
+    }
+
+    /// The last line that was taken; `None` if none was.
+    ///
+    /// # Errors
+    /// [`KeptError`].
+    pub fn read(&self) -> Result<Option<Place>, KeptError> {
+        let path = || self.0.clone();
+        let malformed = |problem: String| KeptError::Malformed { path: path(), problem };
+        let text = match fs::read_to_string(&self.0) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(malformed(error.to_string())),
+            Err(source) => return Err(KeptError::Io { path: path(), source }),
+        };
+        let Document { v, last } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        if v != VERSION {
+            return Err(malformed(format!("version {v}, of another release")));
+        }
+        Ok(Some(last))
+    }
+
+    /// Says, durably, that this line was taken.
+    ///
+    /// # Errors
+    /// [`KeptError`]: then it is sent again after a restart.
+    pub fn write(&self, last: &Place) -> Result<(), KeptError> {
+        let document = Document {
+            v: VERSION,
+            last: last.clone(),
+        };
+        let text = serde_json::to_string(&document).map_err(|error| KeptError::Malformed {
+            path: self.0.clone(),
+            problem: error.to_string(),
+        })?;
+        Ok(files::replace(&self.0, PRIVATE, &format!("{text}\n"))?)
+    }
+}
+
+impl Place {
+    /// Whether a line was sent: this one, or one before it. Lines of other chains come by their time.
+    #[must_use]
+    pub fn covers(&self, chain: Option<&str>, number: Option<u64>, at: u64) -> bool {
+        match (self.chain.as_deref(), self.number, number) {
+            (Some(here), Some(sent), Some(number)) if Some(here) == chain => number <= sent,
+            _ => at < self.at,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        let position = r#"{"offset":7,"sha256":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"}"#;
+        Place {
+            chain: Some("c".to_owned()),
+            number: Some(5),
+            at: 100,
+            position: serde_json::from_str(position).unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_read_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::of(folder.path(), "siem");
+        assert_eq!(kept.read().unwrap(), None);
+        kept.write(&place()).unwrap();
+        assert_eq!(kept.read().unwrap(), Some(place()));
+        let path = folder.path().join("siem.json");
+        let text = fs::read_to_string(&path).unwrap();
+        for wrong in [
+            String::new(),
+            text.replace("\"v\":1", "\"v\":2"),
+            text.replace("\"at\"", "\"when\""),
+            text.replace("0a0a", "0A0A"),
+            text.replace("\"offset\":7", "\"offset\":-7"),
+            text.get(..text.len() / 2).unwrap().to_owned(),
+        ] {
+            fs::write(&path, &wrong).unwrap();
+            assert!(matches!(kept.read(), Err(KeptError::Malformed { .. })), "{wrong}");
+        }
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(matches!(kept.read(), Err(KeptError::Malformed { .. })));
+    }
+
+    #[test]
+    fn a_line_is_covered_when_it_or_a_later_one_was_taken() {
+        let covers = |chain, number, at| place().covers(Some(chain), Some(number), at);
+        assert!(covers("c", 5, 100) && covers("c", 4, 200) && covers("d", 9, 99));
+        assert!(!covers("c", 6, 50) && !covers("d", 1, 100));
+        assert!(place().covers(None, None, 99) && !place().covers(None, None, 100));
+    }
+}

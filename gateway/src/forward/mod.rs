@@ -1,0 +1,14 @@
+//! The attestation log's records, sent on to those whom the settings name. Each has a reader of the log with a kept place in it: whoever is away for
+//! days gets what he missed, in order, and no node waits for it.
+
+mod batch;
+mod http;
+mod kept;
+mod sink;
+mod syslog;
+mod task;
+mod tls;
+
+pub use kept::{Kept, KeptError, Place};
+pub use sink::OpenError;
+pub use task::Forwarder;

@@ -1,0 +1,54 @@
+//! Who takes records.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::batch::Sent;
+use super::http::Http;
+use super::syslog::Syslog;
+use crate::settings::{ForwardSettings, Receiver};
+
+/// For one delivery, its connection included: then it is tried again.
+pub(super) const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
+
+/// A receiver that the settings name cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("attestation_log.forward {name:?}: {path}: {problem}")]
+    File { name: String, path: PathBuf, problem: String },
+    #[error("attestation_log.forward {name:?}: {problem}")]
+    Client { name: String, problem: String },
+}
+
+/// Why records were not taken. Nothing secret is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub why: String,
+    /// Fewer at once may be taken.
+    pub too_many: bool,
+}
+
+impl Refused {
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            too_many: false,
+        }
+    }
+}
+
+#[async_trait]
+pub(super) trait Sink: Send {
+    /// Gives it these records, in this order: all of them are taken, or all are given again.
+    async fn give(&mut self, records: &[Sent]) -> Result<(), Refused>;
+}
+
+pub(super) fn open(settings: &ForwardSettings, host: String) -> Result<Box<dyn Sink>, OpenError> {
+    let name = &settings.name;
+    Ok(match &settings.to {
+        Receiver::Http { url, ca, token_file } => Box::new(Http::open(name, url, ca.as_deref(), token_file.as_deref())?),
+        other => Box::new(Syslog::open(name, other, host)?),
+    })
+}

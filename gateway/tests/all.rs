@@ -39,6 +39,7 @@ mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;
 mod log_commands;
+mod log_forward;
 mod log_of_store;
 mod log_segments;
 mod mcs;

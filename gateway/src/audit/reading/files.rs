@@ -16,6 +16,8 @@ use crate::files::folder;
 
 /// What the name of a log's file begins with, also after it was rotated.
 const NAME: &str = "attestation.jsonl";
+/// What the names of files end with that are being made.
+const UNFINISHED: [&str; 2] = [".new", ".part"];
 
 /// What gives the bytes of a file, as they were written.
 pub(super) type Bytes = Box<dyn Read + Send>;
@@ -123,7 +125,9 @@ fn in_folder(folder: &Path) -> Result<Vec<LogFile>, ReadError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(ReadError::at(folder))? {
         let entry = entry.map_err(ReadError::at(folder))?;
-        if !entry.file_name().to_string_lossy().starts_with(NAME) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !name.starts_with(NAME) || UNFINISHED.iter().any(|end| name.ends_with(end)) {
             continue;
         }
         match LogFile::of(&entry.path()) {

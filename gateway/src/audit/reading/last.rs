@@ -204,6 +204,8 @@ mod tests {
             "attestation.jsonl.1.gz",
             &[&line(1, "wanted"), &line(2, "not"), &line(3, "wanted"), &line(4, "wanted")],
         );
+        // What is being compressed is none of them.
+        write("attestation.jsonl.1.gz.new", &["x"]);
         let files = files_of(&[folder.path().to_owned()]).unwrap();
         let names: Vec<_> = files
             .iter()

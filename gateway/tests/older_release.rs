@@ -2,17 +2,21 @@
 //!
 //! `older_release/` was written by the program of 22 November 2026, in its own tests: one record of each set of kinds that was trusted and of
 //! each code whose evidence is recorded whole, with the large parts in `evidence/`; and three stores as SQL of one schema, with what that program
-//! said of each. None of it is changed when the program changes; a later release adds a folder beside it.
+//! said of each. `on-etcd` was written that evening: what stood in etcd, with the tokens that are in it and the key file. None of it is changed when the
+//! program changes; a later release adds a folder beside it.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use attest_gateway::audit::{Blobs, ReplayError, Shown, Use, replay, served_for};
+use cloud_fixtures::etcd::Etcd;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::support::Gateway;
 use crate::support::log_schema::LOG;
+use crate::support::{Gateway, POOL, bearer};
 
 fn written(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/older_release").join(path)
@@ -215,12 +219,7 @@ fn with_older_store(store: &str) -> Gateway {
 fn what_a_store_holds_is_there() {
     for store in ["tokens", "tpms", "instances"] {
         let mut gateway = with_older_store(store);
-        let said = fs::read_to_string(written("stores").join(store).join("said")).unwrap();
-        let commands = said.split("$ attest-gateway ").skip(1);
-        for (command, expected) in commands.filter_map(|section| section.split_once('\n')) {
-            let arguments: Vec<&str> = command.split(' ').collect();
-            assert_eq!(words(&gateway.command(&arguments)), words(expected), "{store}: {command}");
-        }
+        says_the_same(&gateway, &written("stores").join(store));
         gateway.run();
     }
 }
@@ -250,4 +249,46 @@ fn no_command_brings_a_store_up_to_date_under_a_gateway_that_serves() {
     let lock = fs::File::create(gateway.path("state/attestation.lock")).unwrap();
     lock.lock().unwrap();
     gateway.command(&["token", "list"]);
+}
+
+/// Each command says what it said then.
+fn says_the_same(gateway: &Gateway, folder: &Path) {
+    let said = fs::read_to_string(folder.join("said")).unwrap();
+    let commands = said.split("$ attest-gateway ").skip(1);
+    for (command, expected) in commands.filter_map(|section| section.split_once('\n')) {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let now = gateway.command(&arguments);
+        assert_eq!(words(&now), words(expected), "{}: {command}", folder.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_store_on_etcd_holds_is_there_and_counts() {
+    let (etcd, folder) = (Etcd::start(), written("on-etcd"));
+    for line in fs::read_to_string(folder.join("content.jsonl")).unwrap().lines() {
+        let kept: Value = serde_json::from_str(line).unwrap();
+        etcd.ctl(&["put", kept["key"].as_str().unwrap(), kept["value"].as_str().unwrap()]);
+    }
+    let mut gateway = Gateway::init();
+    let endpoint = etcd.endpoint();
+    gateway.settings(&format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [{endpoint:?}]\nkey_file = \"store.key\""
+    ));
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let key_file = gateway.path("store.key");
+    fs::copy(folder.join("store.key"), &key_file).unwrap();
+    fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+    says_the_same(&gateway, &folder);
+
+    // By the keys of the seal that are there: with another key file it does not start.
+    gateway.run();
+    let tokens = fs::read_to_string(folder.join("tokens")).unwrap();
+    let tokens: BTreeMap<&str, &str> = tokens.lines().filter_map(|line| line.split_once(' ')).collect();
+    let config = async |name| gateway.config("/config/worker", &[&bearer(tokens[name])]).await;
+    for _ in 2..9 {
+        assert_eq!(config("current").await.status, 200);
+    }
+    config("current").await.refused(403, "token-spent");
+    config("spent").await.refused(403, "token-spent");
+    config("revoked").await.refused(403, "token-invalid");
 }

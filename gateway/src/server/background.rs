@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::checkpoints;
 use crate::api::Gateway;
 use crate::audit::JournalError;
-use crate::audit::admin::{self, Act, Acting, By, TakeError, Thing, Verb};
+use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -113,15 +113,6 @@ pub(super) fn in_own_hands(settings: &Settings, clock: Clock, store: &Arc<dyn St
     Acting { verb, by, clock }.on(Arc::clone(store))
 }
 
-/// Tells of what this gateway has changed of itself, and what is not in the store.
-async fn tell(gateway: &Gateway, verb: Verb, things: Vec<Thing>) {
-    let by = By::gateway(gateway.settings.checkpoints.name.as_deref());
-    let now = gateway.clock.now().as_secs();
-    if let Err(error) = admin::record(&gateway.journal, Act::done(verb, now, by, things), now).await {
-        tracing::warn!(%error, "what was changed is not recorded");
-    }
-}
-
 /// Records what commands have changed, and this gateway of itself.
 async fn take_outbox(gateway: Arc<Gateway>) {
     let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
@@ -216,13 +207,7 @@ async fn tend_seal(gateway: Arc<Gateway>) {
 async fn tend_keys(gateway: &Gateway, now: u64) {
     match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
         Ok(false) => {}
-        Ok(true) => {
-            tracing::info!("the seal has a new key");
-            if !gateway.seal.is_shared() {
-                let file = gateway.settings.seal_key();
-                tell(gateway, Verb::SealRotate, vec![Thing::file(&file)]).await;
-            }
-        }
+        Ok(true) => tracing::info!("the seal has a new key"),
         Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
     }
 }

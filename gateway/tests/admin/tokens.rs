@@ -49,9 +49,11 @@ async fn what_is_done_to_tokens_is_recorded_with_who_did_it() {
     assert_eq!((&admin["refused"], &created["verdict"]), (&Value::Null, &json!("refused")));
     let after = |act: &Value| things(act)[0].2.clone();
     let token = after(&created);
+    let made = token["created"].as_u64().unwrap();
+    assert!((began..=done).contains(&made));
     assert_eq!(
         token,
-        json!({"name": "rack", "pools": [POOL], "created": done, "expires": done + 3600, "uses": 3})
+        json!({"name": "rack", "pools": [POOL], "created": made, "expires": made + 3600, "uses": 3})
     );
     assert_eq!(things(&created), [("rack", &Value::Null, &token)]);
     assert_eq!((things(&imported)[0].0, things(&imported)[0].1), ("old", &Value::Null));

@@ -68,6 +68,18 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// What a record says of it.
+    #[must_use]
+    pub fn told(&self) -> serde_json::Value {
+        serde_json::json!({
+            "subject": self.subject,
+            "issuer": self.issuer,
+            "names": self.names,
+            "not_after": self.not_after,
+            "key": self.key.to_string(),
+        })
+    }
+
     /// Reads a certificate.
     ///
     /// # Errors

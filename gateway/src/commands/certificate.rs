@@ -4,10 +4,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use attest_gateway::audit::admin::Verb;
 use attest_gateway::certificates::Certificate;
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
 use attest_gateway::settings::Settings;
+
+use super::acting::change_files;
+use super::ca::thing;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -68,27 +72,32 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         kind,
     } = command;
     let settings = Settings::load(config)?;
-    let now = Clock::System.now();
-    let files = Installation::open(&settings.tls)?;
-    let before = install::today(&settings.tls)?;
-    let given = Names {
-        hosts: host.clone(),
-        addresses: ip.clone(),
-    };
-    let names = if given.is_empty() { Names::of(&before.certificate) } else { given };
-    let made = match (certificate, key) {
-        (Some(certificate), Some(key)) => files.bring(&before.authority, certificate, key, now)?,
-        _ => files.renew(
-            &before.authority,
-            ca_key.as_deref(),
-            &names,
-            &kind.wanted(Some(&before.certificate)),
-            now,
-        )?,
-    };
-    println!("{}", made_line(&made, &before.authority));
-    println!("A gateway that serves takes it within a second. Pointers stay as they are.");
-    Ok(ExitCode::SUCCESS)
+    change_files(&settings, Verb::CertificateRenew, || {
+        let now = Clock::System.now();
+        let files = Installation::open(&settings.tls)?;
+        let before = install::today(&settings.tls)?;
+        let given = Names {
+            hosts: host.clone(),
+            addresses: ip.clone(),
+        };
+        let names = if given.is_empty() { Names::of(&before.certificate) } else { given };
+        let made = match (certificate, key) {
+            (Some(certificate), Some(key)) => files.bring(&before.authority, certificate, key, now)?,
+            _ => files.renew(
+                &before.authority,
+                ca_key.as_deref(),
+                &names,
+                &kind.wanted(Some(&before.certificate)),
+                now,
+            )?,
+        };
+        println!("{}", made_line(&made, &before.authority));
+        println!("A gateway that serves takes it within a second. Pointers stay as they are.");
+        Ok((
+            ExitCode::SUCCESS,
+            vec![thing("tls.certificate", Some(&before.certificate), Some(&made))],
+        ))
+    })
 }
 
 /// What there is to say of a serving certificate that was made.

@@ -14,7 +14,7 @@ use attest::UnixTime;
 pub use expiry::EXPIRY_WARNING_SECONDS;
 pub use install::{InstallError, Installation};
 pub use issue::{Algorithm, CreateError, Names, Wanted};
-pub use live::{LiveTls, TlsError};
+pub use live::{Current, LiveTls, TlsError};
 pub use serving::{Serving, ServingError};
 
 use crate::files;

@@ -19,12 +19,15 @@ pub(crate) mod watch;
 use std::collections::BTreeSet;
 
 use attest::AppraisalPolicy;
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
 pub(crate) use difference::differences;
 pub use difference::{Change, Difference};
 pub use endorsement::Endorsement;
 pub use error::PoolError;
 pub use inventory::PoolInventory;
 pub use load::{Folders, folders, grants, load};
+use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
 use crate::credentials::kubelet::NamePatterns;
@@ -134,6 +137,25 @@ impl Pool {
             .collect()
     }
 
+    /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.
+    #[must_use]
+    pub fn standing(&self) -> Value {
+        let config = |versions: &Versions| {
+            let newest = versions.complete().express(SpecVersion::NEWEST);
+            newest.map_or_else(|error| Value::from(error.to_string()), |config| Value::from(sha256(&config)))
+        };
+        json!({
+            "grants": self.grants,
+            "endorsement": format!("{:?}", self.endorsement),
+            "hold_seconds": self.hold_seconds,
+            "policy": sha256(&serde_json::to_vec(&self.policy).unwrap_or_default()),
+            "inventory": self.inventory.as_ref().map(|inventory| sha256(inventory.text().as_bytes())),
+            "kubelet_names": sha256(format!("{:?}", self.kubelet_names).as_bytes()),
+            "full": config(&self.full),
+            "pre_approved": config(&self.pre_approved),
+        })
+    }
+
     /// Whether nodes would notice no difference.
     #[must_use]
     fn same(&self, other: &Self) -> bool {
@@ -148,6 +170,10 @@ impl Pool {
             && self.pre_approved == other.pre_approved
             && self.full == other.full
     }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    HEXLOWER.encode(digest(&SHA256, bytes).as_ref())
 }
 
 #[cfg(test)]

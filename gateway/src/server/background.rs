@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::checkpoints;
+use super::standing::Standing;
 use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Verb};
@@ -54,8 +55,11 @@ impl Hangup {
 /// How often it is looked whether a command has changed something that is to be recorded.
 const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether the gateway goes by other files.
+const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
+
 /// Begins all of it; it ends with the tasks.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: Standing) {
     tasks.spawn(forget(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
     if !gateway.seal.is_shared() {
@@ -64,6 +68,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(take_outbox(Arc::clone(gateway)));
+    tasks.spawn(look_at_files(Arc::clone(gateway), standing));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
@@ -111,6 +116,15 @@ fn own_hands(gateway: &Gateway, verb: Verb) -> Arc<dyn Store> {
 pub(super) fn in_own_hands(settings: &Settings, clock: Clock, store: &Arc<dyn Store>, verb: Verb) -> Arc<dyn Store> {
     let by = By::gateway(settings.checkpoints.name.as_deref());
     Acting { verb, by, clock }.on(Arc::clone(store))
+}
+
+/// Records what of the files is otherwise that the gateway goes by.
+async fn look_at_files(gateway: Arc<Gateway>, mut standing: Standing) {
+    let mut every = tokio::time::interval(LOOK_AT_FILES_EVERY);
+    loop {
+        every.tick().await;
+        standing.look(&gateway).await;
+    }
 }
 
 /// Records what commands have changed, and this gateway of itself.

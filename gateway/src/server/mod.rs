@@ -7,6 +7,7 @@ mod pace;
 mod proxy_protocol;
 mod refused;
 mod said;
+mod standing;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ use crate::store::{AnyStore, Store, StoreError};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
+use standing::Standing;
 
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -79,6 +81,7 @@ pub struct Server {
     metrics: Option<TcpListener>,
     forwarders: Vec<Forwarder>,
     hangup: Hangup,
+    standing: Standing,
 }
 
 impl Server {
@@ -162,7 +165,7 @@ impl Server {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
             tracing::info!("connections from {} say by the PROXY protocol whose they are", balancers.join(", "));
         }
-        tracing::info!(
+        let listening = format!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
             listener
                 .local_addr()
@@ -185,12 +188,16 @@ impl Server {
             sightings: Arc::new(sightings),
             draining: Arc::default(),
         });
+        // Before anybody is served by it.
+        let standing = Standing::begin(&gateway).await;
+        tracing::info!("{listening}");
         Ok(Self {
             gateway,
             listener,
             metrics: metrics_listener,
             forwarders,
             hangup,
+            standing,
         })
     }
 
@@ -216,11 +223,12 @@ impl Server {
             metrics,
             forwarders,
             hangup,
+            standing,
         } = self;
         let limits = gateway.settings.limits;
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
-        background::spawn(&mut tasks, &gateway, hangup);
+        background::spawn(&mut tasks, &gateway, hangup, standing);
         for forwarder in forwarders {
             tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics)));
         }

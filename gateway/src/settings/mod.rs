@@ -6,6 +6,7 @@ mod forward;
 pub(crate) mod misplaced;
 mod store;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub use file::LogFormat;
 use file::{File, SECTIONS};
 pub use forward::{Address, ForwardSettings, Receiver};
 use ipnet::IpNet;
+use serde_json::Value;
 pub use store::{EtcdSettings, StoreSettings};
 use tracing_subscriber::EnvFilter;
 
@@ -40,6 +42,8 @@ const REPLICA_LIMIT_CHARACTERS: usize = 64;
 /// Everything the gateway is told, checked and with its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// What the file says, key by key; what it leaves out is not there.
+    pub said: BTreeMap<String, Value>,
     /// Where it listens.
     pub listen: SocketAddr,
     /// Balancers: each connection from there says first, by the PROXY protocol, whose it is.
@@ -157,6 +161,16 @@ pub fn is_replica_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
 }
 
+/// What a file says, by `section.key`.
+fn said(text: &str) -> BTreeMap<String, Value> {
+    let sections = toml::from_str::<BTreeMap<String, Value>>(text).unwrap_or_default();
+    let keys = sections.into_iter().flat_map(|(name, value)| match value {
+        Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
+        value => vec![(name, value)],
+    });
+    keys.collect()
+}
+
 /// Why there are no settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -210,6 +224,7 @@ impl Settings {
             hint: misplaced::hint::<File>(&source, SECTIONS),
             source: Box::new(source),
         })?;
+        let said = said(text);
         let range = |key, found: String, allowed| {
             Err(SettingsError::Range {
                 path: path.to_owned(),
@@ -307,6 +322,7 @@ impl Settings {
             Err((key, found, allowed)) => return range(key, found, allowed),
         };
         Ok(Self {
+            said,
             listen,
             balancers,
             state: folder.join(state),

@@ -1,6 +1,7 @@
 //! Who did what: what commands change, and the gateway of itself, stands in the log.
 
 mod commands;
+mod found;
 mod interrupted;
 mod tokens;
 

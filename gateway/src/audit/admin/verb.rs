@@ -59,6 +59,18 @@ verbs! {
     StoreKey = "store.key";
     /// The key file of replicas was given another key.
     StoreKeyRotate = "store.key-rotate";
+    /// A second CA was put into pointers.
+    CaIntroduce = "ca.introduce";
+    /// The newest CA signs the certificate.
+    CaSwitch = "ca.switch";
+    /// The older CA is in no pointer any more.
+    CaRetire = "ca.retire";
+    /// The MCS certificate was replaced.
+    CertificateRenew = "certificate.renew";
+    /// A gateway has begun, and goes by this.
+    GatewayStart = "gateway.start";
+    /// A gateway has found other files, and goes by them.
+    GatewayReload = "gateway.reload";
 }
 
 impl std::fmt::Display for Verb {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
-use attest_gateway::certificates::source;
+use attest_gateway::audit::admin::{Thing, Verb};
+use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::files;
 use attest_gateway::pki::install;
@@ -18,6 +19,7 @@ use attest_gateway::settings::Settings;
 
 use status::{foreign, refuse_unless_safe, stage, status};
 
+use super::acting::change_files;
 use super::certificate::{Kind, made_line};
 use super::token::seconds;
 
@@ -135,15 +137,19 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             key_out,
             name,
             kind,
-        } => introduce(config, certificate.as_deref(), key_out.as_deref(), name, kind)?,
+        } => recorded(config, Verb::CaIntroduce, || {
+            introduce(config, certificate.as_deref(), key_out.as_deref(), name, kind)
+        })?,
         Command::Switch {
             ca_key,
             certificate,
             key,
             kind,
             caution,
-        } => switch(config, ca_key.as_deref(), certificate.as_deref().zip(key.as_deref()), kind, caution)?,
-        Command::Retire { discard_key, caution } => retire(config, *discard_key, caution)?,
+        } => recorded(config, Verb::CaSwitch, || {
+            switch(config, ca_key.as_deref(), certificate.as_deref().zip(key.as_deref()), kind, caution)
+        })?,
+        Command::Retire { discard_key, caution } => recorded(config, Verb::CaRetire, || retire(config, *discard_key, caution))?,
         Command::Status { within } => status(config, within)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -170,7 +176,7 @@ fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Resul
     Ok(())
 }
 
-fn described(ca: &attest_gateway::certificates::Certificate) -> String {
+fn described(ca: &Certificate) -> String {
     format!(
         "{} ({}), {}, until {}",
         ca.subject,
@@ -180,7 +186,23 @@ fn described(ca: &attest_gateway::certificates::Certificate) -> String {
     )
 }
 
-fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<()> {
+/// A step, which says what it has changed.
+fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Vec<Thing>>) -> anyhow::Result<()> {
+    change_files(&Settings::load(config)?, verb, || Ok(((), step()?)))
+}
+
+/// A certificate in its role: before and after.
+pub(super) fn thing(role: &str, before: Option<&Certificate>, after: Option<&Certificate>) -> Thing {
+    let told = |certificate: Option<&Certificate>| certificate.map(Certificate::told);
+    Thing {
+        kind: "certificate".to_owned(),
+        id: role.to_owned(),
+        before: told(before),
+        after: told(after),
+    }
+}
+
+fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<Vec<Thing>> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -247,10 +269,16 @@ fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, 
         }
     }
     println!("Next: write new pointers (`attest-gateway pointer`), for every pool; they carry both. Then `ca status`, then `ca switch`.");
-    Ok(())
+    Ok(vec![thing("tls.ca", None, Some(&ca))])
 }
 
-fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>, kind: &Kind, caution: &Caution) -> anyhow::Result<()> {
+fn switch(
+    config: &Path,
+    ca_key: Option<&Path>,
+    brought: Option<(&Path, &Path)>,
+    kind: &Kind,
+    caution: &Caution,
+) -> anyhow::Result<Vec<Thing>> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -281,10 +309,10 @@ fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>,
     println!("A gateway that serves takes it within a second. Pointers without the new CA do not work any longer: the gateway's log names");
     println!("the peers that refuse the certificate, and attest_gateway_tls_refused_by_client_total counts them.");
     println!("Next: `ca status`; then `ca retire`.");
-    Ok(())
+    Ok(vec![thing("tls.certificate", Some(&today.certificate), Some(&made))])
 }
 
-fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result<()> {
+fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result<Vec<Thing>> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -317,5 +345,5 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
         println!("  the private key of the CA in use is now {}", path.display());
     }
     println!("New pointers carry one CA. Pointers with both go on working.");
-    Ok(())
+    Ok(retired.dropped.iter().map(|ca| thing("tls.ca", Some(ca), None)).collect())
 }

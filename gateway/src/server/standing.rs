@@ -1,0 +1,245 @@
+//! What the gateway goes by, and what of it has become otherwise: since it ran last, or while it runs. Files may be changed by hand, so that nobody
+//! says who did it; that they were is this gateway's own finding, and is recorded as such.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::api::Gateway;
+use crate::audit::admin::{self, Act, By, Thing, Verb};
+use crate::files;
+use crate::pki;
+use crate::pools::Pool;
+use crate::settings::Settings;
+
+/// In the state folder: what the log says that this gateway goes by.
+const FILE: &str = "standing.json";
+const VERSION: u32 = 1;
+
+/// Kinds of things that a gateway goes by.
+const SETTINGS: &str = "settings";
+const SETTING: &str = "setting";
+const POOL: &str = "pool";
+const CERTIFICATE: &str = "certificate";
+
+/// Longest value of a setting that is recorded as it is.
+const VALUE_LIMIT_BYTES: usize = 1024;
+
+/// Things by kind and id.
+type Things = BTreeMap<(String, String), Value>;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    v: u32,
+    things: Vec<Thing>,
+}
+
+/// What this gateway goes by, as far as it has recorded it.
+pub(super) struct Standing {
+    file: PathBuf,
+    recorded: Things,
+    pools: Vec<Arc<Pool>>,
+    tls: Arc<pki::Current>,
+}
+
+impl Standing {
+    /// What it goes by at its start, and records what of that is otherwise than when it ran last.
+    pub(super) async fn begin(gateway: &Gateway) -> Self {
+        let file = gateway.settings.state.join(FILE);
+        let known = read(&file);
+        let first = known.is_none();
+        let mut standing = Self {
+            file,
+            recorded: known.unwrap_or_default(),
+            pools: gateway.pools.all(),
+            tls: gateway.tls.current(),
+        };
+        let mut now = settings(&gateway.settings);
+        now.extend(standing.files());
+        if first {
+            // There is nothing that it could be otherwise than.
+            standing.recorded = now;
+            standing.write();
+        } else {
+            standing.record(gateway, Verb::GatewayStart, now).await;
+        }
+        standing
+    }
+
+    /// Records what was changed since.
+    pub(super) async fn look(&mut self, gateway: &Gateway) {
+        let (pools, tls) = (gateway.pools.all(), gateway.tls.current());
+        let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
+        let known = pools.len() == self.pools.len() && pools.iter().zip(&self.pools).all(same);
+        if known && Arc::ptr_eq(&tls, &self.tls) {
+            return;
+        }
+        (self.pools, self.tls) = (pools, tls);
+        let of_settings = self.recorded.iter().filter(|((kind, _), _)| kind == SETTINGS || kind == SETTING);
+        let mut now: Things = of_settings.map(|(key, value)| (key.clone(), value.clone())).collect();
+        now.extend(self.files());
+        self.record(gateway, Verb::GatewayReload, now).await;
+    }
+
+    fn files(&self) -> Things {
+        let pools = self
+            .pools
+            .iter()
+            .map(|pool| ((POOL.to_owned(), pool.name().to_owned()), pool.standing()));
+        let serving = &self.tls.serving;
+        let shown = serving.chain().iter().map(|certificate| ("tls.certificate", certificate));
+        let authorities = serving.authorities().iter().map(|certificate| ("tls.ca", certificate));
+        let of_kubelets = self
+            .tls
+            .client_authorities
+            .certificates()
+            .map(|certificate| ("tls.client_ca", certificate));
+        let certificates = shown.chain(authorities).chain(of_kubelets).map(|(role, certificate)| {
+            (
+                (CERTIFICATE.to_owned(), format!("{role} {}", certificate.fingerprint)),
+                certificate.told(),
+            )
+        });
+        pools.chain(certificates).collect()
+    }
+
+    async fn record(&mut self, gateway: &Gateway, verb: Verb, now: Things) {
+        let things = differences(&self.recorded, &now);
+        if things.is_empty() {
+            return;
+        }
+        let at = gateway.clock.now().as_secs();
+        let act = Act::done(verb, at, By::gateway(gateway.settings.checkpoints.name.as_deref()), things);
+        match admin::record(&gateway.journal, act, at).await {
+            Ok(()) => {
+                self.recorded = now;
+                self.write();
+            }
+            Err(error) => tracing::error!(%error, "what this gateway goes by from now on is not recorded"),
+        }
+    }
+
+    fn write(&self) {
+        let things = self.recorded.iter().map(|((kind, id), value)| Thing {
+            kind: kind.clone(),
+            id: id.clone(),
+            before: None,
+            after: Some(value.clone()),
+        });
+        let known = Known {
+            v: VERSION,
+            things: things.collect(),
+        };
+        let written = serde_json::to_string(&known).map_err(std::io::Error::from);
+        let written = written.and_then(|text| files::replace(&self.file, files::PRIVATE, &text).map_err(|error| error.source));
+        if let Err(error) = written {
+            tracing::warn!(%error, "{}: what is recorded of settings and pools is not noted; the next start records it again", self.file.display());
+        }
+    }
+}
+
+/// What was recorded last; `None` if that is not known.
+fn read(file: &Path) -> Option<Things> {
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(%error, "{}: what is otherwise than at the last start is not known", file.display());
+            return None;
+        }
+    };
+    let known: Known = serde_json::from_str(&text).ok().filter(|known: &Known| known.v == VERSION)?;
+    let things = known.things.into_iter();
+    Some(things.filter_map(|thing| Some(((thing.kind, thing.id), thing.after?))).collect())
+}
+
+/// What is not as it was; first what is not there any more.
+fn differences(before: &Things, now: &Things) -> Vec<Thing> {
+    let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
+    let thing = |key: &(String, String)| {
+        let (before, after) = (before.get(key).cloned(), now.get(key).cloned());
+        let (kind, id) = key.clone();
+        (before != after).then_some(Thing { kind, id, before, after })
+    };
+    keys.filter_map(thing).collect()
+}
+
+/// What `gateway.toml` says, key by key, and a digest over that.
+fn settings(settings: &Settings) -> Things {
+    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, without_secrets(value))).collect();
+    let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());
+    let mut things: Things = said
+        .into_iter()
+        .map(|(key, value)| ((SETTING.to_owned(), key.clone()), value))
+        .collect();
+    things.insert((SETTINGS.to_owned(), "gateway.toml".to_owned()), json!({ "sha256": digest }));
+    things
+}
+
+/// No setting is a secret; a URL may be given one by whoever does not read that.
+fn without_secrets(value: &Value) -> Value {
+    let text = value.to_string();
+    if text.contains("://") && text.contains(['@', '?']) {
+        return json!({ "bytes": text.len() });
+    }
+    if text.len() > VALUE_LIMIT_BYTES {
+        return json!({ "bytes": text.len(), "sha256": sha256(text.as_bytes()) });
+    }
+    match value {
+        Value::Object(_) | Value::String(_) => value.clone(),
+        Value::Number(number) if number.is_u64() => value.clone(),
+        _ => Value::from(text),
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_somebody_has_put_into_a_url_is_in_no_record() {
+        for (value, shown) in [
+            (json!("https://u:secret@proxy.example"), false),
+            (json!(["https://a.example", "https://b.example?token=secret"]), false),
+            (json!("secret".repeat(1000)), false),
+            (json!("not-secret"), true),
+        ] {
+            assert_eq!(without_secrets(&value).to_string().contains("secret"), shown, "{value}");
+        }
+        assert_eq!(without_secrets(&json!(7)), json!(7));
+        assert_eq!(without_secrets(&json!(true)), json!("true"));
+        assert_eq!(without_secrets(&json!(["a", "b"])), json!("[\"a\",\"b\"]"));
+    }
+
+    #[test]
+    fn what_is_new_gone_or_otherwise_differs_and_nothing_else() {
+        let things = |all: &[(&str, u64)]| -> Things {
+            let all = all.iter();
+            all.map(|(id, value)| (("pool".to_owned(), (*id).to_owned()), json!(value)))
+                .collect()
+        };
+        let found = differences(&things(&[("a", 1), ("b", 1), ("c", 1)]), &things(&[("b", 1), ("c", 2), ("d", 1)]));
+        let told: Vec<_> = found.into_iter().map(|thing| (thing.id, thing.before, thing.after)).collect();
+        let one = |value: u64| Some(json!(value));
+        assert_eq!(
+            told,
+            [
+                ("a".to_owned(), one(1), None),
+                ("c".to_owned(), one(1), one(2)),
+                ("d".to_owned(), None, one(1))
+            ]
+        );
+    }
+}

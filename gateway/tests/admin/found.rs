@@ -1,0 +1,132 @@
+//! Files that are changed, by a command or by hand: the command says what it did, and the gateway what it found.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::*;
+use crate::support::POOL;
+
+/// The things of one kind that an act is about.
+fn of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
+    let things = act["admin"]["things"].as_array().unwrap().iter();
+    things.filter(|thing| thing["kind"] == kind).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_the_ca_are_recorded_by_whom_and_found_by_the_gateway() {
+    let gateway = Gateway::start();
+    for (count, verb, arguments, role) in [
+        (1, "certificate.renew", &["certificate", "renew"][..], "tls.certificate"),
+        (2, "ca.introduce", &["ca", "introduce"], "tls.ca"),
+        (3, "ca.switch", &["ca", "switch", "--force"], "tls.certificate"),
+        (4, "ca.retire", &["ca", "retire", "--force"], "tls.ca"),
+    ] {
+        gateway.command(arguments);
+        let done = gateway.wait_for_acts(1, verb).remove(0);
+        assert!(done["admin"]["by"]["gateway"].is_null());
+        let things = of_kind(&done, "certificate");
+        let [thing] = things[..] else { panic!("{done}") };
+        assert_eq!(thing["id"], role, "{done}");
+        let there = (!thing["before"].is_null(), !thing["after"].is_null());
+        assert_eq!(there, (verb != "ca.introduce", verb != "ca.retire"), "{done}");
+        let found = gateway.wait_for_acts(count, "gateway.reload").remove(count - 1);
+        assert!(found["admin"]["by"]["gateway"].is_string());
+        let ids: Vec<&str> = of_kind(&found, "certificate")
+            .iter()
+            .map(|thing| thing["id"].as_str().unwrap())
+            .collect();
+        assert!(ids.iter().any(|id| id.starts_with(role)), "{found}");
+    }
+    // Nothing to switch to: it is refused, and nothing is otherwise.
+    assert!(!gateway.try_command(&["ca", "switch"]).status.success());
+    let refused = gateway.wait_for_acts(2, "ca.switch").remove(1);
+    assert!(
+        refused["admin"]["refused"].as_str().unwrap().contains("`ca introduce` comes first"),
+        "{refused}"
+    );
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    let key = fs::read_to_string(gateway.path("tls/mcs.key")).unwrap();
+    for line in key.lines().filter(|line| !line.starts_with('-')) {
+        assert!(!log.contains(line));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_named() {
+    let gateway = Gateway::start();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
+    assert!(
+        found["admin"]["by"]["gateway"].is_string() && found["admin"]["outbox"].is_null(),
+        "{found}"
+    );
+    let pools = of_kind(&found, "pool");
+    let [pool] = pools[..] else { panic!("{found}") };
+    assert_eq!(pool["id"], POOL);
+    let (before, after) = (&pool["before"], &pool["after"]);
+    assert_eq!(
+        (&before["grants"]["token"], &after["grants"]["token"]),
+        (&json!("refuse"), &json!("full"))
+    );
+    for same in ["full", "pre_approved", "policy", "endorsement"] {
+        assert_eq!(before[same], after[same]);
+    }
+    // And what it serves, by digest: as the record of a node that gets it has it.
+    let secret = "a-password-that-nobody-may-read";
+    let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/secret", "contents": {"source": format!("data:,{secret}")}}]}});
+    fs::write(gateway.path("pools/worker/full/90-new.ign"), config.to_string()).unwrap();
+    let found = gateway.wait_for_acts(2, "gateway.reload").remove(1);
+    let pool = of_kind(&found, "pool")[0];
+    assert_ne!(pool["before"]["full"], pool["after"]["full"]);
+    assert_eq!(pool["before"]["pre_approved"], pool["after"]["pre_approved"]);
+    let newest = gateway.command(&["render", "--pool", POOL, "--set", "full"]);
+    assert!(newest.contains(secret));
+    for file in ["state/attestation.jsonl", "state/standing.json"] {
+        assert!(!fs::read_to_string(gateway.path(file)).unwrap().contains(secret));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_others_are_not() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[ticket]\nuses = 3");
+    let again = |gateway: &mut Gateway, settings: Option<&str>| {
+        gateway.terminate();
+        gateway.wait();
+        if let Some(settings) = settings {
+            gateway.settings(settings);
+        }
+        gateway.run();
+    };
+    gateway.run();
+    again(&mut gateway, None);
+    assert!(gateway.acts("gateway.start").is_empty(), "nothing is otherwise");
+    again(&mut gateway, Some("[ticket]\nuses = 5\n[challenge]\nlifetime_seconds = 60"));
+    let started = gateway.acts("gateway.start").remove(0);
+    let told: Vec<_> = of_kind(&started, "setting").into_iter().cloned().collect();
+    assert_eq!(
+        told,
+        [
+            json!({"kind": "setting", "id": "ticket.uses", "before": 3, "after": 5}),
+            json!({"kind": "setting", "id": "challenge.lifetime_seconds", "after": 60}),
+        ]
+    );
+    let digest = of_kind(&started, "settings")[0];
+    assert_ne!(digest["before"]["sha256"], digest["after"]["sha256"]);
+    // While nobody served, somebody has changed a pool.
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    again(&mut gateway, None);
+    let started = gateway.acts("gateway.start").remove(1);
+    assert_eq!(
+        (of_kind(&started, "pool").len(), of_kind(&started, "setting").len()),
+        (1, 0),
+        "{started}"
+    );
+    // What is not known any more is nothing to compare with.
+    gateway.terminate();
+    gateway.wait();
+    fs::remove_file(gateway.path("state/standing.json")).unwrap();
+    gateway.run();
+    assert_eq!(gateway.acts("gateway.start").len(), 2);
+}

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::instances::by_its_own_tpm;
-use crate::store::{Claim, Deciding, Entry, EntryKind, Reading, Store, StoreError};
+use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -100,7 +100,7 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
         if replace {
             make_way(store, name, &identity).await?;
         }
-        claim_name(store, name, &identity, None).await?;
+        give_name(store, name, &identity).await?;
     }
     store.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), &record)?).await?;
     Ok(())
@@ -172,45 +172,67 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 }
 
 /// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
-/// names of machines that have yet to boot. For a decision that is under way, it is the identity's if that is recorded.
+/// names of machines that have yet to boot.
 ///
 /// # Errors
 /// [`EnrolmentError::NameTaken`], [`EnrolmentError::OtherName`] and [`EnrolmentError::Store`].
-pub async fn claim_name(store: &dyn Store, name: &str, identity: &NodeIdentity, decision: Option<&Deciding>) -> Result<(), EnrolmentError> {
-    let entry = Entry {
-        id: name.to_owned(),
-        value: identity.to_string(),
-    };
-    let owner = insert(store, EntryKind::Name, entry, decision).await?;
-    if let Some(owner) = &owner
-        && owner.value != identity.as_str()
-    {
-        decided(store, EntryKind::Name, owner, name).await?;
-        return Err(EnrolmentError::NameTaken {
-            name: name.to_owned(),
-            owner: owner.value.clone(),
-            claimant: identity.to_string(),
-        });
+pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
+    let [entry, reverse] = both_ways(name, identity);
+    let owner = store.insert(EntryKind::Name, entry).await?;
+    if let Some(owner) = owner.as_ref().filter(|owner| owner.value != identity.as_str()) {
+        return Err(taken(store, owner, identity).await);
     }
     // The other direction second: a crash in between leaves a name that its own machine completes at its next boot.
-    let reverse = Entry {
-        id: identity.to_string(),
-        value: name.to_owned(),
-    };
-    match insert(store, EntryKind::NameOf, reverse, decision).await? {
+    match store.insert(EntryKind::NameOf, reverse).await? {
         Some(known) if known.value != name => {
-            // For a decision, it is given back with it.
-            if owner.is_none() && decision.is_none() {
+            if owner.is_none() {
                 store.remove(EntryKind::Name, name).await?;
             }
-            decided(store, EntryKind::NameOf, &known, name).await?;
-            Err(EnrolmentError::OtherName {
-                given: known.value,
-                asked: name.to_owned(),
-            })
+            Err(other_name(store, known, name).await)
         }
         _ => Ok(()),
     }
+}
+
+/// As [`give_name`], for a decision that is under way: the name is the identity's if that is recorded.
+///
+/// # Errors
+/// [`EnrolmentError`].
+pub async fn claim_name(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, decision: &Pending) -> Result<(), EnrolmentError> {
+    let [entry, reverse] = both_ways(name, identity);
+    let owner = claim(reading, EntryKind::Name, entry, decision).await?;
+    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
+        return Err(taken(reading.store, &owner, identity).await);
+    }
+    match claim(reading, EntryKind::NameOf, reverse, decision).await? {
+        Some(known) if known.value != name => Err(other_name(reading.store, known, name).await),
+        _ => Ok(()),
+    }
+}
+
+/// Whose a name is, and which name an identity has.
+fn both_ways(name: &str, identity: &NodeIdentity) -> [Entry; 2] {
+    [(name, identity.as_str()), (identity.as_str(), name)].map(|(id, value)| Entry {
+        id: id.to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+async fn taken(store: &dyn Store, owner: &Entry, claimant: &NodeIdentity) -> EnrolmentError {
+    let refused = EnrolmentError::NameTaken {
+        name: owner.id.clone(),
+        owner: owner.value.clone(),
+        claimant: claimant.to_string(),
+    };
+    decided(store, EntryKind::Name, owner, &owner.id).await.err().unwrap_or(refused)
+}
+
+async fn other_name(store: &dyn Store, known: Entry, asked: &str) -> EnrolmentError {
+    let undecided = decided(store, EntryKind::NameOf, &known, asked).await.err();
+    undecided.unwrap_or_else(|| EnrolmentError::OtherName {
+        given: known.value,
+        asked: asked.to_owned(),
+    })
 }
 
 /// That an entry in the way of a name stays: it may be that of a decision that comes to nothing.
@@ -221,16 +243,13 @@ async fn decided(store: &dyn Store, kind: EntryKind, entry: &Entry, name: &str) 
     Err(EnrolmentError::Undecided { name: name.to_owned() })
 }
 
-/// Writes an entry if there is none, for a decision or for good; gives the one there is otherwise.
-async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, decision: Option<&Deciding>) -> Result<Option<Entry>, StoreError> {
-    let Some(decision) = decision else {
-        return store.insert(kind, entry).await;
-    };
+/// Writes an entry for a decision if there is none; gives the one there is otherwise.
+async fn claim(reading: &mut Reading<'_>, kind: EntryKind, entry: Entry, decision: &Pending) -> Result<Option<Entry>, StoreError> {
     let claim = Claim { entry, instead_of: None };
     loop {
-        let found = store.claim(kind, claim.clone(), decision.clone()).await?;
+        let found = reading.claim(kind, claim.clone(), decision).await?;
         // What is there by another decision stands for this one, too, unless that came to nothing meanwhile.
-        if found.as_ref() != Some(&claim.entry) || store.share(kind, claim.entry.clone(), decision.clone()).await? {
+        if found.as_ref() != Some(&claim.entry) || reading.share(kind, claim.entry.clone(), decision).await? {
             return Ok(found);
         }
     }
@@ -241,11 +260,11 @@ async fn insert(store: &dyn Store, kind: EntryKind, entry: Entry, decision: Opti
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn settle_name(
-    store: &dyn Store,
+    reading: &mut Reading<'_>,
     allowlisted: Option<&EkRecord>,
     asked: Option<&str>,
     identity: &NodeIdentity,
-    decision: &Deciding,
+    decision: &Pending,
 ) -> Result<Option<String>, EnrolmentError> {
     let given = allowlisted.and_then(|record| record.name.as_deref());
     if let (Some(given), Some(asked)) = (given, asked)
@@ -258,7 +277,7 @@ pub async fn settle_name(
     }
     let name = given.or(asked);
     let Some(name) = name else { return Ok(None) };
-    claim_name(store, name, identity, Some(decision)).await?;
+    claim_name(reading, name, identity, decision).await?;
     Ok(Some(name.to_owned()))
 }
 
@@ -363,11 +382,11 @@ mod tests {
     use attest::protocol::HexDigest;
 
     use super::*;
-    use crate::store::{Embedded, Pending};
+    use crate::store::Embedded;
 
-    fn deciding(decision: &str) -> Deciding {
+    fn pending(decision: &str) -> Pending {
         let decision = decision.to_owned();
-        Deciding::from(Pending { decision, at: 1 })
+        Pending { decision, at: 1 }
     }
 
     fn ek(byte: u8) -> EkDigest {
@@ -397,7 +416,7 @@ mod tests {
     async fn attack_33_a_name_that_another_may_not_get_is_waited_for_and_not_refused() {
         for comes_to_nothing in [true, false] {
             let (_folder, store) = store();
-            let claim = async |name, byte, decision| claim_name(&store, name, &node(byte), Some(&deciding(decision))).await;
+            let claim = async |name, byte, decision| claim_name(&mut Reading::of(&store), name, &node(byte), &pending(decision)).await;
             claim("a", 1, "d1").await.unwrap();
             // Another machine asks for its name, and it for another name.
             for (name, byte) in [("a", 2), ("b", 1)] {
@@ -419,21 +438,21 @@ mod tests {
     #[tokio::test]
     async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
         let (_folder, store) = store();
-        claim_name(&store, "a", &node(1), None).await.unwrap();
-        claim_name(&store, "a", &node(1), None).await.unwrap();
+        give_name(&store, "a", &node(1)).await.unwrap();
+        give_name(&store, "a", &node(1)).await.unwrap();
         assert!(matches!(
-            claim_name(&store, "a", &node(2), None).await,
+            give_name(&store, "a", &node(2)).await,
             Err(EnrolmentError::NameTaken { .. })
         ));
         assert!(matches!(
-            claim_name(&store, "b", &node(1), None).await,
+            give_name(&store, "b", &node(1)).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        claim_name(&store, "b", &node(2), None).await.unwrap();
+        give_name(&store, "b", &node(2)).await.unwrap();
         assert!(forget_name(&store, "a").await.unwrap());
         assert!(!forget_name(&store, "a").await.unwrap());
-        claim_name(&store, "a", &node(3), None).await.unwrap();
-        claim_name(&store, "c", &node(1), None).await.unwrap();
+        give_name(&store, "a", &node(3)).await.unwrap();
+        give_name(&store, "c", &node(1)).await.unwrap();
         let owners: Vec<String> = names(&store).await.unwrap().into_iter().map(|(_, identity)| identity).collect();
         assert_eq!(owners, [node(3).to_string(), node(2).to_string(), node(1).to_string()]);
     }
@@ -441,7 +460,7 @@ mod tests {
     #[tokio::test]
     async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
         let (_folder, store) = store();
-        claim_name(&store, "a", &node(1), None).await.unwrap();
+        give_name(&store, "a", &node(1)).await.unwrap();
         let half = Entry {
             id: "b".to_owned(),
             value: node(1).to_string(),
@@ -449,10 +468,10 @@ mod tests {
         store.insert(EntryKind::Name, half).await.unwrap();
         assert!(forget_name(&store, "b").await.unwrap());
         assert!(matches!(
-            claim_name(&store, "c", &node(1), None).await,
+            give_name(&store, "c", &node(1)).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        claim_name(&store, "b", &node(2), None).await.unwrap();
+        give_name(&store, "b", &node(2)).await.unwrap();
     }
 
     #[tokio::test]
@@ -460,7 +479,7 @@ mod tests {
         let (_folder, store) = store();
         allow(&store, ek(1), named("a"), false).await.unwrap();
         assert!(matches!(
-            claim_name(&store, "a", &node(2), None).await,
+            give_name(&store, "a", &node(2)).await,
             Err(EnrolmentError::NameTaken { .. })
         ));
         assert!(matches!(
@@ -471,12 +490,12 @@ mod tests {
             allowlisted(&mut Reading::of(&store), ek(2)).await.unwrap().is_none(),
             "a refused entry is none"
         );
-        claim_name(&store, "b", &node(2), None).await.unwrap();
+        give_name(&store, "b", &node(2)).await.unwrap();
         allow(&store, ek(2), named("a"), true).await.unwrap();
         let settled = |ek: u8, record: &'static str, asked: Option<&'static str>| {
             let store = &store;
             async move {
-                let settled = settle_name(store, Some(&named(record)), asked, &node(ek), &deciding("d")).await;
+                let settled = settle_name(&mut Reading::of(store), Some(&named(record)), asked, &node(ek), &pending("d")).await;
                 store.settle("d");
                 settled
             }
@@ -487,27 +506,27 @@ mod tests {
             matches!(settled(1, "a", None).await, Err(EnrolmentError::NameTaken { .. })),
             "its old machine"
         );
-        claim_name(&store, "b", &node(3), None).await.unwrap();
+        give_name(&store, "b", &node(3)).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_name_that_the_administrator_gives_stays_though_a_claim_of_it_comes_to_nothing() {
         let (_folder, store) = store();
-        claim_name(&store, "a", &node(1), Some(&deciding("d"))).await.unwrap();
+        claim_name(&mut Reading::of(&store), "a", &node(1), &pending("d")).await.unwrap();
         allow(&store, ek(1), named("a"), false).await.unwrap();
         store.give_back("d").await.unwrap();
         assert_eq!(names(&store).await.unwrap(), [("a".to_owned(), node(1).to_string())]);
         assert!(matches!(
-            claim_name(&store, "b", &node(1), None).await,
+            give_name(&store, "b", &node(1)).await,
             Err(EnrolmentError::OtherName { .. })
         ));
         // Who has a name already, and claims another that the administrator gives to nobody else: it is free again.
         assert!(matches!(
-            claim_name(&store, "b", &node(1), Some(&deciding("d"))).await,
+            claim_name(&mut Reading::of(&store), "b", &node(1), &pending("d")).await,
             Err(EnrolmentError::OtherName { .. })
         ));
         store.give_back("d").await.unwrap();
-        claim_name(&store, "b", &node(2), None).await.unwrap();
+        give_name(&store, "b", &node(2)).await.unwrap();
     }
 
     #[tokio::test]

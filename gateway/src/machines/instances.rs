@@ -8,7 +8,7 @@ use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::store::{self, Deciding, Entry, EntryKind, Reading, Seen, Store, StoreError};
+use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -70,11 +70,20 @@ pub struct InstanceClaim<'a> {
     /// Whether the first to show such evidence has the instance from then on.
     pub first_use_binds: bool,
     /// The decision that it is for: if that comes to nothing, so does this.
-    pub decision: &'a Deciding,
+    pub decision: &'a Pending,
     /// When, seconds since 1970.
     pub at: u64,
     /// The address that it came from.
     pub peer: &'a str,
+}
+
+/// An instance that is left to who shows it.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// To whom it belongs, and since when, as the decision has written it or stands on it; `None` if it is nobody's, or the claims are about none.
+    pub record: Option<InstanceRecord>,
+    /// What the administrator should look into although it is not refused.
+    pub alert: Option<String>,
 }
 
 /// Who shows the identity of an instance, by what can be known again.
@@ -124,16 +133,17 @@ impl Holder {
 }
 
 impl InstanceClaim<'_> {
-    /// Checks that the instance, if the claims are about one, belongs to who shows them; the first to do so gets it. Gives what the
-    /// administrator should look into although it is not refused.
+    /// Checks that the instance, if the claims are about one, belongs to who shows them; the first to do so gets it.
     ///
     /// # Errors
     /// [`InstanceError`].
-    pub async fn make(self, store: &dyn Store) -> Result<Option<String>, InstanceError> {
-        let Some(instance) = self.claims.instance() else { return Ok(None) };
-        let (holder, mut reading) = (Holder::of(&self), Reading::of(store));
+    pub async fn make(self, reading: &mut Reading<'_>) -> Result<Taken, InstanceError> {
+        let Some(instance) = self.claims.instance() else {
+            return Ok(Taken::default());
+        };
+        let holder = Holder::of(&self);
         if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
-            self.keep_to_one(&mut reading, tpm, instance, &holder).await?;
+            self.keep_to_one(reading, tpm, instance, &holder).await?;
         }
         self.take(reading, instance, &holder).await
     }
@@ -154,37 +164,40 @@ impl InstanceClaim<'_> {
             return Ok(());
         }
         loop {
-            let Some(found) = self.claim(reading, self.entry(tpm, instance.as_str())?, None).await? else {
+            let beside = self.record(instance.as_str());
+            let Some(found) = self.claim(reading, tpm, &beside, None).await? else {
                 return Ok(());
             };
             let first = read(found.clone())?;
             if !is_one_instance(&first.holder, instance.as_str()) {
                 return Err(others(reading.store, found, first, instance.to_string()).await);
             }
-            if self.share(reading, found).await? {
+            if reading.share(EntryKind::Instance, found, self.decision).await? {
                 return Ok(());
             }
         }
     }
 
-    async fn take(&self, mut reading: Reading<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Option<String>, InstanceError> {
-        self.keep_from_others_than_its_own_tpm(&mut reading, instance, holder).await?;
+    async fn take(&self, reading: &mut Reading<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Taken, InstanceError> {
+        self.keep_from_others_than_its_own_tpm(reading, instance, holder).await?;
+        let own = holder.text().map(|text| self.record(text));
+        let left = |record, alert| Ok(Taken { record, alert });
         loop {
-            let found = match holder.text() {
-                Some(text) => self.claim(&reading, self.entry(instance.as_str(), text)?, None).await?,
-                None => reading.store.get(EntryKind::Instance, instance.as_str()).await?,
+            let found = match &own {
+                Some(own) => self.claim(reading, instance.as_str(), own, None).await?,
+                None => reading.get(EntryKind::Instance, instance.as_str()).await?,
             };
             let Some(found) = found else {
-                return Ok(None);
+                return left(own, None);
             };
             let first = read(found.clone())?;
             match self.beside(&first, holder) {
-                Standing::Own if self.share(&reading, found.clone()).await? => return Ok(None),
-                Standing::OfAnybody => return Ok(None),
+                Standing::Own if reading.share(EntryKind::Instance, found.clone(), self.decision).await? => return left(Some(first), None),
+                Standing::OfAnybody => return left(Some(first), None),
                 Standing::Superseded => {
-                    let own = self.entry(instance.as_str(), holder.text().unwrap_or(Holder::NITRO_TPM))?;
-                    if self.claim(&reading, own, Some(found.value)).await?.is_none() {
-                        return Ok(Some(superseded(instance, &first)));
+                    let own = self.record(holder.text().unwrap_or(Holder::NITRO_TPM));
+                    if self.claim(reading, instance.as_str(), &own, Some(found.value)).await?.is_none() {
+                        return left(Some(own), Some(superseded(instance, &first)));
                     }
                 }
                 // What was there came to nothing meanwhile.
@@ -211,22 +224,19 @@ impl InstanceClaim<'_> {
         }
     }
 
-    async fn claim(&self, reading: &Reading<'_>, entry: Entry, instead_of: Option<String>) -> Result<Option<Entry>, StoreError> {
-        let claim = store::Claim { entry, instead_of };
-        let decision = self.decision(reading.seen());
-        reading.store.claim(EntryKind::Instance, claim, decision).await
-    }
-
-    async fn share(&self, reading: &Reading<'_>, found: Entry) -> Result<bool, StoreError> {
-        let decision = self.decision(reading.seen());
-        reading.store.share(EntryKind::Instance, found, decision).await
-    }
-
-    /// The decision, which was made from this, too.
-    fn decision(&self, seen: &Seen) -> Deciding {
-        let Deciding { pending, seen: before } = self.decision.clone();
-        let seen = before.and(seen);
-        Deciding { pending, seen }
+    async fn claim(
+        &self,
+        reading: &mut Reading<'_>,
+        instance: &str,
+        record: &InstanceRecord,
+        instead_of: Option<String>,
+    ) -> Result<Option<Entry>, StoreError> {
+        let entry = Entry {
+            id: instance.to_owned(),
+            value: serde_json::to_string(record).map_err(|source| unreadable(instance, source))?,
+        };
+        let claim = Claim { entry, instead_of };
+        reading.claim(EntryKind::Instance, claim, self.decision).await
     }
 
     /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another
@@ -251,16 +261,13 @@ impl InstanceClaim<'_> {
         Err(others(reading.store, found, first, holder.named()).await)
     }
 
-    fn entry(&self, instance: &str, holder: &str) -> Result<Entry, StoreError> {
-        let record = InstanceRecord {
+    /// That it is this one's from now on.
+    fn record(&self, holder: &str) -> InstanceRecord {
+        InstanceRecord {
             holder: holder.to_owned(),
             at: self.at,
             peer: self.peer.to_owned(),
-        };
-        Ok(Entry {
-            id: instance.to_string(),
-            value: serde_json::to_string(&record).map_err(|source| unreadable(instance, source))?,
-        })
+        }
     }
 }
 

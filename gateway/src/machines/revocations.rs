@@ -241,7 +241,7 @@ fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::machines::enrolment::claim_name;
+    use crate::machines::enrolment::give_name;
     use crate::store::Embedded;
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         let ek: EkDigest = "ab".repeat(32).parse().unwrap();
         let tpm = NodeIdentity::of_tpm(ek);
-        claim_name(&store, "worker-7", &tpm, None).await.unwrap();
+        give_name(&store, "worker-7", &tpm).await.unwrap();
         let bound = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
         for instance in ["aws:1/i-1", "gcp:p/1"] {
             let value = bound.replace(if instance == "gcp:p/1" { tpm.as_str() } else { "none" }, "claimant:00");

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::engine::{Transaction, Unfinished};
-use super::{Entry, EntryKind, Pending, Store, StoreError, held};
+use super::{Claim, Entry, EntryKind, Pending, Store, StoreError, held};
 
 /// How often a decision is made anew because of changes meanwhile: somebody changes the same entries within milliseconds each time.
 const ANEW_LIMIT: u32 = 8;
@@ -24,17 +24,13 @@ impl Seen {
         self.0.entry(key).or_insert_with(|| value.map(str::to_owned));
     }
 
-    /// All that was noted here, and there before.
-    #[must_use]
-    pub fn and(mut self, other: &Self) -> Self {
-        for ((kind, id), value) in &other.0 {
-            self.note(*kind, id, value.as_deref());
-        }
-        self
+    /// Notes what a decision has written itself, or stands on with another: that is what has to be there from then on.
+    fn note_own(&mut self, kind: EntryKind, Entry { id, value }: Entry) {
+        self.0.insert((kind, id), Some(value));
     }
 }
 
-/// Reads entries for a decision, and notes them. An entry that is read once more is what it was the first time.
+/// Reads entries for a decision, claims them for it, and notes both. An entry that is read once more is what it was the first time.
 #[derive(Debug)]
 pub struct Reading<'s> {
     pub store: &'s dyn Store,
@@ -65,7 +61,41 @@ impl<'s> Reading<'s> {
         Ok(found)
     }
 
-    /// What was read so far.
+    /// Claims an entry for a decision, as [`Store::claim`], if all that was noted is unchanged. If somebody takes it away, that is a change.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn claim(&mut self, kind: EntryKind, claim: Claim, decision: &Pending) -> Result<Option<Entry>, StoreError> {
+        let entry = claim.entry.clone();
+        let found = self.store.claim(kind, claim, self.deciding(decision)).await?;
+        if found.is_none() {
+            self.seen.note_own(kind, entry);
+        }
+        Ok(found)
+    }
+
+    /// Lets an entry stand for a decision, too, as [`Store::share`], if all that was noted is unchanged. If somebody takes it away, that is a change.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn share(&mut self, kind: EntryKind, entry: Entry, decision: &Pending) -> Result<bool, StoreError> {
+        let shared = self.store.share(kind, entry.clone(), self.deciding(decision)).await?;
+        if shared {
+            self.seen.note_own(kind, entry);
+        }
+        Ok(shared)
+    }
+
+    /// A decision, which is made from what was noted so far.
+    #[must_use]
+    pub fn deciding(&self, decision: &Pending) -> Deciding {
+        Deciding {
+            pending: decision.clone(),
+            seen: self.seen.clone(),
+        }
+    }
+
+    /// What was noted so far.
     #[must_use]
     pub const fn seen(&self) -> &Seen {
         &self.seen

@@ -415,11 +415,11 @@ pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>(
 pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwhile<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
-    let mut reading = Reading::of(&*store);
-    revocations::refuse(&mut reading, &[NAME], &[tpm().as_str()]).await.unwrap();
-    let decision = made_from("d", reading.seen());
     let meanwhile = meanwhile(&store, 1, |store| async move { revoke(&*store, tpm().as_str()).await });
-    let claimed = enrolment::claim_name(&meanwhile, NAME, &tpm(), Some(&decision)).await;
+    let mut reading = Reading::of(&meanwhile);
+    revocations::refuse(&mut reading, &[NAME], &[tpm().as_str()]).await.unwrap();
+    let decision = pending("d");
+    let claimed = enrolment::claim_name(&mut reading, NAME, &tpm(), &decision).await;
     assert!(
         matches!(claimed, Err(EnrolmentError::Store(StoreError::Changed { kind: "revoked", .. }))),
         "{claimed:?}"
@@ -427,7 +427,7 @@ pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwh
     assert!(enrolment::names(&*store).await.unwrap().is_empty() && decisions(&*store).await.is_empty());
     // Unchanged, it is taken, with both of its entries, which were looked at before.
     revocations::restore(&*store, tpm().as_str(), false).await.unwrap();
-    enrolment::claim_name(&*store, NAME, &tpm(), Some(&decision)).await.unwrap();
+    enrolment::claim_name(&mut reading, NAME, &tpm(), &decision).await.unwrap();
     store.settle("d");
     assert_eq!(enrolment::names(&*store).await.unwrap().len(), 1);
 }

@@ -16,10 +16,10 @@ use super::{Earned, EvidenceEndpoint};
 use crate::audit::{Basis, Blobs, Digests, Record, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
-use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord};
+use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
-use crate::store::{Deciding, EntryKind, Reading, Seen};
+use crate::store::{EntryKind, Reading};
 
 /// What a decision is about.
 #[derive(Clone, Copy)]
@@ -139,7 +139,7 @@ impl<'r> EvidenceCase<'r> {
             .for_attested(&result)
             .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
-        let holder = self.join(&vouched, &result, reading.seen()).await?;
+        let holder = self.join(&vouched, &result, &mut reading).await?;
         let record = &mut self.record;
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());
@@ -207,15 +207,17 @@ impl<'r> EvidenceCase<'r> {
 
     /// Takes the instance and the name, and uses up the token, each only if what was seen so far is unchanged; gives to whom the instance belongs, and since
     /// when. What takes none of them earns a ticket, for which all of it is asked anew when it is used.
-    async fn join(&mut self, vouched: &Vouched, result: &AttestationResult, seen: &Seen) -> Result<Option<InstanceRecord>, Refusal> {
+    async fn join(
+        &mut self,
+        vouched: &Vouched,
+        result: &AttestationResult,
+        reading: &mut Reading<'_>,
+    ) -> Result<Option<InstanceRecord>, Refusal> {
         let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
         let EvidenceAsked { pool, peer, now, .. } = self.asked;
         let node = tokens::Node::Attested(claims.identity());
         let token = token::examine(store, &self.asked, node).await?;
-        let decision = Deciding {
-            pending: record.pending(),
-            seen: seen.clone(),
-        };
+        let decision = record.pending();
         let claim = InstanceClaim {
             claims,
             decision: &decision,
@@ -223,21 +225,15 @@ impl<'r> EvidenceCase<'r> {
             at: now.as_secs(),
             peer: &peer.to_string(),
         };
-        let alert = claim.make(store).await.inspect_err(|error| {
+        let Taken { record: holder, alert } = claim.make(reading).await.inspect_err(|error| {
             // Which of them is another's, the TPM or the instance, is asked when all is given back.
             self.made.claimed = matches!(error, InstanceError::Claimed { .. });
             record.alerts.extend(error.alert());
         })?;
         self.made.claimed = true;
         record.alerts.extend(alert);
-        let holder = match claims.instance() {
-            Some(instance) => instances::record(&mut Reading::of(store), instance)
-                .await
-                .map_err(|error| Refusal::because(&error))?,
-            None => None,
-        };
         let (name, identity) = (claims.name(), claims.identity());
-        record.name = enrolment::settle_name(store, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
+        record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
         // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
         for (known_by, counters) in claims.counters() {
             let noted = enrolment::note_counters(store, known_by, counters).await;
@@ -245,7 +241,7 @@ impl<'r> EvidenceCase<'r> {
         }
         // Last, when nothing else can be wrong with the node.
         if let Some(token) = token {
-            let redeemed = token.redeem(store, node, decision).await?;
+            let redeemed = token.redeem(store, node, reading.deciding(&decision)).await?;
             record.use_number = Some(redeemed.use_number());
             record.again = redeemed.again();
             record.alerts.extend(redeemed.stale().map(str::to_owned));

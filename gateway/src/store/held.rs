@@ -10,17 +10,13 @@ pub(super) fn get(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) 
     Ok(value.map(|value| Entry { id: id.to_owned(), value }))
 }
 
-/// Whether an entry has this value, or had it before this decision has written another.
+/// Whether an entry has this value, or is not there.
 pub(super) fn is_unchanged(
     transaction: &mut dyn Transaction,
     (kind, id): (EntryKind, &str),
     value: Option<&String>,
-    decision: Option<&str>,
 ) -> Result<bool, Unfinished> {
-    let document = document(transaction, &keys::entry(kind.as_str(), id))?;
-    let own = decision.and_then(|decision| document.decisions.get(decision));
-    let by_itself = |own: &Written| document.value.as_ref() == Some(&own.value) && own.before.as_ref() == value;
-    Ok(document.value.as_ref() == value || own.is_some_and(by_itself))
+    Ok(document(transaction, &keys::entry(kind.as_str(), id))?.value.as_ref() == value)
 }
 
 fn document(transaction: &mut dyn Transaction, key: &str) -> Result<EntryDocument, Unfinished> {

@@ -135,11 +135,11 @@ impl Anew {
     }
 }
 
-/// Wants all of it unchanged; what the decision itself has written since is no change.
-pub(super) fn refuse_changed(transaction: &mut dyn Transaction, seen: &Seen, decision: Option<&str>) -> Result<(), Unfinished> {
+/// Wants all of it unchanged.
+pub(super) fn refuse_changed(transaction: &mut dyn Transaction, seen: &Seen) -> Result<(), Unfinished> {
     // All are asked for before one is looked at: an engine fetches them at once.
     let entries = seen.0.iter().map(|((kind, id), value)| {
-        let unchanged = held::is_unchanged(transaction, (*kind, id), value.as_ref(), decision);
+        let unchanged = held::is_unchanged(transaction, (*kind, id), value.as_ref());
         (kind, id, unchanged)
     });
     for (kind, id, unchanged) in entries.collect::<Vec<_>>() {

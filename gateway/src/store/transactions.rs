@@ -44,7 +44,7 @@ async fn decide<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let (replica, decision) = (engine.replica().map(str::to_owned), pending.decision.clone());
     let decided = run(engine, move |transaction| {
-        seen::refuse_changed(transaction, &seen, Some(&pending.decision))?;
+        seen::refuse_changed(transaction, &seen)?;
         let found = work(transaction, &pending)?;
         super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
         Ok(found)
@@ -92,7 +92,7 @@ impl<E: Engine + 'static> Store for E {
     }
 
     async fn confirm(&self, seen: Seen) -> Result<(), StoreError> {
-        run(self, move |transaction| seen::refuse_changed(transaction, &seen, None)).await
+        run(self, move |transaction| seen::refuse_changed(transaction, &seen)).await
     }
 
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {

@@ -132,32 +132,34 @@ pub async fn attack_44_what_was_decided_from_what_has_changed_since_is_not_writt
     tries(true).await;
 }
 
-pub async fn what_a_decision_has_written_itself_is_no_change_to_it<P: Place>() {
-    let place = P::empty().await;
-    let store = place.open().await;
-    let mut reading = Reading::of(&*store);
-    for name in ["own", "shared"] {
-        reading.get(EntryKind::Name, name).await.unwrap();
-    }
+pub async fn attack_44_what_a_decision_has_claimed_has_to_stay<P: Place>() {
     let claim = |id: &str| Claim {
         entry: entry(id, "n"),
         instead_of: None,
     };
-    let decision = made_from("d", reading.seen());
-    let claims = async |id: &str, decision: &Deciding| store.claim(EntryKind::Name, claim(id), decision.clone()).await;
-    claims("own", &decision).await.unwrap();
-    claims("second", &decision).await.unwrap();
-    // One that has read it by then is told when it is gone, and when it is written over by the administrator.
-    let mut later = Reading::of(&*store);
-    later.get(EntryKind::Name, "own").await.unwrap();
-    let other = made_from("other", later.seen());
-    claims("third", &other).await.unwrap();
-    assert!(store.share(EntryKind::Name, entry("own", "n"), other.clone()).await.unwrap());
-    claims("fourth", &other).await.unwrap();
-    store.put(EntryKind::Name, entry("own", "m")).await.unwrap();
-    for decision in [&decision, &other] {
-        let refused = claims("fifth", decision).await;
-        assert!(matches!(refused, Err(StoreError::Changed { .. })), "{refused:?}");
+    // It is taken away, and written over, by an administrator.
+    for written_over in [None, Some(entry("own", "m"))] {
+        let place = P::empty().await;
+        let store = place.open().await;
+        let (mut own, mut other) = (Reading::of(&*store), Reading::of(&*store));
+        own.get(EntryKind::Name, "own").await.unwrap();
+        for id in ["own", "second"] {
+            assert_eq!(own.claim(EntryKind::Name, claim(id), &pending("d")).await.unwrap(), None);
+        }
+        assert!(other.share(EntryKind::Name, entry("own", "n"), &pending("other")).await.unwrap());
+        assert_eq!(other.claim(EntryKind::Name, claim("third"), &pending("other")).await.unwrap(), None);
+        for reading in [&own, &other] {
+            store.confirm(reading.seen().clone()).await.unwrap();
+        }
+        match written_over {
+            Some(entry) => store.put(EntryKind::Name, entry).await.unwrap(),
+            None => assert!(store.remove(EntryKind::Name, "own").await.unwrap()),
+        }
+        for (reading, decision) in [(&mut own, "d"), (&mut other, "other")] {
+            let refused = reading.claim(EntryKind::Name, claim("fourth"), &pending(decision)).await;
+            assert!(matches!(refused, Err(StoreError::Changed { .. })), "{refused:?}");
+            assert!(store.confirm(reading.seen().clone()).await.is_err());
+        }
     }
 }
 

@@ -72,7 +72,7 @@ macro_rules! conforms {
             ]
             meanwhile: [
                 attack_44_what_was_decided_from_what_has_changed_since_is_not_written,
-                what_a_decision_has_written_itself_is_no_change_to_it,
+                attack_44_what_a_decision_has_claimed_has_to_stay,
                 attack_44_a_ticket_is_good_by_what_stands_when_it_is_used,
                 attack_44_nothing_is_used_after_a_revocation_was_answered,
                 what_changes_again_and_again_is_not_decided_without_end,

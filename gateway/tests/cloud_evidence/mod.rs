@@ -10,6 +10,7 @@ mod inventory;
 mod join;
 mod log_schema;
 mod machine;
+mod meanwhile;
 mod microsoft;
 mod outage;
 mod own_tpm;

@@ -205,8 +205,8 @@ impl<'r> EvidenceCase<'r> {
         Ok(())
     }
 
-    /// Takes the instance and the name, and uses up the token, each only if what was seen so far is unchanged; gives to whom the instance belongs, and since
-    /// when. What takes none of them earns a ticket, for which all of it is asked anew when it is used.
+    /// Takes the instance and the name, and uses up the token, each only if what was seen so far is unchanged, as all of it is at the end, whatever was taken;
+    /// gives to whom the instance belongs, and since when.
     async fn join(
         &mut self,
         vouched: &Vouched,
@@ -234,17 +234,23 @@ impl<'r> EvidenceCase<'r> {
         record.alerts.extend(alert);
         let (name, identity) = (claims.name(), claims.identity());
         record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
-        // Not of a machine that is refused: it has not attested, and who it is now is compared with when it last did.
+        // Last, when nothing else can be wrong with the node, and all that it was decided from stands there at this moment.
+        match token {
+            Some(token) => {
+                let redeemed = token.redeem(store, node, reading.deciding(&decision)).await?;
+                record.use_number = Some(redeemed.use_number());
+                record.again = redeemed.again();
+                record.alerts.extend(redeemed.stale().map(str::to_owned));
+            }
+            None => {
+                let confirmed = store.confirm(reading.seen().clone()).await;
+                confirmed.map_err(|error| Refusal::because(&error))?;
+            }
+        }
+        // Not of a machine that is refused, or judged anew: it has not attested, and who it is now is compared with when it last did.
         for (known_by, counters) in claims.counters() {
             let noted = enrolment::note_counters(store, known_by, counters).await;
             noted.map_err(|error| Refusal::because(&error))?;
-        }
-        // Last, when nothing else can be wrong with the node.
-        if let Some(token) = token {
-            let redeemed = token.redeem(store, node, reading.deciding(&decision)).await?;
-            record.use_number = Some(redeemed.use_number());
-            record.again = redeemed.again();
-            record.alerts.extend(redeemed.stale().map(str::to_owned));
         }
         Ok(holder)
     }

@@ -1,0 +1,214 @@
+//! Somebody changes the store between any two steps of a decision: what comes of it is what stands at the end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use attest::{EkDigest, Kind};
+use attest_gateway::credentials::tokens;
+use attest_gateway::machines::{enrolment, instances, revocations};
+use attest_gateway::store::{Entry, EntryKind, Store};
+use serde_json::json;
+
+use super::machine::Machine;
+use super::site::{self, GCP, TPM};
+use crate::support::kubelet::{embedded, in_process};
+use crate::support::meanwhile::after;
+use crate::support::{Answer, Gateway, digest, next_boot, tpm};
+
+const IDENTITY: &str = "gcp:example-project/152986662232938449";
+const NAME: &str = "worker-0";
+
+/// What somebody does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    RevokeTpm,
+    RevokeName,
+    RevokeInstance,
+    TakeOffTheList,
+    /// Of the name: who has attested has it, and nobody has seen it go.
+    Forget,
+    Release,
+    RevokeToken,
+    /// The instance goes over to another.
+    Supersede,
+}
+
+impl Step {
+    async fn is_done(self, store: &dyn Store, ek: EkDigest) {
+        let revoke = async |who: &str| {
+            let all = BTreeSet::from([who.to_owned()]);
+            revocations::revoke(store, &all, 1, None).await.unwrap();
+        };
+        match self {
+            Self::RevokeTpm => revoke(&format!("tpm:{ek}")).await,
+            Self::RevokeName => revoke(NAME).await,
+            Self::RevokeInstance => revoke(IDENTITY).await,
+            Self::TakeOffTheList => assert!(enrolment::disallow(store, ek, 1).await.unwrap()),
+            Self::Forget => drop(enrolment::forget_name(store, NAME).await.unwrap()),
+            Self::Release => drop(instances::release(store, IDENTITY).await.unwrap()),
+            Self::RevokeToken => assert_eq!(tokens::revoke(store, "t").await.unwrap(), 1),
+            Self::Supersede => {
+                let entry = Entry {
+                    id: IDENTITY.to_owned(),
+                    value: json!({ "holder": "tpm:other", "at": 1, "peer": "::1" }).to_string(),
+                };
+                store.put(EntryKind::Instance, entry).await.unwrap();
+            }
+        }
+    }
+}
+
+/// What a machine gets whose evidence is judged while this is done, after so many steps.
+struct Meanwhile {
+    gateway: Gateway,
+    store: Arc<dyn Store>,
+    answer: Answer,
+    done: bool,
+}
+
+async fn attest(accepts: &str, rules: &[&str], kinds: &[Kind], step: Step, steps: usize) -> Meanwhile {
+    let gateway = site::init(accepts, rules);
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let ek: EkDigest = digest(&case).parse().unwrap();
+    let node = Machine::new().but(|machine| {
+        machine.token = gateway.token(&["--name", "t", "--uses", "1"]);
+        if kinds.contains(&Kind::Token) {
+            machine.name = Some(NAME.to_owned());
+        }
+        machine.tpm = Some(case);
+    });
+    let (store, count): (Arc<dyn Store>, _) = (Arc::new(embedded(&gateway)), Arc::new(AtomicUsize::new(0)));
+    let done = Arc::clone(&count);
+    let stand_in = after(&store, steps, 1, move |store| {
+        let count = Arc::clone(&count);
+        async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            step.is_done(&*store, ek).await;
+        }
+    });
+    in_process(&gateway, Arc::new(stand_in)).await;
+    let answer = node.attest(&gateway, kinds).await;
+    let done = done.load(Ordering::Relaxed) == 1;
+    if answer.status != 200 {
+        // What is refused takes nothing; what another has stays his.
+        let left = [EntryKind::Name, EntryKind::NameOf, EntryKind::Clock];
+        for kind in left {
+            assert_eq!(store.list(kind).await.unwrap(), [], "{step:?} after {steps}");
+        }
+        assert_eq!(
+            store.list(EntryKind::Instance).await.unwrap().len(),
+            usize::from(step == Step::Supersede)
+        );
+    }
+    Meanwhile {
+        gateway,
+        store,
+        answer,
+        done,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_whatever_is_taken_away_between_two_steps_of_a_decision_counts() {
+    use Step::*;
+    let kinds = [Kind::Tpm, Kind::Gcp, Kind::Token];
+    for (step, code) in [
+        (RevokeTpm, "node-revoked"),
+        (RevokeName, "node-revoked"),
+        (RevokeInstance, "node-revoked"),
+        (TakeOffTheList, "ek-not-endorsed"),
+        (RevokeToken, "token-invalid"),
+        (Supersede, "instance-claimed"),
+        (Forget, ""),
+        (Release, ""),
+    ] {
+        let mut steps = 0;
+        loop {
+            let meanwhile = attest(r#"[["tpm", "gcp", "token"]]"#, &[TPM, GCP], &kinds, step, steps).await;
+            let Meanwhile {
+                gateway,
+                store,
+                answer,
+                done,
+            } = &meanwhile;
+            if !done {
+                break;
+            }
+            steps += 1;
+            if code.is_empty() {
+                // It has all of it again.
+                site::gets_the_full_config(gateway, answer).await;
+                assert_eq!(enrolment::names(&**store).await.unwrap().len(), 1, "{step:?} after {steps}");
+                let held = instances::list(&**store).await.unwrap();
+                assert!(matches!(held.as_slice(), [(instance, _)] if instance == IDENTITY), "{held:?}");
+                assert_eq!(instances::tpms(&**store).await.unwrap().len(), 1, "{step:?} after {steps}");
+            } else {
+                answer.refused(403, code);
+            }
+        }
+        // Its TPM is kept to the instance, the instance, the name from both sides, the token.
+        assert!(steps >= 5, "{step:?}: {steps} steps");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_evidence_that_takes_nothing_is_judged_by_what_stands_at_the_end() {
+    for (step, code) in [(Step::RevokeTpm, "node-revoked"), (Step::TakeOffTheList, "ek-not-endorsed")] {
+        let meanwhile = attest(r#"[["tpm"]]"#, &[TPM], &[Kind::Tpm], step, 0).await;
+        assert!(meanwhile.done, "{step:?}");
+        meanwhile.answer.refused(403, code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket() {
+    for steps in 0..3 {
+        let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
+        gateway.run();
+        let pod = Machine::another();
+        drop(pod.attest(&gateway, &[Kind::Gcp]).await.ticket());
+        gateway.kill();
+        let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+        let ek = digest(&tpm()).parse().unwrap();
+        let stand_in = after(
+            &store,
+            steps,
+            1,
+            move |store| async move { Step::Supersede.is_done(&*store, ek).await },
+        );
+        in_process(&gateway, Arc::new(stand_in)).await;
+        pod.attest(&gateway, &[Kind::Gcp]).await.refused(403, "instance-claimed");
+    }
+}
+
+/// What is told of a TPM whose counters ran backwards is told though the evidence is judged anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_counters_that_run_backwards_are_told_though_the_token_changes_meanwhile() {
+    let gateway = site::init(r#"[["tpm", "token"]]"#, &[TPM]);
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let token = gateway.token(&["--name", "t"]);
+    let node = |case| {
+        Machine::new().but(|machine| {
+            machine.token.clone_from(&token);
+            machine.tpm = Some(case);
+        })
+    };
+    let ek: EkDigest = digest(&case).parse().unwrap();
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    // The second time, the allowlist's entry is another when the token is about to be used: it is in which time the machine was added.
+    let stand_in = after(&store, 1, 1, move |store| async move {
+        let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
+        let mut record: enrolment::EkRecord = serde_json::from_str(&found.value).unwrap();
+        record.added += 1;
+        enrolment::allow(&*store, ek, record, false).await.unwrap();
+    });
+    in_process(&gateway, Arc::new(stand_in)).await;
+    let later = next_boot(&case).but(|next| next.quoted.clock.reset_count += 1);
+    drop(node(later).attest(&gateway, &[Kind::Tpm, Kind::Token]).await.ticket());
+    drop(node(case).attest(&gateway, &[Kind::Tpm, Kind::Token]).await.ticket());
+    let record = gateway.records().pop().unwrap();
+    assert!(record["alerts"][0].as_str().unwrap().contains("ran backwards"), "{record}");
+}

@@ -421,14 +421,15 @@ fn row(token: TokenRecord, used: u32, now: UnixTime) -> [String; 8] {
         join(&token.networks)
     };
     let rotates = token.rotates_at().map_or_else(|| "-".to_owned(), rfc3339);
+    let [created, ends] = [token.created, token.ends()].map(rfc3339);
     [
         token.name,
         token.pools.into_iter().collect::<Vec<_>>().join(","),
         state,
         uses,
         networks,
-        rfc3339(token.created),
-        rfc3339(token.expires),
+        created,
+        ends,
         rotates,
     ]
 }

@@ -290,7 +290,7 @@ pub async fn forget_expired(store: &dyn Store, now: UnixTime) -> Result<usize, S
     for entry in store.list(EntryKind::Token).await? {
         // What cannot be read is for a person to look at.
         let Ok(record) = TokenRecord::read(&entry) else { continue };
-        let old = now.as_secs() > record.expires.saturating_add(KEEP_EXPIRED_SECONDS);
+        let old = now.as_secs() > record.ends().saturating_add(KEEP_EXPIRED_SECONDS);
         if old && record.rotates_at().is_none() && store.remove(EntryKind::Token, &entry.id).await? {
             forgotten += 1;
         }

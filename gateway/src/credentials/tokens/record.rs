@@ -21,7 +21,7 @@ pub struct TokenRecord {
     pub pools: BTreeSet<String>,
     /// When it was made, seconds since 1970.
     pub created: u64,
-    /// The last second at which it is good, since 1970.
+    /// The last second at which it is good, since 1970; 0 if it was rotated without a grace period: then it is good at no time.
     pub expires: u64,
     /// How often it may be used; none is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,6 +128,13 @@ impl TokenRecord {
     #[must_use]
     pub fn is_expired(&self, now: UnixTime) -> bool {
         now.as_secs() > self.expires
+    }
+
+    /// When it ends, or has ended, seconds since 1970.
+    #[must_use]
+    pub fn ends(&self) -> u64 {
+        let rotated = self.superseded.as_ref().map(|superseded| superseded.at);
+        rotated.filter(|_| self.expires == 0).unwrap_or(self.expires)
     }
 
     /// Whether it is the one of its name that pointers should have.

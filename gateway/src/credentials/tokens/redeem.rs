@@ -260,7 +260,7 @@ fn check(record: &TokenRecord, pool: &str, peer: IpAddr, now: UnixTime) -> Resul
     if record.is_expired(now) {
         return Err(TokenError::Expired {
             name: name(),
-            expires: record.expires,
+            expires: record.ends(),
             superseded: record.superseded.as_ref().map(|superseded| superseded.at),
             now: now.as_secs(),
         });

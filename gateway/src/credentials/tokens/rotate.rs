@@ -65,8 +65,11 @@ pub(super) async fn rotate_known(
         superseded: None,
         ..template.clone()
     };
-    // The second before the grace period ends is its last; without one, that second has gone by.
-    let last = now.as_secs().saturating_add(grace).saturating_sub(1);
+    // The second before the grace period ends is its last. Without one it has none: a fetch that began before is judged by the time at which it began.
+    let last = match grace {
+        0 => 0,
+        grace => now.as_secs().saturating_add(grace).saturating_sub(1),
+    };
     let (mut current, mut older, mut previous_until) = (Changes::default(), Changes::default(), None);
     current.write.push(record.entry(&id)?);
     for before in named {

@@ -200,14 +200,21 @@ pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -
 /// [`EnrolmentError`].
 pub async fn claim_name(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, decision: &Pending) -> Result<(), EnrolmentError> {
     let [entry, reverse] = both_ways(name, identity);
+    // First: whoever has another name takes this one from its node for no moment.
+    if let Some(known) = reading
+        .get(EntryKind::NameOf, &reverse.id)
+        .await?
+        .filter(|known| known.value != name)
+    {
+        return Err(other_name(reading.store, known, name).await);
+    }
     let owner = claim(reading, EntryKind::Name, entry, decision).await?;
     if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
         return Err(taken(reading.store, &owner, identity).await);
     }
-    match claim(reading, EntryKind::NameOf, reverse, decision).await? {
-        Some(known) if known.value != name => Err(other_name(reading.store, known, name).await),
-        _ => Ok(()),
-    }
+    // It has no other, or this is [`StoreError::Changed`].
+    claim(reading, EntryKind::NameOf, reverse, decision).await?;
+    Ok(())
 }
 
 /// Whose a name is, and which name an identity has.
@@ -520,12 +527,13 @@ mod tests {
             give_name(&store, "b", &node(1)).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        // Who has a name already, and claims another that the administrator gives to nobody else: it is free again.
+        // Who has a name already, and claims another that the administrator gives to nobody else, takes it from nobody.
         assert!(matches!(
             claim_name(&mut Reading::of(&store), "b", &node(1), &pending("d")).await,
             Err(EnrolmentError::OtherName { .. })
         ));
-        store.give_back("d").await.unwrap();
+        assert_eq!(store.get(EntryKind::Name, "b").await.unwrap(), None);
+        assert_eq!(store.pending().await.unwrap(), []);
         give_name(&store, "b", &node(2)).await.unwrap();
     }
 

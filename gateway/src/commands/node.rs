@@ -143,8 +143,7 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
                  `ek list` show those that are known; if this one has yet to come: --anyway"
             );
         }
-        revocations::revoke(&*store, &all, super::now(), reason).await?;
-        Ok(all)
+        Ok(revocations::revoke_machine(&*store, &who, all, super::now(), reason).await?)
     })?;
     println!("revoked: {}", together(&revoked));
     Ok(())

@@ -145,6 +145,28 @@ pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: 
         .map(drop)
 }
 
+/// Revokes a machine that was found as `who` ([`machine`]), as [`revoke`]; also what it was bound to since: what is revoked is bound to nothing more.
+/// Gives all that is revoked.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn revoke_machine(
+    store: &dyn Store,
+    who: &str,
+    mut found: BTreeSet<String>,
+    at: u64,
+    reason: Option<&str>,
+) -> Result<BTreeSet<String>, StoreError> {
+    loop {
+        revoke(store, &found, at, reason).await?;
+        let known = machine(store, who).await?.all;
+        if known.is_subset(&found) {
+            return Ok(found);
+        }
+        found.extend(known);
+    }
+}
+
 /// Takes a revocation back, with those that were made together with it unless `only` this one is meant; gives what was revoked and is no
 /// longer.
 ///
@@ -267,6 +289,28 @@ mod tests {
         ] {
             assert_eq!(named(text).as_deref(), expected, "{text:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn attack_28_what_a_machine_is_bound_to_while_it_is_revoked_is_revoked_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+        let instance = "gcp:p/1";
+        let found = machine(&store, instance).await.unwrap().all;
+        // Its TPM comes beside it, and has a name, when it was looked for.
+        let tpm = NodeIdentity::of_tpm("ab".repeat(32).parse().unwrap());
+        let value = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
+        let id = instance.to_owned();
+        store.put(EntryKind::Instance, Entry { id, value }).await.unwrap();
+        give_name(&store, "worker-7", &tpm).await.unwrap();
+        let revoked = revoke_machine(&store, instance, found, 1, None).await.unwrap();
+        assert!(
+            revoked.iter().map(String::as_str).eq([instance, tpm.as_str(), "worker-7"]),
+            "{revoked:?}"
+        );
+        assert!(list(&store).await.unwrap().keys().eq(&revoked));
+        // They come back together.
+        assert_eq!(restore(&store, "worker-7", false).await.unwrap(), revoked);
     }
 
     async fn refused(store: &Embedded, names: &[&str], identities: &[&str]) -> bool {

@@ -150,6 +150,8 @@ impl Server {
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
+        // Before anything is given back that another one with this state might have served.
+        store.serve().await?;
         let resolved = resolve_pending(&*store, &settings.attestation_log()).await?;
         if resolved != Resolved::default() {
             tracing::warn!(

@@ -103,6 +103,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// From here on this gateway decides, and no other that has the same state: as [`super::Store::serve`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn serve(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Leads a work, if nobody does: as [`super::Store::lead`].
     ///
     /// # Errors

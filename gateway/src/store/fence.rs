@@ -103,6 +103,10 @@ impl<E: Engine> Engine for Fenced<E> {
         self.engine.replica()
     }
 
+    async fn serve(&self) -> Result<(), StoreError> {
+        self.engine.serve().await
+    }
+
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         self.engine.lead(work).await
     }

@@ -327,6 +327,17 @@ pub enum StoreError {
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,
+    /// Another gateway serves as this one.
+    #[error(
+        "a gateway on {host} serves as replica {replica} ({place}), and so would this one: was its state folder copied? Each gateway has \
+         one of its own: begin with an empty one here, or stop the other. If that was killed, its lease is over soon: start again then"
+    )]
+    Copied {
+        replica: String,
+        /// Where the other one is.
+        host: String,
+        place: String,
+    },
     /// Only one does it at a time, and it is another one by now, or nobody.
     #[error("another gateway may have begun {work} meanwhile: this one has left it")]
     Led {
@@ -431,6 +442,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
     async fn keep_mark(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// From here on this gateway decides, and no other that has the same state: [`StoreError::Copied`] says that one serves. The caller keeps
+    /// others from serving with the same state folder.
+    async fn serve(&self) -> Result<(), StoreError> {
         Ok(())
     }
 

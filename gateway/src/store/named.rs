@@ -135,6 +135,10 @@ impl Engine for AnyStore {
         self.engine().replica()
     }
 
+    async fn serve(&self) -> Result<(), StoreError> {
+        self.engine().serve().await
+    }
+
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         self.engine().lead(work).await
     }

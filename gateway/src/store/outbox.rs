@@ -95,6 +95,10 @@ impl Engine for Witnessed {
         self.engine.replica()
     }
 
+    async fn serve(&self) -> Result<(), StoreError> {
+        self.engine.serve().await
+    }
+
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(self.engine.lead(work).await?.map(|lead| lead.witnessed(&self.witness)))
     }

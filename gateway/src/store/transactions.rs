@@ -214,6 +214,10 @@ impl<E: Engine + 'static> Store for E {
         Engine::keep_mark(self).await
     }
 
+    async fn serve(&self) -> Result<(), StoreError> {
+        Engine::serve(self).await
+    }
+
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         Engine::lead(self, work).await
     }

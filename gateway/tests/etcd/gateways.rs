@@ -98,6 +98,26 @@ async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_killed_starts_again_at_once_and_a_copy_of_its_state_does_not() {
+    let site = Site::start();
+    let (mut one, copy) = (gateway(&site, ""), gateway(&site, ""));
+    let token = one.token(&["--name", "rack7", "--uses", "9"]);
+    one.kill();
+    one.run();
+    let full = one.rendered(POOL, "full");
+    one.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    let mut copy = copy;
+    copy.terminate();
+    copy.wait();
+    std::fs::copy(one.path("state/replica.id"), copy.path("state/replica.id")).unwrap();
+    let refused = copy.try_command(&["serve"]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("was its state folder copied"), "{said}");
+    one.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn check_says_how_etcd_is_and_what_is_wrong_with_it() {
     let mut site = Site::start();
     let gateway = gateway(&site, "");

@@ -117,7 +117,10 @@ async fn a_process_leaves_nothing_behind_but_what_it_wrote() {
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();
     let keys = || site.etcd.ctl(&["get", "--prefix", "--keys-only", ""]);
-    assert!(keys().contains("a/gateway/committer/"), "{}", keys());
+    store.serve().await.unwrap();
+    for folder in ["committer", "replica"] {
+        assert!(keys().contains(&format!("a/gateway/{folder}/")), "{}", keys());
+    }
     drop(store);
     let left: Vec<String> = keys().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
     assert_eq!(left, ["a/gateway/kv/a", "a/gateway/mark", "a/gateway/schema", "a/gateway/store"]);

@@ -5,6 +5,7 @@ mod leader;
 mod mark;
 mod outage;
 mod pending;
+mod presence;
 mod schema;
 mod suite;
 mod tls;

@@ -62,6 +62,9 @@ impl Committer {
                 break;
             }
         }
+        if let Some(presence) = self.opened.presence.get() {
+            presence.end(&self.opened).await;
+        }
         if let Some(lease) = self.own.lease {
             let until = Instant::now() + self.opened.timeout;
             drop(
@@ -198,18 +201,17 @@ impl Committer {
     /// All of it or nothing. If it is nothing: what is there.
     fn transaction(&self, batch: &Batch, fetched: &Fetched) -> Txn {
         let Opened { keys, .. } = &*self.opened;
-        let (mut when, mut then, mut otherwise) = (self.opened.guard(), Vec::new(), self.opened.guard_gets().to_vec());
+        let (mut when, mut then, mut gets) = (self.opened.guard(), Vec::new(), vec![self.own.get()]);
         if batch.writes_anything() {
             when.push(self.own.unchanged());
             then.push(TxnOp::put(keys.mark(), "", Some(PutOptions::new().with_prev_key())));
             then.push(self.own.put());
         }
-        otherwise.push(self.own.get());
         for key in &batch.reads {
             let stored = keys.of(key);
             let revision = fetched.get(key).map_or(0, |seen| seen.mod_revision);
             when.push(Compare::mod_revision(stored.as_str(), CompareOp::Equal, revision));
-            otherwise.push(get(&stored));
+            gets.push(get(&stored));
         }
         then.extend(batch.writes.iter().map(|(key, value)| match value {
             Some(value) => TxnOp::put(keys.of(key), value.as_str(), None),
@@ -219,7 +221,7 @@ impl Committer {
             let until = DeleteOptions::new().with_range(keys.of(&range.until));
             TxnOp::delete(keys.of(&range.from), Some(until))
         }));
-        Txn::new().when(when).and_then(then).or_else(otherwise)
+        Txn::new().when(when).and_then(then).or_else(self.opened.guard_gets(gets))
     }
 
     /// What an answer to [`Committer::transaction`] says.
@@ -234,13 +236,12 @@ impl Committer {
             }
             return Ok(Committed::Done);
         }
-        let (guard, rest) = answers.split_at_checked(GUARD_GETS).unwrap_or_default();
-        let mut rest = rest.iter().map(seen);
+        let mut others = answers.iter().skip(GUARD_GETS).map(seen);
         // It is another one if the lease is over.
-        if let Some(own) = rest.next() {
+        if let Some(own) = others.next() {
             self.own.not_made(&own);
         }
-        self.opened.check(guard)?;
-        Ok(Committed::Stale(batch.reads.iter().cloned().zip(rest).collect()))
+        self.opened.check(&answers, batch.reads.len() + 1)?;
+        Ok(Committed::Stale(batch.reads.iter().cloned().zip(others).collect()))
     }
 }

@@ -6,6 +6,7 @@
 //! <prefix>/mark             put by each commit that writes: how often that was is its mark
 //! <prefix>/committer/<id>   the last commit of one process, by which it finds out about one whose answer was lost; goes with its lease
 //! <prefix>/leader/<work>    who does what only one does at a time; goes with its lease
+//! <prefix>/replica/<id>     that this gateway serves, and from where; goes with its lease
 //! <prefix>/kv/<key>         what the store holds: this moves with it, nothing else
 //! ```
 
@@ -35,6 +36,10 @@ impl Keys {
 
     pub(super) fn committer(&self, id: &str) -> String {
         format!("{}/committer/{id}", self.0)
+    }
+
+    pub(super) fn replica(&self, id: &str) -> String {
+        format!("{}/replica/{id}", self.0)
     }
 
     /// Where a transaction's key stands.

@@ -155,7 +155,7 @@ async fn keep(opened: Arc<Opened>, id: i64, lease: Duration, tell: watch::Sender
 }
 
 /// For how many seconds more; 0: it is over.
-async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_client::Error> {
+pub(super) async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_client::Error> {
     let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;
     keeper.keep_alive().await?;
     Ok(answers.message().await?.map_or(0, |answer| answer.ttl()))

@@ -13,13 +13,14 @@ mod members;
 mod opened;
 mod overlay;
 mod own;
+mod presence;
 mod queue;
 mod replica;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +32,7 @@ pub use leader::Leadership;
 use members::{Failure, FailureKind, Members};
 use opened::Opened;
 use overlay::MOST_KEYS;
+use presence::Presence;
 use queue::Job;
 use rustix::fs::{FlockOperation, flock};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -270,6 +272,7 @@ async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreErr
         began,
         standing: Mutex::new(mark),
         timeout: settings.timeout,
+        presence: OnceLock::new(),
     })
 }
 
@@ -404,6 +407,19 @@ impl Engine for Etcd {
 
     fn replica(&self) -> Option<&str> {
         Some(&self.open.replica)
+    }
+
+    async fn serve(&self) -> Result<(), StoreError> {
+        let (opened, replica, beside) = (Arc::clone(&self.open.opened), self.open.replica.clone(), self.open.beside.clone());
+        self.spawn(async move {
+            let presence = Arc::new(Presence::new(&opened, &replica, files::folder(&beside))?);
+            presence.begin(&opened).await?;
+            if opened.presence.set(Arc::clone(&presence)).is_ok() {
+                tokio::spawn(presence.keep(Arc::downgrade(&opened)));
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {

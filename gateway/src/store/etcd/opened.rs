@@ -1,6 +1,6 @@
 //! The store that a process has opened, and what every request wants of it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
@@ -11,6 +11,7 @@ use super::identity::{self, VERSION};
 use super::keys::Keys;
 use super::members::{Failure, Members};
 use super::overlay::Seen;
+use super::presence::Presence;
 
 /// How many answers say why a request was not taken.
 pub(super) const GUARD_GETS: usize = 3;
@@ -26,6 +27,8 @@ pub(super) struct Opened {
     pub began: u64,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
+    /// Of a process that serves.
+    pub presence: OnceLock<Arc<Presence>>,
 }
 
 /// Why nothing was written, or why that is not known.
@@ -38,6 +41,8 @@ pub(super) enum Trouble {
     Replaced,
     /// It is, and has been given a version by a newer release.
     Newer(i64),
+    /// The key of this gateway, which serves, is not there.
+    Absent,
     /// Others were faster until there was no time left.
     Contended,
 }
@@ -55,6 +60,10 @@ impl Opened {
             Trouble::Doubt(failure) => self.members.explain(failure, true),
             Trouble::Replaced => StoreError::Replaced(self.members.place.clone().into()),
             Trouble::Newer(found) => identity::newer(&self.members, *found),
+            Trouble::Absent => engine(
+                "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
+                "it goes on as soon as it has a lease again; the log says why if it gets none",
+            ),
             Trouble::Contended => engine(
                 "others wrote the same until there was no time left; nothing was done",
                 "try again; if it lasts, etcd is too slow: look at its disks",
@@ -76,20 +85,29 @@ impl Opened {
     /// What every request wants: that it is the store that was opened, has not been set back, and is written as this release writes it.
     pub(super) fn guard(&self) -> Vec<Compare> {
         vec![
-            Compare::value(self.keys.identity(), CompareOp::Equal, self.identity.as_str()),
+            self.is_the_store(),
             Compare::version(self.keys.mark(), CompareOp::Greater, self.puts() - 1),
             Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
         ]
+        .into_iter()
+        .chain(self.presence.get().map(|presence| presence.is_there()))
+        .collect()
     }
 
-    /// What says why a request was not taken.
-    pub(super) fn guard_gets(&self) -> [TxnOp; GUARD_GETS] {
-        [get(&self.keys.identity()), get(&self.keys.mark()), get(&self.keys.schema())]
+    pub(super) fn is_the_store(&self) -> Compare {
+        Compare::value(self.keys.identity(), CompareOp::Equal, self.identity.as_str())
     }
 
-    /// Whether it was for another reason than what [`Opened::guard`] wants, by the answers to [`Opened::guard_gets`].
-    pub(super) fn check(&self, answers: &[TxnOpResponse]) -> Result<(), Trouble> {
-        let [identity, mark, schema, ..] = answers else {
+    /// What says why a request was not taken: so many gets, these others, and one more if this process serves.
+    pub(super) fn guard_gets(&self, others: impl IntoIterator<Item = TxnOp>) -> Vec<TxnOp> {
+        let present = self.presence.get().map(|presence| presence.get());
+        let first: [TxnOp; GUARD_GETS] = [get(&self.keys.identity()), get(&self.keys.mark()), get(&self.keys.schema())];
+        first.into_iter().chain(others).chain(present).collect()
+    }
+
+    /// Whether it was for another reason than what [`Opened::guard`] wants, by the answers to [`Opened::guard_gets`] with so many others.
+    pub(super) fn check(&self, answers: &[TxnOpResponse], others: usize) -> Result<(), Trouble> {
+        let [identity, mark, schema, rest @ ..] = answers else {
             return Err(Trouble::Replaced);
         };
         let puts = version(mark);
@@ -102,13 +120,17 @@ impl Opened {
             Some(newer) if newer > VERSION => return Err(Trouble::Newer(newer)),
             _ => return Err(Trouble::Replaced),
         }
-        Ok(())
+        // It was asked for if this process served by then.
+        match (self.presence.get(), rest.get(others)) {
+            (Some(presence), Some(found)) if !presence.is_own(seen(found).value.as_deref()) => Err(Trouble::Absent),
+            _ => Ok(()),
+        }
     }
 
     /// Does these reads at one moment, of the store that was opened.
     pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, Trouble> {
         let then: Vec<TxnOp> = reads.iter().cloned().chain([get(&self.keys.mark())]).collect();
-        let txn = Txn::new().when(self.guard()).and_then(then).or_else(self.guard_gets());
+        let txn = Txn::new().when(self.guard()).and_then(then).or_else(self.guard_gets([]));
         let asked = self.members.ask(until, |client| {
             let txn = txn.clone();
             async move {
@@ -120,11 +142,11 @@ impl Opened {
             }
         });
         let answer = asked.await.map_err(Trouble::Member)?;
-        if !answer.succeeded() {
-            self.check(&answer.op_responses())?;
-            return Err(Trouble::Replaced);
-        }
         let mut answers = answer.op_responses();
+        if !answer.succeeded() {
+            self.check(&answers, 0)?;
+            return Err(Trouble::Contended);
+        }
         // How far it has come, whoever has written.
         self.raise(answers.pop().as_ref().map_or(0, version));
         Ok(answers)

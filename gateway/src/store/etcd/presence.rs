@@ -1,0 +1,271 @@
+//! That a gateway serves: a key under a lease, for each by its id. What decisions of one stand on is settled, or given back, by its own log; so
+//! of two with one id, because `state/` was copied, one would give back what the other has served. The second does not start.
+//!
+//! Every request of a gateway that serves wants its key to be there as it has put it. Whoever stood still for longer than its lease is refused
+//! by etcd, whatever it believes, until it has a lease again.
+//!
+//! A gateway that was killed, and starts again before its lease is over, finds its own key, and has to tell it from that of a copy that runs.
+//! So the key says where it was put: the kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the
+//! lock on the attestation log says that nobody serves from it. Anywhere else the lease's end is waited for.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::StoreError;
+use super::identity;
+use super::leader::keep_alive;
+use super::opened::{Opened, get};
+
+/// How long etcd keeps the key of a gateway that it does not hear of.
+const LEASE: Duration = Duration::from_secs(15);
+/// How often it is looked whether another's lease is over.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long another's lease is waited for: an election gives it some seconds more.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// What stands under a gateway's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Value {
+    v: u8,
+    /// Random: of no two processes the same.
+    session: String,
+    /// Where its state is. `None` if the system does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
+    /// For messages.
+    host: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    boot: String,
+    device: u64,
+    inode: u64,
+}
+
+/// The key of a gateway that serves.
+#[derive(Debug)]
+pub(super) struct Presence {
+    key: String,
+    value: String,
+    place: Option<Place>,
+    replica: String,
+    /// 0: there is none.
+    lease: AtomicI64,
+    over: AtomicBool,
+    /// A request was refused because the key is not there.
+    missed: Notify,
+}
+
+/// What came of putting the key.
+enum Taken {
+    Own,
+    /// Another's value, and its lease.
+    Others(String, i64),
+}
+
+impl Presence {
+    pub(super) fn new(opened: &Opened, replica: &str, state: &Path) -> Result<Self, StoreError> {
+        let line = |path| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
+        let place = line("/proc/sys/kernel/random/boot_id").and_then(|boot| {
+            let folder = fs::metadata(state).ok()?;
+            Some(Place {
+                boot,
+                device: folder.dev(),
+                inode: folder.ino(),
+            })
+        });
+        let value = Value {
+            v: 1,
+            session: identity::new_id()?,
+            place: place.clone(),
+            host: line("/proc/sys/kernel/hostname").unwrap_or_default(),
+        };
+        Ok(Self {
+            key: opened.keys.replica(replica),
+            value: serde_json::to_string(&value).unwrap_or_default(),
+            place,
+            replica: replica.to_owned(),
+            lease: AtomicI64::new(0),
+            over: AtomicBool::new(false),
+            missed: Notify::new(),
+        })
+    }
+
+    /// What each request wants.
+    pub(super) fn is_there(&self) -> Compare {
+        Compare::value(self.key.as_str(), CompareOp::Equal, self.value.as_str())
+    }
+
+    pub(super) fn get(&self) -> TxnOp {
+        get(&self.key)
+    }
+
+    /// Whether this is what stands there; it is put again if not.
+    pub(super) fn is_own(&self, found: Option<&str>) -> bool {
+        let own = found == Some(self.value.as_str());
+        if !own {
+            self.missed.notify_one();
+        }
+        own
+    }
+
+    /// Puts the key. Another's is waited for: its lease may be over soon, if it was killed.
+    pub(super) async fn begin(&self, opened: &Opened) -> Result<(), StoreError> {
+        let (begun, mut left) = (Instant::now(), i64::MAX);
+        let mut others = None;
+        while begun.elapsed() < WAIT_LIMIT {
+            let (value, lease) = match self.take(opened, others.as_deref()).await? {
+                Taken::Own => return Ok(()),
+                Taken::Others(value, lease) => (value, lease),
+            };
+            if value.is_empty() {
+                others = None;
+                continue;
+            }
+            let found: Option<Value> = serde_json::from_str(&value).ok();
+            if self.place.is_some() && found.as_ref().is_some_and(|found| found.place == self.place) {
+                // That process is dead: it held the lock that this one holds.
+                others = Some(value);
+                continue;
+            }
+            let host = found.map_or_else(String::new, |found| found.host);
+            if left == i64::MAX {
+                tracing::warn!(
+                    "a gateway on {host} has served as replica {}, and may do so still: waiting for its lease to end, {} s at most",
+                    self.replica,
+                    WAIT_LIMIT.as_secs()
+                );
+            }
+            let now = self.time_left(opened, lease).await?;
+            if now > left {
+                return Err(self.copied(opened, &host));
+            }
+            left = now;
+            sleep(LOOK_EVERY).await;
+        }
+        Err(self.copied(opened, "another host"))
+    }
+
+    fn copied(&self, opened: &Opened, host: &str) -> StoreError {
+        StoreError::Copied {
+            replica: self.replica.clone(),
+            host: host.to_owned(),
+            place: opened.members.place.clone(),
+        }
+    }
+
+    /// Puts the key if it is not there, or in the place of this value.
+    async fn take(&self, opened: &Opened, instead_of: Option<&str>) -> Result<Taken, StoreError> {
+        let until = Instant::now() + opened.timeout;
+        let explain = |failure| opened.members.explain(&failure, false);
+        let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
+        let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
+        let lease = opened.members.ask(until, grant).await.map_err(explain)?.id();
+        let free = match instead_of {
+            Some(value) => Compare::value(self.key.as_str(), CompareOp::Equal, value),
+            None => Compare::create_revision(self.key.as_str(), CompareOp::Equal, 0),
+        };
+        let when = [opened.is_the_store(), free];
+        let put = PutOptions::new().with_lease(lease);
+        let txn = Txn::new()
+            .when(when)
+            .and_then([TxnOp::put(self.key.as_str(), self.value.as_str(), Some(put))])
+            .or_else([self.get()]);
+        let asked = opened.members.ask(until, |mut client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        });
+        let answer = asked.await.map_err(explain)?;
+        if answer.succeeded() {
+            self.lease.store(lease, Ordering::Relaxed);
+            return Ok(Taken::Own);
+        }
+        let answers = answer.op_responses();
+        let found = answers.first().and_then(|answer| match answer {
+            TxnOpResponse::Get(found) => found.kvs().first(),
+            _ => None,
+        });
+        let (value, of) = found.map_or((String::new(), 0), |found| {
+            (String::from_utf8_lossy(found.value()).into_owned(), found.lease())
+        });
+        if value == self.value {
+            // Asked twice, because an answer was lost, it finds itself.
+            self.lease.store(of, Ordering::Relaxed);
+            if of != lease {
+                give_back(opened, lease).await;
+            }
+            return Ok(Taken::Own);
+        }
+        give_back(opened, lease).await;
+        if found.is_none() && instead_of.is_none() {
+            return Err(StoreError::Replaced(opened.members.place.clone().into()));
+        }
+        Ok(Taken::Others(value, of))
+    }
+
+    /// For how many seconds more another's lease lasts.
+    async fn time_left(&self, opened: &Opened, lease: i64) -> Result<i64, StoreError> {
+        let until = Instant::now() + opened.timeout;
+        let ask = |mut client: Client| async move { client.lease_time_to_live(lease, None).await };
+        let answer = opened.members.ask(until, ask).await;
+        Ok(answer.map_err(|failure| opened.members.explain(&failure, false))?.ttl())
+    }
+
+    /// Keeps the lease, or takes a new one, for as long as the store is open.
+    pub(super) async fn keep(self: Arc<Self>, opened: Weak<Opened>) {
+        loop {
+            // The time is over, or somebody has missed it.
+            let missed = timeout(LEASE / 3, self.missed.notified()).await.is_ok();
+            let Some(opened) = opened.upgrade().filter(|_| !self.over.load(Ordering::Relaxed)) else {
+                return;
+            };
+            let (until, lease) = (Instant::now() + LEASE / 3, self.lease.load(Ordering::Relaxed));
+            let kept = opened.members.ask_one(until, |client| keep_alive(client, lease)).await;
+            let is_over = missed || matches!(kept, Ok(0));
+            if is_over && let Err(error) = self.take_again(&opened).await {
+                tracing::error!("nothing is decided until this gateway has a lease again: {error}");
+                sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+
+    async fn take_again(&self, opened: &Opened) -> Result<(), StoreError> {
+        match self.take(opened, None).await? {
+            Taken::Own => Ok(()),
+            Taken::Others(value, _) => {
+                let host = serde_json::from_str(&value).map_or_else(|_| String::new(), |value: Value| value.host);
+                Err(self.copied(opened, &host))
+            }
+        }
+    }
+
+    /// Gives the lease back.
+    pub(super) async fn end(&self, opened: &Opened) {
+        self.over.store(true, Ordering::Relaxed);
+        let lease = self.lease.load(Ordering::Relaxed);
+        if lease != 0 {
+            give_back(opened, lease).await;
+        }
+    }
+}
+
+async fn give_back(opened: &Opened, lease: i64) {
+    let until = Instant::now() + opened.timeout;
+    // It ends by itself as well.
+    drop(
+        opened
+            .members
+            .ask_one(until, |mut client| async move { client.lease_revoke(lease).await })
+            .await,
+    );
+}

@@ -16,7 +16,7 @@ use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
 use crate::credentials::tokens;
 use crate::settings::Settings;
-use crate::store::{Store, Tick, Turn};
+use crate::store::{Store, Tended, Tending, Turn};
 use crate::{cloud, pki, pools};
 
 /// How often uses that need not be remembered any longer are forgotten.
@@ -153,20 +153,22 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<(), TakeErro
     }
 }
 
-/// Keeps the store small, by its own time.
+/// Keeps the store small, by its own time, if it is this gateway's turn.
 async fn forget(gateway: Arc<Gateway>) {
-    let own = own_hands(&gateway, Verb::TokenForget);
     let mut every = tokio::time::interval(FORGET_EVERY);
-    let (mut last, mut jumped) = (Instant::now(), false);
+    let (begun, mut jumped) = (Instant::now(), false);
+    let mut tending = Tending::of(&gateway.store);
     loop {
         every.tick().await;
-        let (now, passed) = (gateway.clock.now().as_secs(), last.elapsed());
-        last = Instant::now();
-        match gateway.store.forget_expired(Tick { now, passed }).await {
-            Ok(believed) => {
-                jumped = note_clock(&gateway, now, believed, jumped);
-                let both = UnixTime::since_unix_epoch(Duration::from_secs(believed.min(now)));
-                if let Err(error) = tokens::forget_expired(&*own, both).await {
+        let now = gateway.clock.now().as_secs();
+        match tending.tick(now, begun.elapsed()).await {
+            Ok(Tended { time, store }) => {
+                jumped = note_clock(&gateway, now, time, jumped);
+                let both = UnixTime::since_unix_epoch(Duration::from_secs(time.min(now)));
+                if let Some(store) = store
+                    && let own = in_own_hands(&gateway.settings, gateway.clock, &store, Verb::TokenForget)
+                    && let Err(error) = tokens::forget_expired(&*own, both).await
+                {
                     tracing::warn!(%error, "cannot forget tokens that have expired");
                 }
                 tend_shared_seal(&gateway, both.as_secs()).await;

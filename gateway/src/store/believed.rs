@@ -5,7 +5,7 @@
 //! gateway runs, or some times that after a pause, and never goes back. And what might have been forgotten is not taken for unused.
 
 use super::documents::{TimeDocument, read, write};
-use super::engine::{Engine, KeyRange, Transaction, Unfinished, run};
+use super::engine::{Engine, KeyRange, Transaction, Unfinished, fetch, run};
 use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
 
 /// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
@@ -83,6 +83,8 @@ async fn forget_oldest(engine: &impl Engine, kind: EntryKind, range: KeyRange, m
     let Some((last, _)) = expired.last().cloned() else { return Ok(0) };
     let number = expired.len();
     run(engine, move |transaction| {
+        let uses = expired.iter().map(|(_, id)| keys::uses(kind.as_str(), id));
+        fetch(transaction, uses.chain([keys::TIME.to_owned()]))?;
         for (remember_until, id) in &expired {
             uses::forget_expired(transaction, kind, *remember_until, id)?;
         }

@@ -132,6 +132,15 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn keep_mark(&self) -> Result<(), StoreError>;
 }
 
+/// Reads these at once: an engine that has to fetch what stands there knows all of it before it begins, and not one key after the other.
+pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<Item = String>) -> Result<(), Unfinished> {
+    let mut all = Ok(());
+    for key in keys {
+        all = all.and(transaction.get(&key).map(drop));
+    }
+    all
+}
+
 /// Does the work in one transaction, and gives what its last run has found.
 pub(super) async fn run<T: Send + 'static>(
     engine: &impl Engine,

@@ -74,9 +74,14 @@ impl<E: Engine> Fenced<E> {
 
     fn behind(&self, mut work: Work) -> Work {
         let fence = self.fence.clone();
-        Box::new(move |transaction| {
-            fence.check(transaction)?;
-            work(transaction)
+        Box::new(move |transaction| match fence.check(transaction) {
+            Ok(()) => work(transaction),
+            Err(Unfinished::Engine) => {
+                // What it needs is fetched with what the fence needs; it counts for nothing.
+                drop(work(transaction));
+                Err(Unfinished::Engine)
+            }
+            refused => refused,
         })
     }
 }

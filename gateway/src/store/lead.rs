@@ -68,14 +68,19 @@ impl Turn {
     /// # Errors
     /// [`StoreError`]: nobody knows.
     pub async fn take(&mut self) -> Result<Option<&dyn Store>, StoreError> {
+        Ok(self.shared().await?.map(|store| &**store))
+    }
+
+    /// As [`Turn::take`].
+    pub(super) async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if self.lead.as_ref().is_none_or(Lead::is_lost) {
             // What is left of the one that was lost would stand in the way.
             self.lead = None;
             self.lead = self.store.lead(self.work).await?;
         }
         Ok(self.lead.as_ref().map(|Lead(led)| match led {
-            Some(led) => &*led.store,
-            None => &*self.store,
+            Some(led) => &led.store,
+            None => &self.store,
         }))
     }
 }

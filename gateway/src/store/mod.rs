@@ -27,6 +27,7 @@ mod pending;
 mod schema;
 mod seen;
 mod sqlite;
+mod tend;
 #[cfg(test)]
 mod tests;
 mod transactions;
@@ -46,6 +47,7 @@ pub use named::{AnyStore, Health};
 pub use outbox::{Change, Witness, Witnessed};
 pub use seen::{Anew, Deciding, Reading, Seen};
 use serde::{Deserialize, Serialize};
+pub use tend::{Tended, Tending};
 
 /// The kinds of entries; each has its own space of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

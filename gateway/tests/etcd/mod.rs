@@ -1,5 +1,6 @@
 //! The store's engine on a real etcd.
 
+mod forgetting;
 mod gateways;
 mod leader;
 mod mark;

@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use attest_gateway::audit::CommandLog;
 use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{PRIVATE, make_private_folder};
-use attest_gateway::settings::{Settings, StoreSettings};
+use attest_gateway::settings::Settings;
 use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
 
 use super::acting::{change_files, change_store};
@@ -23,7 +23,7 @@ pub enum Command {
         after_help = "Example:\n  attest-gateway store accept\n\nThe gateway refuses a store that is not the one it knows: lost, emptied, another one, or restored from before. Bring the right one\nback if there is any. What is lost with it: nodes and EKs revoked or restricted since, names, and which tokens were used. Challenges\nand tickets under way become worthless: the seal gets a new key. The attestation log\nhas a line about it. Stop the gateway first; then look through `node list`, `ek list` and\n`token list`, and revoke again what has to be."
     )]
     Accept,
-    /// Write all that the store holds to a new file, with a digest. No gateway may serve.
+    /// Write all that the store holds to a new file, with a digest. No gateway may serve with it.
     #[command(
         after_help = "Example: to another host, or into another store\n  attest-gateway store export store.jsonl\n\nThe file holds what the store holds, for its owner only (0600); keep it as well as the state folder. What the gateway does after that is not\nin it: to take a copy while it serves, `store backup`."
     )]
@@ -38,6 +38,15 @@ pub enum Command {
         after_help = "Example:\n  attest-gateway store import store.jsonl\n\nThe file is read to its end first; one that is torn or altered is refused, and nothing is written. The store becomes another one than that which was\nwritten down, as by `store accept`: that one may have gone on since. So challenges and tickets under way are worthless, and the attestation log\nhas a line about it. Was something revoked, or a token used, after the file was written: do it again."
     )]
     Import { file: PathBuf },
+    /// Take what the store holds into that of other settings, which has to be empty: from one engine to another, and back. No gateway may serve.
+    #[command(
+        after_help = "Example: from the embedded store to etcd\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nBoth sides are compared by their digest. A copy that was interrupted is no store: do it again. The store becomes another one, as by `store import`,\nand the one that was copied stays what it is: let no gateway serve with it any more."
+    )]
+    Copy {
+        /// The settings of the gateways that are to have it.
+        #[arg(long, value_name = "GATEWAY.TOML")]
+        to: PathBuf,
+    },
     /// Make the key that replicas share (store.key_file), or put a new one in its place.
     #[command(
         after_help = "Example: once, on one host; then copy the file to the others, mode 0600\n  attest-gateway store key\n\nExample: a new key, because somebody may have read the file\n  attest-gateway store key --rotate\n\nIt encrypts the seal's keys in the store. With --rotate they are encrypted anew; copy the file to the other hosts at once. Until then their\ngateways go on with the keys that they have, and do not start again. If somebody may have read file and store: seal rotate --drop, too."
@@ -53,17 +62,16 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
         Command::Accept => accept(&settings),
-        Command::Export { .. } | Command::Backup { .. } | Command::Import { .. } if settings.engine != StoreSettings::Embedded => {
-            bail!("the store is on etcd, which has copies of its own: etcdctl snapshot save")
-        }
         Command::Export { file } => {
             super::owner::act(&settings)?;
             // No gateway serves meanwhile.
             let _log = CommandLog::open(&settings.attestation_log())?;
+            store::alone(&settings)?;
             write_down(&settings, file)
         }
         Command::Backup { file } => write_down(&settings, file),
         Command::Import { file } => import(&settings, file),
+        Command::Copy { to } => copy(&settings, &Settings::load(to)?),
         Command::Key { rotate: false } => make_key(&settings),
         Command::Key { rotate: true } => replace_key(config, &settings),
     }
@@ -146,7 +154,7 @@ fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
         .open(file)
         .with_context(named)?;
     let mut lines = BufWriter::new(&mut out);
-    let written = store::export(&settings.store(), &mut lines);
+    let written = store::export(settings, &mut lines);
     drop(lines);
     let written = written.and_then(|written| {
         out.sync_all()?;
@@ -174,8 +182,29 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(File::open(file)?)));
     let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement);
-    let (accepted, contents) = store::import(&settings.store(), open, first).with_context(|| file.display().to_string())?;
+    let (accepted, contents) = store::import(settings, open, first).with_context(|| file.display().to_string())?;
     print_contents(&contents);
     say(accepted);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
+    ensure!(
+        from.engine != to.engine || from.store() != to.store(),
+        "both settings name the same store"
+    );
+    super::owner::act(to)?;
+    make_private_folder(&to.state).with_context(|| to.state.display().to_string())?;
+    // No gateway serves meanwhile, with either of the state folders.
+    let mut log = CommandLog::open(&to.attestation_log())?;
+    let _other = match from.attestation_log() == to.attestation_log() {
+        true => None,
+        false => Some(CommandLog::open(&from.attestation_log())?),
+    };
+    store::alone(from)?;
+    let (accepted, contents) = store::copy(from, to, |replacement| begin_anew(to, &mut log, replacement))?;
+    print_contents(&contents);
+    say(accepted);
+    println!("The store that was copied is what it was: let no gateway serve with it any more.");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Moving house: all that a store holds as lines of JSON, key by key, with a digest, and back.
+//! Moving house: all that a store holds as lines of JSON, key by key, with a digest, and back; or from one engine to another.
 //!
 //! ```text
 //! {"format":"attest-gateway store","version":1,"store":{"id":"…","mark":7}}
@@ -9,29 +9,27 @@
 //! Keys come in their order as bytes. The digest is SHA-256 over each key and each value, either with its length in bytes before it as 64
 //! bits, the highest first. A store has the same digest on whatever engine it is.
 
+mod embedded;
+mod lines;
+#[cfg(test)]
+mod tests;
+
 use std::io::{self, BufRead, Write};
-use std::path::Path;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::accept::{Accepted, Replacement};
-use super::embedded::{connect, make_file, prepare};
-use super::engine::{KeyRange, KeyValue, Transaction};
-use super::known::{Known, StoreFile, replace_mark};
-use super::sqlite::{Explain, Part, count, page};
-use super::{StoreError, StoreMark, keys, schema};
+use super::engine::{KeyRange, KeyValue};
+use super::known::Known;
+use super::{StoreError, StoreMark, keys};
+use crate::settings::{Settings, StoreSettings};
 
-const FORMAT: &str = "attest-gateway store";
-const VERSION: u32 = 1;
 /// Values that are read at once.
 const PAGE: usize = 1000;
-/// The longest line: more than any value has.
-const LINE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Why a store was not written down, or taken from a file.
+/// Why a store was not written down, or taken from a file or another store.
 #[derive(Debug, thiserror::Error)]
 pub enum HouseError {
     /// The store failed.
@@ -45,9 +43,18 @@ pub enum HouseError {
     File { line: u64, problem: String },
     /// There is something in the store.
     #[error(
-        "{0} keys are in the store: what a file has comes into an empty one. Move the store away first, if that one is not wanted any more"
+        "{0} keys are in the store: what another holds comes into an empty one. Move the store away first, if that one is not wanted any more"
     )]
     NotEmpty(u64),
+    /// A gateway serves, so that the store goes on.
+    #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
+    Served { place: String, hosts: String },
+    /// The store has gone on while it was read.
+    #[error("the store was written to meanwhile: nothing was taken. Stop whoever uses it, and do it again")]
+    WentOn,
+    /// What arrived is not what was read.
+    #[error("{} keys with digest {} were read, and {} with {} have arrived: nothing was taken", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
+    Differs { read: Contents, arrived: Contents },
 }
 
 /// What a store holds, in short.
@@ -60,7 +67,7 @@ pub struct Contents {
     pub sha256: String,
 }
 
-/// A store that was written down.
+/// A store that was written down, or read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
     /// Which one, and how far it had come.
@@ -68,12 +75,30 @@ pub struct Exported {
     pub contents: Contents,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Head {
-    format: String,
-    version: u32,
-    store: StoreMark,
+/// A store as it is at one moment, whoever writes to it meanwhile.
+pub(super) trait Source {
+    /// Which one, and how far it had come at that moment.
+    fn store(&self) -> StoreMark;
+
+    /// The first of a range, so many at most.
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
+
+    /// Which one it is now, and how far it has come; what is read from here on may be of another moment.
+    fn store_now(&mut self) -> Result<StoreMark, StoreError>;
+}
+
+/// An empty store that takes what another holds. It is none before that is finished, and what it has taken by then is nobody's.
+pub(super) trait Target {
+    /// What is known of the store in whose place it comes.
+    fn known(&self) -> &Known;
+
+    fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
+
+    /// What has arrived, from the first key on.
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
+
+    /// Makes a store of it, another one than that which it was taken from, and gives its name.
+    fn finish(&mut self, from: &StoreMark) -> Result<StoreMark, StoreError>;
 }
 
 /// What is read of a store, one key after the other.
@@ -107,46 +132,21 @@ impl Digest {
     }
 }
 
-/// Writes down all that the store in this file holds at one moment; a gateway may serve meanwhile.
-///
-/// # Errors
-/// [`HouseError`].
-pub fn export(file: &Path, out: &mut dyn Write) -> Result<Exported, HouseError> {
-    let (connection, _) = connect(file)?;
-    Known::beside(file)?.check(file, &schema::look(file, &connection)?)?;
-    prepare(&connection)?;
-    // What is read from here on is the store at this moment.
-    connection.execute_batch("BEGIN").of(&connection)?;
-    let exported = write_down(&connection, out);
-    connection.execute_batch("ROLLBACK").of(&connection)?;
-    exported
-}
-
-fn write_down(connection: &Connection, out: &mut dyn Write) -> Result<Exported, HouseError> {
-    let store = schema::standing(connection).of(connection)?;
-    let head = Head {
-        format: FORMAT.to_owned(),
-        version: VERSION,
-        store,
-    };
-    line(out, &head)?;
+/// Reads all there is, page by page.
+fn walk(
+    mut page: impl FnMut(&KeyRange) -> Result<Vec<KeyValue>, StoreError>,
+    mut each: impl FnMut(&KeyValue) -> Result<(), HouseError>,
+) -> Result<Contents, HouseError> {
     let (mut digest, mut range) = (Digest::new(), everything());
     loop {
-        let pairs = page(connection, &range, PAGE).of(connection)?;
-        let Some(last) = pairs.last() else { break };
+        let pairs = page(&range)?;
+        let Some(last) = pairs.last() else { return Ok(digest.contents()) };
         range = keys::after(&last.key, &range);
         for pair in &pairs {
             digest.add(pair);
-            line(out, pair)?;
+            each(pair)?;
         }
     }
-    let contents = digest.contents();
-    line(out, &contents)?;
-    out.flush()?;
-    Ok(Exported {
-        store: head.store,
-        contents,
-    })
 }
 
 fn everything() -> KeyRange {
@@ -157,9 +157,12 @@ fn everything() -> KeyRange {
     }
 }
 
-fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
-    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
-    Ok(out.write_all(b"\n")?)
+/// Writes down all that the store holds at one moment; a gateway may serve meanwhile.
+///
+/// # Errors
+/// [`HouseError`].
+pub fn export(settings: &Settings, out: &mut dyn Write) -> Result<Exported, HouseError> {
+    lines::write_down(&mut *source(settings)?, out)
 }
 
 /// Takes what a file has into the store, which has to be empty: all of it, or nothing. It becomes another store, as by
@@ -169,134 +172,107 @@ fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
 /// # Errors
 /// [`HouseError`], and those of `first`: nothing was taken then.
 pub fn import<E: From<HouseError>>(
-    file: &Path,
+    settings: &Settings,
     open: impl Fn() -> io::Result<Box<dyn BufRead>>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<(Accepted, Contents), E> {
-    let whole = open().map_err(HouseError::from).and_then(|lines| read(lines, &mut |_| Ok(())))?;
-    let (connection, known) = empty(file)?;
+    let whole = open()
+        .map_err(HouseError::from)
+        .and_then(|text| lines::read(text, &mut |_| Ok(())))?;
+    let mut target = target(settings)?;
+    let again = open()
+        .map_err(HouseError::from)
+        .and_then(|text| lines::read(text, &mut |pair| Ok(target.put(pair)?)))?;
+    if again != whole {
+        return Err(lines::problem(0, "or another has changed meanwhile").into());
+    }
+    take(&mut *target, &whole, first)
+}
+
+/// As [`import`], from the store of other settings, which nobody may write to meanwhile: it is noticed if somebody has.
+///
+/// # Errors
+/// As [`import`].
+pub fn copy<E: From<HouseError>>(
+    from: &Settings,
+    to: &Settings,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<(Accepted, Contents), E> {
+    let mut source = source(from)?;
+    let (store, mut target) = (source.store(), target(to)?);
+    let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
+    let unchanged = |source: &mut dyn Source| match source.store_now() {
+        Ok(now) if now == store => alone(from),
+        Ok(_) => Err(HouseError::WentOn),
+        Err(error) => Err(error.into()),
+    };
+    unchanged(&mut *source)?;
+    let whole = Exported {
+        store: store.clone(),
+        contents,
+    };
+    take(&mut *target, &whole, |replacement| {
+        // Once more, after what has arrived was looked through.
+        unchanged(&mut *source)?;
+        first(replacement)
+    })
+}
+
+/// Makes sure that nobody serves on this store, by the leases of those who do. Of an embedded one that is the attestation log's lock.
+///
+/// # Errors
+/// [`HouseError::Served`], and [`HouseError::Store`].
+pub fn alone(settings: &Settings) -> Result<(), HouseError> {
+    match &settings.engine {
+        StoreSettings::Embedded => Ok(()),
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(etcd) => match super::etcd::served_by(etcd)? {
+            hosts if hosts.is_empty() => Ok(()),
+            hosts => Err(HouseError::Served {
+                place: etcd.place(),
+                hosts: hosts.join(", "),
+            }),
+        },
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+    }
+}
+
+fn take<E: From<HouseError>>(
+    target: &mut dyn Target,
+    whole: &Exported,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<(Accepted, Contents), E> {
+    let arrived = walk(|range| target.page(range, PAGE), |_| Ok(()))?;
+    if arrived != whole.contents {
+        let read = whole.contents.clone();
+        return Err(HouseError::Differs { read, arrived }.into());
+    }
     let replacement = Replacement {
-        known: known.expected().cloned(),
+        known: target.known().expected().cloned(),
         found: Some(whole.store.clone()),
     };
     first(&replacement)?;
-    let now = take(file, &connection, &known, &whole, open)?;
-    Ok((Accepted { replacement, now }, whole.contents))
+    let now = target.finish(&whole.store).map_err(HouseError::from)?;
+    Ok((Accepted { replacement, now }, arrived))
 }
 
-/// The store, which has nothing in it.
-fn empty(file: &Path) -> Result<(Connection, Known), HouseError> {
-    let known = Known::beside(file).or_else(|_| Known::but_for_file(file))?;
-    make_file(file)?;
-    let (connection, _) = connect(file)?;
-    if schema::look(file, &connection)? != StoreFile::Nothing {
-        prepare(&connection)?;
-        nothing_there(&connection)?;
-    }
-    Ok((connection, known))
+fn source(settings: &Settings) -> Result<Box<dyn Source>, HouseError> {
+    Ok(match &settings.engine {
+        StoreSettings::Embedded => Box::new(embedded::Moment::of(&settings.store())?),
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(etcd) => Box::new(super::etcd::Moment::of(etcd, &settings.store())?),
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+    })
 }
 
-fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
-    match count(connection, &everything()).of(connection)? {
-        0 => Ok(()),
-        keys => Err(HouseError::NotEmpty(keys)),
-    }
+fn target(settings: &Settings) -> Result<Box<dyn Target>, HouseError> {
+    Ok(match &settings.engine {
+        StoreSettings::Embedded => Box::new(embedded::Taking::begin(&settings.store())?),
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(etcd) => Box::new(super::etcd::Taking::begin(etcd, &settings.store())?),
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+    })
 }
-
-fn take(
-    file: &Path,
-    connection: &Connection,
-    known: &Known,
-    whole: &Exported,
-    open: impl Fn() -> io::Result<Box<dyn BufRead>>,
-) -> Result<StoreMark, HouseError> {
-    prepare(connection)?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let taken = nothing_there(connection).and_then(|()| {
-        let again = read(open()?, &mut |pair| put(connection, pair))?;
-        if again != *whole {
-            return Err(problem(0, "or another has changed meanwhile"));
-        }
-        let now = schema::name_anew(connection, known.furthest().max(whole.store.mark))?;
-        replace_mark(file, &now)?;
-        Ok(now)
-    });
-    connection
-        .execute_batch(if taken.is_ok() { "COMMIT" } else { "ROLLBACK" })
-        .of(connection)?;
-    taken
-}
-
-fn put(connection: &Connection, pair: &KeyValue) -> Result<(), StoreError> {
-    let mut part = Part::new(connection);
-    let done = part.put(&pair.key, &pair.value);
-    part.end(done)
-}
-
-/// Reads a file to its end, and makes sure that it is whole.
-fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), StoreError>) -> Result<Exported, HouseError> {
-    let mut number = 1;
-    let head: Head = serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
-    if head.format != FORMAT || head.version != VERSION {
-        let found = format!(
-            "is of {} {}, and this release reads {FORMAT} {VERSION} only",
-            head.format, head.version
-        );
-        return Err(problem(number, &found));
-    }
-    let (mut digest, mut last) = (Digest::new(), None);
-    loop {
-        number = number.saturating_add(1);
-        let text = next(&mut lines, number)?;
-        let Ok(pair) = serde_json::from_str::<KeyValue>(&text) else {
-            let contents = end(&mut lines, number, &text, digest.contents())?;
-            return Ok(Exported {
-                store: head.store,
-                contents,
-            });
-        };
-        if last.as_ref() >= Some(&pair.key) {
-            return Err(problem(number, "is not in the order of keys"));
-        }
-        digest.add(&pair);
-        take(&pair)?;
-        last = Some(pair.key);
-    }
-}
-
-fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
-    let mut text = String::new();
-    io::Read::take(lines, LINE_LIMIT_BYTES).read_line(&mut text)?;
-    if text.ends_with('\n') {
-        Ok(text)
-    } else {
-        Err(problem(number, "is not there, or is torn: the file is not whole"))
-    }
-}
-
-/// The last line, which says what all others had to come to.
-fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Result<Contents, HouseError> {
-    let said: Contents = serde_json::from_str(text).map_err(|error| problem(number, &format!("cannot be read: {error}")))?;
-    if said != found {
-        let differ = format!(
-            "says {} keys with digest {}, and {} with {} were read",
-            said.count, said.sha256, found.count, found.sha256
-        );
-        return Err(problem(number, &differ));
-    }
-    if lines.fill_buf()?.is_empty() {
-        Ok(said)
-    } else {
-        Err(problem(number, "is the end, and something comes after it"))
-    }
-}
-
-fn problem(line: u64, problem: &str) -> HouseError {
-    HouseError::File {
-        line,
-        problem: problem.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -40,7 +40,7 @@ use std::time::Duration;
 pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
-pub use house::{Contents, Exported, HouseError, export, import};
+pub use house::{Contents, Exported, HouseError, alone, copy, export, import};
 pub use known::Known;
 pub use lead::{Held, Lead, Turn};
 pub use named::{AnyStore, Health};
@@ -263,6 +263,12 @@ pub enum StoreError {
         /// Who knows of it.
         known: String,
     },
+    /// What was to be copied there is not all there.
+    #[error(
+        "{0} is not whole: a copy into it (store import, store copy) came to no end. Do it again; or remove what is there, if it is not wanted: \
+         etcdctl del --prefix"
+    )]
+    Unfinished(PathBuf),
     /// Another store is in its place.
     #[error(
         "{path} is {found}, but {by} knows store {known}: another one may trust nodes that are revoked. \

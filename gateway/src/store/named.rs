@@ -104,7 +104,7 @@ impl AnyStore {
 
 /// Settings that name it are refused before.
 #[cfg(not(feature = "etcd"))]
-fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
+pub(super) fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
     StoreError::Engine {
         engine: "etcd",
         place: etcd.place(),

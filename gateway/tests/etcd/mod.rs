@@ -2,6 +2,7 @@
 
 mod forgetting;
 mod gateways;
+mod house;
 mod leader;
 mod mark;
 mod outage;

@@ -11,6 +11,7 @@ use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::Keys;
 use super::members::{Failure, Members};
+use super::opened::revision;
 use crate::settings::EtcdSettings;
 
 /// The version of what stands below the prefix. No release raises it by itself: those that serve the same store would stop.
@@ -25,7 +26,7 @@ const MOST_REPLACED: usize = 16;
 /// The store's own entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Identity {
+pub(super) struct Identity {
     v: u8,
     id: String,
     /// The mark before the first commit: what it was where the store came from.
@@ -69,6 +70,11 @@ pub(super) fn is_id(text: &str) -> bool {
 
 /// What is below the prefix. Nothing is written.
 pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<Found>, StoreError> {
+    Ok(look_at(settings, members, until).await?.0)
+}
+
+/// As [`look`], and the revision at which that was so.
+pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(Option<Found>, i64), StoreError> {
     let keys = Keys::below(&settings.prefix);
     let (from, end) = keys.all();
     let anything = GetOptions::new().with_range(end).with_count_only();
@@ -77,19 +83,21 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
         TxnOp::get(keys.identity(), None),
         TxnOp::get(keys.mark(), None),
         TxnOp::get(from, Some(anything)),
+        TxnOp::get(keys.taking(), None),
     ]);
     let asked = members.ask(until, |mut client| {
         let read = read.clone();
         async move { client.txn(read).await }
     });
-    let answers = match asked.await {
-        Ok(answer) => answer.op_responses(),
+    let answer = match asked.await {
+        Ok(answer) => answer,
         Err(failure) => {
             let problem = diagnosis::of_tls(settings, &failure.endpoint).await;
             let problem = problem.unwrap_or(failure.problem);
             return Err(members.explain(&Failure { problem, ..failure }, false));
         }
     };
+    let (revision, answers) = (revision(&answer), answer.op_responses());
     let gets: Vec<_> = answers
         .iter()
         .filter_map(|answer| match answer {
@@ -97,13 +105,14 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
             _ => None,
         })
         .collect();
-    let [schema, identity, mark, anything] = gets.as_slice() else {
+    let [schema, identity, mark, anything, taking] = gets.as_slice() else {
         return Err(foreign(members, "an answer without what was asked for"));
     };
     let text = |get: &etcd_client::GetResponse| get.kvs().first().map(|found| String::from_utf8_lossy(found.value()).into_owned());
     let Some(schema) = text(schema) else {
         return match anything.count() {
-            0 => Ok(None),
+            0 => Ok((None, revision)),
+            _ if !taking.kvs().is_empty() => Err(StoreError::Unfinished(members.place.clone().into())),
             _ => Err(foreign(members, "it has keys, and none that says `schema`")),
         };
     };
@@ -119,12 +128,13 @@ pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Inst
         id,
         mark: began.saturating_add(puts),
     };
-    Ok(Some(Found {
+    let found = Found {
         identity,
         began,
         mark,
         replaced,
-    }))
+    };
+    Ok((Some(found), revision))
 }
 
 /// Begins a store, unless another process is faster.
@@ -167,6 +177,27 @@ impl Identity {
     }
 }
 
+/// What makes a store of what is below the prefix.
+pub(super) fn writes(keys: &Keys, identity: &Identity) -> [TxnOp; 3] {
+    [
+        TxnOp::put(keys.schema(), VERSION.to_string(), None),
+        TxnOp::put(keys.identity(), serde_json::to_string(identity).unwrap_or_default(), None),
+        TxnOp::put(keys.mark(), "", None),
+    ]
+}
+
+/// A store that has taken what another held, in the place of these, and its name and mark.
+pub(super) fn taken<'m>(mark: u64, instead_of: impl Iterator<Item = &'m StoreMark>) -> Result<(Identity, StoreMark), StoreError> {
+    let mut replaced: Vec<String> = instead_of.map(|mark| mark.id.clone()).collect();
+    replaced.dedup();
+    let identity = Identity::new(mark, replaced)?;
+    let now = StoreMark {
+        id: identity.id.clone(),
+        mark: mark.saturating_add(1),
+    };
+    Ok((identity, now))
+}
+
 /// Puts another identity in the place of the one that was found. Asked twice, because an answer was lost, it is done once: then another one is there.
 async fn replace(
     settings: &EtcdSettings,
@@ -176,17 +207,15 @@ async fn replace(
     until: Instant,
 ) -> Result<(), StoreError> {
     let keys = Keys::below(&settings.prefix);
-    let text = serde_json::to_string(identity).unwrap_or_default();
     let unchanged = match found {
         Some(found) => Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str()),
         None => Compare::create_revision(keys.identity(), CompareOp::Equal, 0),
     };
-    let write = Txn::new().when([unchanged]).and_then([
-        TxnOp::put(keys.schema(), VERSION.to_string(), None),
-        TxnOp::put(keys.identity(), text, None),
-        TxnOp::put(keys.mark(), "", None),
-        TxnOp::delete(keys.of(TIME), None),
-    ]);
+    // Somebody may have begun to copy something there.
+    let not_taken = Compare::create_revision(keys.taking(), CompareOp::Equal, 0);
+    let begins_anew = [TxnOp::delete(keys.of(TIME), None)];
+    let writes: Vec<TxnOp> = writes(&keys, identity).into_iter().chain(begins_anew).collect();
+    let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {
         let write = write.clone();
         async move { client.txn(write).await }

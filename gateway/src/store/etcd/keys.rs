@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <prefix>/schema           the version of what is below
+//! <prefix>/taking           in place of schema and store, while what another store holds arrives
 //! <prefix>/store            who the store is, and with which mark it began
 //! <prefix>/mark             put by each commit that writes: how often that was is its mark
 //! <prefix>/committer/<id>   the last commit of one process, by which it finds out about one whose answer was lost; goes with its lease
@@ -28,6 +29,10 @@ impl Keys {
 
     pub(super) fn identity(&self) -> String {
         format!("{}/store", self.0)
+    }
+
+    pub(super) fn taking(&self) -> String {
+        format!("{}/taking", self.0)
     }
 
     pub(super) fn mark(&self) -> String {

@@ -9,7 +9,7 @@ use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
 /// engine's own need some.
 pub(super) const MOST_KEYS: usize = 120;
 /// What one commit writes at most, unless it is one work's: etcd takes 1.5 MiB (`--max-request-bytes`).
-const BATCH_BYTES: usize = 1024 * 1024;
+pub(super) const BATCH_BYTES: usize = 1024 * 1024;
 
 /// What stands under a key, and since which revision: 0 if nothing does.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -259,6 +259,11 @@ impl Presence {
     }
 }
 
+/// The host that a gateway's key names.
+pub(super) fn host(value: &[u8]) -> String {
+    serde_json::from_slice(value).map_or_else(|_| "another host".to_owned(), |value: Value| value.host)
+}
+
 async fn give_back(opened: &Opened, lease: i64) {
     let until = Instant::now() + opened.timeout;
     // It ends by itself as well.

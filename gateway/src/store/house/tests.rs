@@ -7,10 +7,18 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use super::super::{Embedded, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use super::lines::FORMAT;
 use super::*;
 
 fn file(folder: &TempDir) -> PathBuf {
     folder.path().join("gateway.db")
+}
+
+/// The settings of a gateway whose state folder this is.
+fn settings(folder: &TempDir) -> Settings {
+    let mut settings = Settings::defaults(folder.path()).unwrap();
+    settings.state = folder.path().to_owned();
+    settings
 }
 
 fn ticket(remember_until: u64) -> Spendable {
@@ -38,7 +46,7 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
     store.spend_for(ticket(10), Occasion::Any, pending.into()).await.unwrap();
     // The gateway may serve.
     let mut text = Vec::new();
-    let exported = export(&file(&folder), &mut text).unwrap();
+    let exported = export(&settings(&folder), &mut text).unwrap();
     assert_eq!(Store::standing(&store), Some(exported.store.clone()));
     (folder, text, exported)
 }
@@ -46,7 +54,7 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
 fn import_text(folder: &TempDir, text: &[u8]) -> Result<(Accepted, Contents), HouseError> {
     let text = text.to_vec();
     import(
-        &file(folder),
+        &settings(folder),
         || Ok(Box::new(Cursor::new(text.clone()))),
         |_| Ok::<_, HouseError>(()),
     )
@@ -71,7 +79,7 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
     drop(store);
     let mut again = Vec::new();
     assert_ne!(
-        export(&file(&new), &mut again).unwrap().contents,
+        export(&settings(&new), &mut again).unwrap().contents,
         exported.contents,
         "it was written to"
     );
@@ -151,7 +159,7 @@ async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
         let length = if reads.get() == 1 { text.len() } else { text.len() / 2 };
         Ok::<Box<dyn BufRead>, io::Error>(Box::new(Cursor::new(text[..length].to_vec())))
     };
-    let refused = import(&file(&new), open, |_| Ok::<_, HouseError>(()));
+    let refused = import(&settings(&new), open, |_| Ok::<_, HouseError>(()));
     assert!(matches!(refused, Err(HouseError::File { .. })), "{refused:?}");
     assert_eq!(fs::read(new.path().join("store.mark")).unwrap(), mark);
     let store = Embedded::open(&file(&new)).unwrap();

@@ -1,0 +1,156 @@
+//! A store on etcd that takes what another holds.
+//!
+//! etcd takes some hundred keys in one transaction, so it comes page by page. Until all of it is there the prefix has a key `taking` in place of
+//! `schema` and `store`: whoever opens it says that it is not whole, and whoever takes something anew begins by removing what is there. Each
+//! page wants that key as its process has put it, so that of two that take one goes on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnResponse};
+
+use super::super::engine::{KeyRange, KeyValue};
+use super::super::house::{HouseError, Target};
+use super::super::known::{self, Known};
+use super::super::{StoreError, StoreMark};
+use super::moment::Below;
+use super::opened::get;
+use super::overlay::{BATCH_BYTES, MOST_KEYS};
+use super::{identity, under_lock};
+use crate::settings::EtcdSettings;
+
+/// What is below a prefix, and is no store yet.
+pub(in super::super) struct Taking {
+    below: Arc<Below>,
+    /// The store's file, if it were embedded: beside it is what is known of the store.
+    beside: PathBuf,
+    known: Known,
+    /// What this process has put under `taking`.
+    session: String,
+    /// What has not been sent yet.
+    waiting: Vec<KeyValue>,
+    bytes: usize,
+}
+
+impl Taking {
+    /// Begins, where there is nothing, or what another one has taken that came to no end.
+    pub(in super::super) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
+        let below = Arc::new(Below::of(settings)?);
+        let taking = Self {
+            beside: beside.to_owned(),
+            known: Known::beside(beside).or_else(|_| Known::but_for_file(beside))?,
+            session: identity::new_id()?,
+            waiting: Vec::new(),
+            bytes: 0,
+            below,
+        };
+        let keys = &taking.below.keys;
+        let (from, end) = keys.all();
+        let count = GetOptions::new().with_range(end.clone()).with_count_only();
+        let looked = taking.send(Txn::new().and_then([get(&keys.taking()), TxnOp::get(from.clone(), Some(count))]))?;
+        let answers = looked.op_responses();
+        let unfinished = answers.first().and_then(|answer| super::opened::seen(answer).value);
+        let there = match answers.get(1) {
+            Some(etcd_client::TxnOpResponse::Get(found)) => found.count().unsigned_abs(),
+            _ => 0,
+        };
+        let free = match (&unfinished, there) {
+            (Some(session), _) => Compare::value(keys.taking(), CompareOp::Equal, session.as_str()),
+            (None, 0) => Compare::create_revision(keys.taking(), CompareOp::Equal, 0),
+            (None, _) => return Err(HouseError::NotEmpty(there)),
+        };
+        let no_store = Compare::create_revision(keys.identity(), CompareOp::Equal, 0);
+        let mine = TxnOp::put(keys.taking(), taking.session.as_str(), None);
+        taking.must(Txn::new().when([free, no_store]).and_then([mine]))?;
+        let (from, until) = (keys.of(""), keys.of("\u{10ffff}"));
+        let rest = TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)));
+        taking.must(Txn::new().when([taking.is_mine()]).and_then([rest]))?;
+        Ok(taking)
+    }
+
+    fn is_mine(&self) -> Compare {
+        Compare::value(self.below.keys.taking(), CompareOp::Equal, self.session.as_str())
+    }
+
+    /// Asked twice, because an answer was lost, it does the same.
+    fn send(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        let below = Arc::clone(&self.below);
+        self.below.threads.wait(async move {
+            let asked = below.members.ask(below.until(), |mut client| {
+                let txn = txn.clone();
+                async move { client.txn(txn).await }
+            });
+            asked.await.map_err(|failure| below.members.explain(&failure, false))
+        })
+    }
+
+    fn must(&self, txn: Txn) -> Result<(), StoreError> {
+        let mine = Txn::new().and_then([get(&self.below.keys.taking())]);
+        if self.send(txn)?.succeeded() {
+            return Ok(());
+        }
+        // An answer may have been lost, and the first request done.
+        let found = self
+            .send(mine)?
+            .op_responses()
+            .first()
+            .and_then(|answer| super::opened::seen(answer).value);
+        match found {
+            Some(session) if session == self.session => Ok(()),
+            _ => Err(StoreError::Replaced(self.below.members.place.clone().into())),
+        }
+    }
+
+    fn send_waiting(&mut self) -> Result<(), StoreError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let puts: Vec<TxnOp> = self
+            .waiting
+            .drain(..)
+            .map(|pair| TxnOp::put(self.below.keys.of(&pair.key), pair.value, None))
+            .collect();
+        self.bytes = 0;
+        self.must(Txn::new().when([self.is_mine()]).and_then(puts))
+    }
+}
+
+impl Target for Taking {
+    fn known(&self) -> &Known {
+        &self.known
+    }
+
+    fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
+        let bytes = pair.key.len() + pair.value.len();
+        if self.waiting.len() >= MOST_KEYS || self.bytes + bytes > BATCH_BYTES {
+            self.send_waiting()?;
+        }
+        self.bytes += bytes;
+        self.waiting.push(pair.clone());
+        Ok(())
+    }
+
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.send_waiting()?;
+        self.below.page(range, most, 0)
+    }
+
+    fn finish(&mut self, from: &StoreMark) -> Result<StoreMark, StoreError> {
+        let keys = &self.below.keys;
+        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
+        let (identity, now) = identity::taken(self.known.furthest().max(from.mark), instead_of)?;
+        let writes = identity::writes(keys, &identity)
+            .into_iter()
+            .chain([TxnOp::delete(keys.taking(), None)]);
+        let finished = self.send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
+        if !finished.succeeded() {
+            // An answer may have been lost, and the first request done.
+            let (found, _) = self.below.look()?;
+            if found.is_none_or(|found| found.mark.id != now.id) {
+                return Err(StoreError::Replaced(self.below.members.place.clone().into()));
+            }
+        }
+        under_lock(&self.beside, || known::replace_mark(&self.beside, &now))?;
+        Ok(now)
+    }
+}

@@ -1,0 +1,107 @@
+//! The file.
+
+use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::StoreMark;
+use super::super::engine::KeyValue;
+use super::{Contents, Digest, Exported, HouseError, PAGE, Source, walk};
+
+pub(super) const FORMAT: &str = "attest-gateway store";
+const VERSION: u32 = 1;
+/// The longest line: more than any value has.
+const LINE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    format: String,
+    version: u32,
+    store: StoreMark,
+}
+
+/// Writes it all.
+pub(super) fn write_down(source: &mut dyn Source, out: &mut dyn Write) -> Result<Exported, HouseError> {
+    let store = source.store();
+    let head = Head {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        store: store.clone(),
+    };
+    line(out, &head)?;
+    let contents = walk(|range| source.page(range, PAGE), |pair| line(out, pair))?;
+    line(out, &contents)?;
+    out.flush()?;
+    Ok(Exported { store, contents })
+}
+
+fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
+    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    Ok(out.write_all(b"\n")?)
+}
+
+/// Reads a file to its end, and makes sure that it is whole.
+pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), HouseError>) -> Result<Exported, HouseError> {
+    let mut number = 1;
+    let head: Head = serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
+    if head.format != FORMAT || head.version != VERSION {
+        let found = format!(
+            "is of {} {}, and this release reads {FORMAT} {VERSION} only",
+            head.format, head.version
+        );
+        return Err(problem(number, &found));
+    }
+    let (mut digest, mut last) = (Digest::new(), None);
+    loop {
+        number = number.saturating_add(1);
+        let text = next(&mut lines, number)?;
+        let Ok(pair) = serde_json::from_str::<KeyValue>(&text) else {
+            let contents = end(&mut lines, number, &text, digest.contents())?;
+            return Ok(Exported {
+                store: head.store,
+                contents,
+            });
+        };
+        if last.as_ref() >= Some(&pair.key) {
+            return Err(problem(number, "is not in the order of keys"));
+        }
+        digest.add(&pair);
+        take(&pair)?;
+        last = Some(pair.key);
+    }
+}
+
+fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
+    let mut text = String::new();
+    io::Read::take(lines, LINE_LIMIT_BYTES).read_line(&mut text)?;
+    if text.ends_with('\n') {
+        Ok(text)
+    } else {
+        Err(problem(number, "is not there, or is torn: the file is not whole"))
+    }
+}
+
+/// The last line, which says what all others had to come to.
+fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Result<Contents, HouseError> {
+    let said: Contents = serde_json::from_str(text).map_err(|error| problem(number, &format!("cannot be read: {error}")))?;
+    if said != found {
+        let differ = format!(
+            "says {} keys with digest {}, and {} with {} were read",
+            said.count, said.sha256, found.count, found.sha256
+        );
+        return Err(problem(number, &differ));
+    }
+    if lines.fill_buf()?.is_empty() {
+        Ok(said)
+    } else {
+        Err(problem(number, "is the end, and something comes after it"))
+    }
+}
+
+pub(super) fn problem(line: u64, problem: &str) -> HouseError {
+    HouseError::File {
+        line,
+        problem: problem.to_owned(),
+    }
+}

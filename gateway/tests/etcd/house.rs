@@ -1,0 +1,237 @@
+//! A store that moves: from a file to etcd, and back.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+
+use super::*;
+use crate::support::{Gateway, POOL, bearer};
+
+/// A gateway whose store is embedded; `embedded.toml` says so, and `etcd.toml` that it is on this etcd.
+fn gateway(site: &Site) -> Gateway {
+    let gateway = Gateway::init();
+    gateway.settings(&on(&site.etcd));
+    gateway.command(&["store", "key"]);
+    std::fs::copy(gateway.path("gateway.toml"), gateway.path("etcd.toml")).unwrap();
+    gateway.settings("");
+    std::fs::copy(gateway.path("gateway.toml"), gateway.path("embedded.toml")).unwrap();
+    gateway
+}
+
+fn on(etcd: &etcd::Etcd) -> String {
+    format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"a/gateway\"\nkey_file = \"store.key\"\n",
+        etcd.endpoint()
+    )
+}
+
+fn program(gateway: &Gateway, settings: &str, arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_attest-gateway"));
+    program.arg("--config").arg(gateway.path(settings)).args(arguments);
+    program
+}
+
+fn copy(gateway: &Gateway, from: &str, to: &str) -> Output {
+    let to = gateway.path(to);
+    program(gateway, from, &["store", "copy", "--to", to.to_str().unwrap()])
+        .output()
+        .unwrap()
+}
+
+/// The number of keys and their digest.
+fn contents(output: &Output) -> Vec<String> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    said.lines()
+        .filter(|line| line.starts_with("keys:") || line.starts_with("sha-256:"))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn refusal(output: &Output) -> String {
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn backup(gateway: &Gateway, settings: &str, name: &str) -> Output {
+    let file = gateway.path(name);
+    program(gateway, settings, &["store", "backup", file.to_str().unwrap()])
+        .output()
+        .unwrap()
+}
+
+fn remove(gateway: &Gateway) {
+    for file in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        drop(std::fs::remove_file(gateway.path("state").join(file)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
+    let site = Site::start();
+    let mut gateway = gateway(&site);
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let once = gateway.token(&["--name", "once", "--uses", "1"]);
+    let twice = gateway.token(&["--name", "twice", "--uses", "2"]);
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    for token in [&once, &twice] {
+        gateway.config("/config/worker", &[&bearer(token)]).await.is_config(&full);
+    }
+    assert!(refusal(&copy(&gateway, "embedded.toml", "etcd.toml")).contains("another gateway is writing"));
+    gateway.terminate();
+    gateway.wait();
+    let before = contents(&backup(&gateway, "embedded.toml", "before.jsonl"));
+    assert_eq!(before.len(), 2);
+    assert_eq!(contents(&copy(&gateway, "embedded.toml", "etcd.toml")), before);
+    let line = gateway.records().pop().unwrap();
+    assert_eq!(line["decision"], "store_accepted");
+    assert!(
+        refusal(&copy(&gateway, "embedded.toml", "etcd.toml")).contains("another one may trust nodes"),
+        "the state knows the new one"
+    );
+
+    gateway.settings(&on(&site.etcd));
+    gateway.run();
+    gateway
+        .config("/config/worker", &[&bearer(&once)])
+        .await
+        .refused(403, "token-spent");
+    gateway.config("/config/worker", &[&bearer(&twice)]).await.is_config(&full);
+    // While it serves it is written down, and not moved; also by whoever has another state.
+    let served = contents(&backup(&gateway, "etcd.toml", "served.jsonl"));
+    assert_ne!(served, before);
+    let other = Gateway::init();
+    other.settings(&on(&site.etcd));
+    std::fs::copy(gateway.path("store.key"), other.path("store.key")).unwrap();
+    let export = other.try_command(&["store", "export", other.path("export.jsonl").to_str().unwrap()]);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let said = refusal(&export);
+    assert!(said.contains("serves: stop it first") && said.contains(host.trim()), "{said}");
+    assert!(!other.path("export.jsonl").exists());
+    gateway.terminate();
+    gateway.wait();
+
+    let moved = contents(&backup(&gateway, "etcd.toml", "moved.jsonl"));
+    assert!(refusal(&copy(&gateway, "etcd.toml", "embedded.toml")).contains("keys are in the store"));
+    remove(&gateway);
+    assert_eq!(contents(&copy(&gateway, "etcd.toml", "embedded.toml")), moved);
+    gateway.settings("");
+    gateway.run();
+    for token in [&once, &twice] {
+        gateway
+            .config("/config/worker", &[&bearer(token)])
+            .await
+            .refused(403, "token-spent");
+    }
+}
+
+/// How many keys of the store etcd has.
+fn count(etcd: &etcd::Etcd) -> u64 {
+    let said = etcd.ctl(&["get", "--prefix", "--keys-only", "--limit", "1", "-w", "json", "a/gateway/kv/"]);
+    let (_, count) = said.split_once("\"count\":").unwrap_or(("", "0"));
+    count.trim_end().trim_end_matches('}').parse().unwrap()
+}
+
+async fn fill(file: &Path, entries: u32) {
+    let store = Embedded::open(file).unwrap();
+    for first in (0..entries).step_by(2500) {
+        let names = (first..(first + 2500).min(entries)).map(|number| Entry {
+            id: format!("worker-{number}"),
+            value: format!("{{\"number\":{number}}}"),
+        });
+        assert!(store.change(EntryKind::Name, Vec::new(), names.collect()).await.unwrap());
+    }
+    Store::keep_mark(&store).await.unwrap();
+}
+
+/// Kills it when so many keys have arrived.
+fn kill_at(mut copying: Child, etcd: &etcd::Etcd, keys: u64) {
+    while count(etcd) < keys {
+        assert!(copying.try_wait().unwrap().is_none(), "it is done already");
+    }
+    copying.kill().unwrap();
+    copying.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_killed_is_no_store_and_the_next_one_is_whole() {
+    const ENTRIES: u32 = 100_000;
+    let site = Site::start();
+    let gateway = gateway(&site);
+    std::fs::create_dir_all(gateway.path("state")).unwrap();
+    fill(&gateway.path("state/gateway.db"), ENTRIES).await;
+    for keys in [1, 20_000, 60_000] {
+        let to = gateway.path("etcd.toml");
+        let copying = program(&gateway, "embedded.toml", &["store", "copy", "--to", to.to_str().unwrap()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        kill_at(copying, &site.etcd, keys);
+        assert!(count(&site.etcd) < u64::from(ENTRIES));
+        let refused = site.try_open("one").unwrap_err();
+        assert!(matches!(refused, StoreError::Unfinished(_)), "{refused}");
+        let said = refusal(&program(&gateway, "etcd.toml", &["store", "accept"]).output().unwrap());
+        assert!(said.contains("is not whole"), "{said}");
+    }
+    let begun = Instant::now();
+    let copied = contents(&copy(&gateway, "embedded.toml", "etcd.toml"));
+    println!("{ENTRIES} entries were copied in {:?}", begun.elapsed());
+    assert_eq!(copied, contents(&backup(&gateway, "etcd.toml", "copied.jsonl")));
+    assert_eq!(count(&site.etcd), u64::from(ENTRIES));
+    assert!(begun.elapsed() < Duration::from_secs(240), "{:?}", begun.elapsed());
+    let store = site.open("one");
+    assert_eq!(store.list(EntryKind::Name).await.unwrap().len(), ENTRIES as usize);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_taken_into_an_empty_etcd_and_into_no_other() {
+    let site = Site::start();
+    let gateway = gateway(&site);
+    gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
+    let written = contents(&backup(&gateway, "embedded.toml", "store.jsonl"));
+    let import = |file: &str| {
+        program(&gateway, "etcd.toml", &["store", "import", gateway.path(file).to_str().unwrap()])
+            .output()
+            .unwrap()
+    };
+    let whole = std::fs::read(gateway.path("store.jsonl")).unwrap();
+    std::fs::write(gateway.path("torn.jsonl"), &whole[..whole.len() - 10]).unwrap();
+    refusal(&import("torn.jsonl"));
+    assert_eq!(site.etcd.ctl(&["get", "--prefix", ""]), "", "nothing was begun");
+    assert_eq!(contents(&import("store.jsonl")), written);
+    assert!(refusal(&import("store.jsonl")).contains("keys are in the store"));
+    let listed = program(&gateway, "etcd.toml", &["ek", "list"]).output().unwrap();
+    assert!(String::from_utf8(listed.stdout).unwrap().contains("worker-1"));
+    // Another's, below the same prefix.
+    site.etcd.ctl(&["del", "--prefix", "a/gateway/"]);
+    site.etcd.ctl(&["put", "a/gateway/other", "somebody else's"]);
+    assert!(refusal(&import("store.jsonl")).contains("1 keys are in the store"));
+    assert_eq!(
+        site.etcd.ctl(&["get", "--print-value-only", "a/gateway/other"]),
+        "somebody else's\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_written_to_while_it_is_copied_is_not_copied() {
+    let site = Site::start();
+    let gateway = gateway(&site);
+    std::fs::create_dir_all(gateway.path("state")).unwrap();
+    fill(&gateway.path("state/gateway.db"), 50_000).await;
+    let to = gateway.path("etcd.toml");
+    let copying = program(&gateway, "embedded.toml", &["store", "copy", "--to", to.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while count(&site.etcd) == 0 {}
+    gateway.command(&["ek", "add", &"a".repeat(64), "--name", "other"]);
+    let said = refusal(&copying.wait_with_output().unwrap());
+    assert!(said.contains("written to meanwhile"), "{said}");
+    let refused = site.try_open("one").unwrap_err();
+    assert!(matches!(refused, StoreError::Unfinished(_)), "{refused}");
+}

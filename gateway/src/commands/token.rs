@@ -274,6 +274,7 @@ fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Ro
         grace: arguments.grace.unwrap_or(GRACE_SECONDS),
         into: folder,
         url: super::pointer::base_url(settings, arguments.shape.url.as_ref())?,
+        replica: None,
     }))
 }
 

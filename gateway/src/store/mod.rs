@@ -459,6 +459,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
+    /// Which of several gateways this is. `None`: there is one alone.
+    fn serves_as(&self) -> Option<&str> {
+        None
+    }
+
     /// Leads a work that only one of several gateways does at a time, if no other does. [`Turn`] is how to ask for it.
     async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(Some(Lead::alone()))

@@ -218,6 +218,10 @@ impl<E: Engine + 'static> Store for E {
         Engine::serve(self).await
     }
 
+    fn serves_as(&self) -> Option<&str> {
+        self.replica()
+    }
+
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         Engine::lead(self, work).await
     }

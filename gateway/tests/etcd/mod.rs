@@ -8,6 +8,7 @@ mod mark;
 mod outage;
 mod pending;
 mod presence;
+mod rotation;
 mod schema;
 mod suite;
 mod tls;

@@ -162,7 +162,10 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
         again,
         networks,
         superseded: None,
-        rotation,
+        rotation: rotation.map(|rotation| Rotation {
+            replica: store.serves_as().map(str::to_owned),
+            ..rotation
+        }),
     };
     let others = all(store).await?;
     if is_taken(&others, &record.name, now) {

@@ -62,6 +62,16 @@ pub struct Rotation {
     pub into: PathBuf,
     /// How nodes reach the gateway, for the pointers that are written.
     pub url: Url,
+    /// Of several gateways, the one that rotates it: the folder is on its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
+}
+
+impl Rotation {
+    /// Whether another one of several gateways rotates it.
+    pub(super) fn is_of_another(&self, replica: Option<&str>) -> bool {
+        replica.is_some() && self.replica.is_some() && self.replica.as_deref() != replica
+    }
 }
 
 /// What a token is worth.

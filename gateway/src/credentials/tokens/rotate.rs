@@ -5,7 +5,7 @@ use std::path::Path;
 use attest::UnixTime;
 
 use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
-use super::record::{Superseded, TokenRecord};
+use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
 use crate::store::{Entry, EntryKind, Store};
 
@@ -63,6 +63,11 @@ pub(super) async fn rotate_known(
         created: now.as_secs(),
         expires: now.as_secs().saturating_add(lifetime),
         superseded: None,
+        // Whoever rotates it does so from now on: its files are in the folder of this machine.
+        rotation: rotation.map(|rotation| Rotation {
+            replica: store.serves_as().map(str::to_owned),
+            ..rotation.clone()
+        }),
         ..template.clone()
     };
     // The second before the grace period ends is its last. Without one it has none: a fetch that began before is judged by the time at which it began.

@@ -15,6 +15,9 @@ use crate::store::{EntryKind, Store, StoreError};
 /// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.
 const SETTLE_SECONDS: u64 = 60;
 
+/// How long after a token was due another gateway than the one that rotates it says so.
+const OVERDUE_SECONDS: u64 = 600;
+
 /// What came of one token.
 #[derive(Debug)]
 pub enum Done {
@@ -24,12 +27,14 @@ pub enum Done {
     Refreshed,
     /// Somebody else was faster: another gateway, or the administrator.
     Overtaken,
+    /// It is another gateway's to rotate, and that has not done so in time.
+    Overdue,
     /// It was left as it is; the next time may be better.
     Failed(IssueError),
 }
 
-/// Rotates the tokens that are due, and those whose folder does not hold them; says what was done, by name. To be called every now and
-/// then, by each gateway that has this store.
+/// Rotates the tokens that are due, and those whose folder does not hold them, but for those of other gateways; says what was done, by name. To
+/// be called every now and then, by each gateway that has this store.
 ///
 /// # Errors
 /// [`StoreError`]. What fails for one token is in the answer and in the console, and keeps no other from its turn.
@@ -64,6 +69,9 @@ async fn one(
     now: UnixTime,
 ) -> Option<Done> {
     let age = now.as_secs().saturating_sub(record.created);
+    if rotation.is_of_another(store.serves_as()) {
+        return (age >= rotation.every.saturating_add(OVERDUE_SECONDS)).then_some(Done::Overdue);
+    }
     if age < rotation.every {
         match look(id, record, rotation, ca).await {
             Ok(TokenFolder::Whole) => return None,
@@ -101,6 +109,10 @@ fn report(name: &str, done: &Done) {
         Done::Rotated => {}
         Done::Refreshed => tracing::info!("token {name:?}: its files are written again"),
         Done::Overtaken => tracing::info!("token {name:?}: somebody else has rotated it"),
+        Done::Overdue => tracing::error!(
+            "token {name:?} is due, and the gateway that rotates it has not done so: `token rotate {name}` on another machine has that one \
+             rotate it from now on"
+        ),
         Done::Failed(error) => tracing::error!("token {name:?} is not rotated, and stays as it is: {error}"),
     }
 }

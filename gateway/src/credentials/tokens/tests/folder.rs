@@ -302,7 +302,7 @@ async fn of_many_gateways_that_find_a_token_due_one_rotates_it() {
         for (_, done) in done.await.unwrap() {
             match done {
                 Done::Rotated => rotated += 1,
-                Done::Overtaken | Done::Refreshed => {}
+                Done::Overtaken | Done::Refreshed | Done::Overdue => {}
                 Done::Failed(error) => panic!("{error}"),
             }
         }

@@ -88,6 +88,7 @@ impl Place {
                 grace: DAY,
                 into: self.out(),
                 url: "https://localhost:22623".parse().unwrap(),
+                replica: None,
             }),
             ..draft(name)
         }

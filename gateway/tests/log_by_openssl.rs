@@ -149,3 +149,21 @@ async fn a_log_is_verified_by_the_document_alone() {
         "{said}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
+    let mut gateway = Gateway::start();
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.kill();
+    gateway.run();
+    gateway.terminate();
+    gateway.wait();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    assert!(log.contains("\"found\":{\"first\":2"), "{log}");
+    let (sound, said) = verified(&gateway, &[&log]);
+    assert!(sound && said.contains("whole"), "{said}");
+    let (sound, said) = verified(&gateway, &[&log.replace("\"found\":{\"first\":2", "\"found\":{\"first\":1")]);
+    assert!(!sound && said.contains("its checkpoint is not signed by this key"), "{said}");
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_gateway::audit::{
     Blobs, CheckpointLine, Decision, Journal, JournalError, Keeping, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, kept,
+    link_of,
 };
 use attest_gateway::store::{Embedded, EntryKind, Store};
 use serde_json::Value;
@@ -235,4 +236,46 @@ fn journal(folder: &Path) -> Journal {
             opened => return opened.unwrap().0,
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_own() {
+    let mut gateway = Gateway::start();
+    fetch(&gateway).await;
+    gateway.terminate();
+    gateway.wait();
+    let found = |gateway: &Gateway| checkpoints(gateway).pop().unwrap().checkpoint.found;
+    assert_eq!(found(&gateway), None, "it has signed its end");
+    // As somebody else can write it who has no key.
+    let log = gateway.path(LOG);
+    let text = fs::read_to_string(&log).unwrap();
+    let (last, record) = (text.lines().last().unwrap(), &gateway.record_lines()[0]);
+    let link = link_of(last.as_bytes()).unwrap().unwrap();
+    let own = link_of(record.as_bytes()).unwrap().unwrap();
+    let invented = record
+        .replace(&format!("\"number\":{}", own.number), &format!("\"number\":{}", link.number + 1))
+        .replace(&own.previous.to_string(), &LineHash::of(last.as_bytes()).to_string())
+        .replace("\"peer\":\"127", "\"peer\":\"128");
+    fs::write(&log, format!("{text}{invented}\n")).unwrap();
+    gateway.run();
+    let number = link.number + 1;
+    gateway.line(|line| line.contains("WARN") && line.contains(&format!("lines {number} to {number} of the attestation log were there")));
+    let first = checkpoints(&gateway)
+        .into_iter()
+        .filter_map(|line| line.checkpoint.found)
+        .next()
+        .unwrap();
+    assert_eq!((first.first, first.last), (number, number));
+    let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
+    assert!(said.contains(&format!("line {number} stood there unsigned")), "{said}");
+    // So is what it has written itself before it was killed, and nothing after a start that found nothing.
+    fetch(&gateway).await;
+    gateway.kill();
+    gateway.run();
+    let named = |gateway: &Gateway| checkpoints(gateway).iter().filter(|line| line.checkpoint.found.is_some()).count();
+    assert_eq!(named(&gateway), 2);
+    gateway.terminate();
+    gateway.wait();
+    gateway.run();
+    assert_eq!(named(&gateway), 2);
 }

@@ -45,7 +45,7 @@ async fn a_log_that_was_replaced_with_its_key_is_missed() {
     gateway.wait();
     for options in [&[][..], &["--replica", "gw-1"]] {
         let (sound, text) = audit(&gateway, options);
-        assert!(!sound && text.contains("missing, up to line 3 at least"), "{text}");
+        assert!(!sound && text.contains("missing, up to line"), "{text}");
     }
     // Nothing but the log itself makes up for it.
     let kept = gateway.path("old.jsonl");

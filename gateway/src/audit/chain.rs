@@ -117,6 +117,14 @@ pub struct Before {
     pub sha256: LineHash,
 }
 
+/// Lines of a chain that no checkpoint held when their gateway started, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Found {
+    pub first: u64,
+    pub last: u64,
+}
+
 /// Of a line, its place.
 #[derive(Deserialize)]
 struct Linked {
@@ -140,6 +148,8 @@ pub(super) struct Chain {
     head: LineHash,
     /// Whether its last line is a checkpoint.
     signed: bool,
+    /// What stood at its end when it was opened, and is not signed yet.
+    found: Option<Found>,
     begins: Option<Begins>,
 }
 
@@ -151,6 +161,7 @@ impl Chain {
             number: 0,
             head: LineHash::NONE,
             signed: false,
+            found: None,
             begins: Some(begins),
         })
     }
@@ -164,8 +175,30 @@ impl Chain {
             number: link.number,
             head: LineHash::of(last),
             signed: checkpoint.is_some(),
+            found: None,
             begins: None,
         })
+    }
+
+    /// With what stands at its end since its last checkpoint, by the log's lines, the last one first.
+    pub(super) fn with_found<E>(self, from_end: impl Iterator<Item = Result<Vec<u8>, E>>) -> Result<Self, E> {
+        let mut first = None;
+        for line in from_end {
+            let linked = serde_json::from_slice::<Linked>(&line?).ok();
+            let link = linked.filter(|line| line.checkpoint.is_none()).and_then(|line| line.chain);
+            let Some(link) = link.filter(|link| link.id == self.id) else {
+                break;
+            };
+            first = Some(link.number);
+        }
+        let last = self.number;
+        let found = first.map(|first| Found { first, last });
+        Ok(Self { found, ..self })
+    }
+
+    /// What stood at its end when it was opened, if no checkpoint was made since.
+    pub(super) const fn found(&self) -> Option<Found> {
+        self.found
     }
 
     /// Whether nothing was written after its last checkpoint.
@@ -204,6 +237,7 @@ impl Chain {
     pub(super) fn link_checkpoint(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
         let line = self.link(record)?;
         self.signed = true;
+        self.found = None;
         Ok(line)
     }
 }

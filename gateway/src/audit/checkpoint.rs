@@ -5,7 +5,7 @@ use std::fs;
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::chain::{LineHash, Link};
+use super::chain::{Found, LineHash, Link};
 use super::journal::JournalError;
 use super::log_key::{LogKey, LogPublicKey};
 use super::record::{Decision, Record, decision_id};
@@ -24,6 +24,9 @@ pub struct Checkpoint {
     pub count: u64,
     /// The hash of the last of them.
     pub head: LineHash,
+    /// Lines before it that its gateway found unsigned when it started: it was killed after it had written them, or somebody else has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
     /// The key that has signed it.
     pub key: LogPublicKey,
     pub signature: Signature,
@@ -57,16 +60,18 @@ impl Checkpoint {
             replica,
             count,
             head,
+            found,
             key,
             signature,
         } = self;
-        key.has_signed(text(replica, chain, *count, *head, at).as_bytes(), &signature.0)
+        key.has_signed(text(replica, chain, *count, *head, at, *found).as_bytes(), &signature.0)
     }
 }
 
-/// What is signed: six lines.
-fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64) -> String {
-    format!("{DOMAIN}\n{replica}\n{chain}\n{count}\n{head}\n{at}\n")
+/// What is signed: six lines, and a seventh if something was found.
+fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> String {
+    let found = found.map(|Found { first, last }| format!("{first} {last}\n")).unwrap_or_default();
+    format!("{DOMAIN}\n{replica}\n{chain}\n{count}\n{head}\n{at}\n{found}")
 }
 
 /// A line that holds a checkpoint, read: a file of its own, or what the store keeps of a chain.
@@ -104,16 +109,20 @@ impl Signer {
     }
 
     /// The record that says how far a chain has come at this time, seconds since 1970.
-    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64) -> Result<Record, JournalError> {
+    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Record, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let mut record = Record::new(id, Decision::Checkpoint, at, self.replica.clone(), String::new());
         record.reason = format!("the log's chain had {count} lines before this one");
+        if let Some(Found { first, last }) = found {
+            record.reason += &format!("; {first} to {last} stood there at a start, unsigned");
+        }
         record.checkpoint = Some(Checkpoint {
             replica: self.replica.clone(),
             count,
             head,
+            found,
             key: self.key.public(),
-            signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at).as_bytes())),
+            signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at, found).as_bytes())),
         });
         Ok(record)
     }
@@ -143,7 +152,11 @@ mod tests {
         let key = |name: &str| LogKey::open(&folder.path().join(name)).unwrap();
         let signer = Signer::new(key("a"), Some("gw-1"), 1);
         let (chain, head) = ("0".repeat(32), LineHash::of(b"line"));
-        let good = signer.sign(&chain, 7, head, 1000).unwrap().checkpoint.unwrap();
+        let good = signer
+            .sign(&chain, 7, head, 1000, Some(Found { first: 3, last: 7 }))
+            .unwrap()
+            .checkpoint
+            .unwrap();
         assert!(good.is_signed(&chain, 1000));
         let altered = |alter: fn(&mut Checkpoint)| {
             let mut altered = good.clone();
@@ -153,6 +166,8 @@ mod tests {
         assert!(!altered(|it| it.replica = "gw-2".to_owned()));
         assert!(!altered(|it| it.count = 8));
         assert!(!altered(|it| it.head = LineHash::NONE));
+        assert!(!altered(|it| it.found = None));
+        assert!(!altered(|it| it.found = Some(Found { first: 4, last: 7 })));
         assert!(!altered(|it| it.signature.0[0] ^= 1));
         assert!(!good.is_signed(&"1".repeat(32), 1000));
         assert!(!good.is_signed(&chain, 1001));
@@ -160,7 +175,7 @@ mod tests {
         by_another.key = key("b").public();
         assert!(!by_another.is_signed(&chain, 1000));
         // What it says reads as the next sentence, not as the one of another field.
-        assert_eq!(text("r", "c", 1, LineHash::NONE, 2).lines().count(), 6);
+        assert_eq!(text("r", "c", 1, LineHash::NONE, 2, None).lines().count(), 6);
     }
 
     #[test]

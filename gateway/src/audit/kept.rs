@@ -256,7 +256,7 @@ mod tests {
         /// A checkpoint as the chain's next line.
         fn checkpoint(&self, chain: &mut Chain, at: u64) -> String {
             let (id, count, head) = chain.head();
-            let record = self.signer.sign(id, count, head, at).unwrap();
+            let record = self.signer.sign(id, count, head, at, None).unwrap();
             let line = chain.link(&serde_json::to_vec(&record).unwrap()).unwrap();
             String::from_utf8(line).unwrap().trim_end().to_owned()
         }

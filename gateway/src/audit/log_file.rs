@@ -12,7 +12,7 @@ use aws_lc_rs::digest;
 use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::checkpoint::CheckpointLine;
 use super::journal::JournalError;
-use super::log_end::{end_of_last_line, last_line};
+use super::log_end::{end_of_last_line, last_line, lines_from_end};
 use super::log_key::LogPublicKey;
 use super::segments::{self, Part, SegmentLimits};
 
@@ -120,6 +120,9 @@ impl LogFile {
             source,
         };
         let last = last_line(&mut self.file).map_err(io)?;
+        if let Some(chain) = last.as_deref().and_then(Chain::after) {
+            return lines_from_end(&self.path).and_then(|lines| chain.with_found(lines)).map_err(io);
+        }
         // An empty one goes on where the file ends that was rotated before it.
         let last = match last {
             None => segments::parts(&self.path).and_then(|parts| parts.last().map_or(Ok(None), Part::last_line)),

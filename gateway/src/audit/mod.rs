@@ -24,7 +24,7 @@ mod verification;
 
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
-pub use chain::{Before, Begins, LineHash, Link, Point, Why, link_of};
+pub use chain::{Before, Begins, Found, LineHash, Link, Point, Why, link_of};
 pub use checkpoint::{Checkpoint, CheckpointLine, Signer, replica_name};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};

@@ -105,9 +105,9 @@ async fn counted() -> Vec<Value> {
     gateway.records()
 }
 
-/// A store in the place of another.
+/// A store in the place of another, and what the next start says of it.
 fn accepted() -> Vec<Value> {
-    let gateway = Gateway::init();
+    let mut gateway = Gateway::init();
     gateway.endorse(&tpm(), &[]);
     // A log that an older release has begun.
     site::write(&gateway, "state/attestation.jsonl", "{\"filler\":\"\"}\n");
@@ -115,7 +115,9 @@ fn accepted() -> Vec<Value> {
     let mark = json!({ "id": "0".repeat(32), "mark": 7 });
     site::write(&gateway, "state/store.mark", mark.to_string());
     gateway.command(&["store", "accept"]);
-    gateway.records().split_off(1)
+    // What the command has written nobody has signed.
+    gateway.run();
+    gateway.log_lines().split_off(1)
 }
 
 /// A log that has lost what was signed.

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::super::blobs::Blobs;
-use super::super::chain::{Begins, Chain, Point, Why};
+use super::super::chain::{Begins, Chain, Found, Point, Why};
 use super::super::checkpoint::Signer;
 use super::super::log_file::{LogFile, WriterLock};
 use super::super::record::Line;
@@ -164,6 +164,11 @@ impl Writer {
     fn checkpoint(&mut self, moment: &Moment) -> Result<(), JournalError> {
         let (chain, line) = self.next_checkpoint(moment)?;
         self.put(&line)?;
+        if let Some(Found { first, last }) = self.chain.found() {
+            tracing::warn!(
+                "lines {first} to {last} of the attestation log were there at the start, and no checkpoint after them: the gateway was killed, or somebody else has written them"
+            );
+        }
         self.is_signed(chain, &line);
         Ok(())
     }
@@ -171,7 +176,7 @@ impl Writer {
     /// A checkpoint as the chain's next line, and the chain with it.
     fn next_checkpoint(&self, Moment { at, store }: &Moment) -> Result<(Chain, Vec<u8>), JournalError> {
         let (chain, count, head) = self.chain.head();
-        let record = self.signer.sign(chain, count, head, *at)?;
+        let record = self.signer.sign(chain, count, head, *at, self.chain.found())?;
         let record = serde_json::to_vec(&Line {
             record: &record,
             store: store.clone(),

@@ -192,6 +192,8 @@ pub enum Note {
     TimeBack { chain: String, number: u64 },
     /// The first lines are not looked at, because it was asked so.
     Continued { chain: String, first: u64 },
+    /// Lines that their gateway found when it started, and has not written since.
+    Found { chain: String, from: u64, to: u64 },
 }
 
 impl fmt::Display for Note {
@@ -211,6 +213,12 @@ impl fmt::Display for Note {
                     short(chain)
                 )
             }
+            Self::Found { chain, from, to } => write!(
+                f,
+                "chain {}: {} stood there unsigned when the gateway started: it was killed after it had written them, or somebody else has",
+                short(chain),
+                lines(*from, *to)
+            ),
             Self::Continued { chain, first } => write!(f, "chain {}: what comes before line {first} is not at hand", short(chain)),
         }
     }

@@ -14,7 +14,7 @@ pub use stitched::ChainReport;
 use stitched::Stitched;
 use strict::Placed;
 
-use super::chain::{LineHash, Link, Point, Why};
+use super::chain::{Found, LineHash, Link, Point, Why};
 use super::checkpoint::Checkpoint;
 use super::log_key::LogPublicKey;
 
@@ -341,6 +341,13 @@ impl Verifier {
         let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
         let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
         let signed = checkpoint.is_signed(&chain, at);
+        if let Some(Found { first, last }) = checkpoint.found {
+            self.notes.push(Note::Found {
+                chain: chain.clone(),
+                from: first,
+                to: last,
+            });
+        }
         let finding = match (signed, here, trusted) {
             (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
             (true, _, false) => Some(Finding::CheckpointUnknown {

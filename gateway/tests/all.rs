@@ -12,6 +12,7 @@
 mod admin;
 mod admission;
 mod altered_logs;
+mod altered_segments;
 mod attestation;
 mod audit;
 mod authentication;

@@ -77,7 +77,7 @@ fn whole(folder: &Path) -> Vec<String> {
 /// Waits until nothing is left to be compressed.
 fn compressed(folder: &Path) -> Vec<PathBuf> {
     // Whoever opens the log waits until whoever compresses is done.
-    drop(open(folder, SegmentLimits::NEVER));
+    open(folder, SegmentLimits::NEVER).compress_closed();
     drop(open(folder, SegmentLimits::NEVER));
     segments(folder)
 }
@@ -114,6 +114,27 @@ async fn a_log_is_closed_when_it_is_large_or_old_and_goes_on() {
     assert!(names.iter().all(|name| name.ends_with(".gz")), "{names:?}");
     assert!(names[0].starts_with("attestation.jsonl.19700101T000140Z-") && names[0].contains("-000000000001."));
     assert_eq!(whole(folder.path()).len(), 12);
+}
+
+#[tokio::test]
+async fn a_start_leaves_the_files_as_they_are_until_it_has_read_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path(), LIMITS);
+    for number in 0..6 {
+        write(&journal, &number.to_string(), 100).await;
+    }
+    journal.checkpoint(100).await.unwrap();
+    drop(journal);
+    let [zipped] = &compressed(folder.path())[..] else { panic!() };
+    // As if it had been killed before that was compressed.
+    let segment = zipped.with_extension("");
+    fs::write(&segment, text(zipped)).unwrap();
+    fs::remove_file(zipped).unwrap();
+    // Whoever opens the log waits until whoever compresses is gone.
+    drop(open(folder.path(), LIMITS));
+    drop(open(folder.path(), LIMITS));
+    assert_eq!(segments(folder.path()), [segment]);
+    assert_eq!(compressed(folder.path()), std::slice::from_ref(zipped));
 }
 
 #[tokio::test]

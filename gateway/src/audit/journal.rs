@@ -19,7 +19,7 @@ use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::{LogFile, WriterLock};
 use super::record::{Line, Record};
-use super::segments::{Compression, SegmentLimits};
+use super::segments::{Closed, Compression, SegmentLimits};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
 
@@ -78,6 +78,7 @@ pub struct Journal {
     signed: watch::Receiver<Option<Arc<str>>>,
     /// The checkpoint that the store has; whoever has it keep another holds this.
     kept: Mutex<Option<Arc<str>>>,
+    compression: mpsc::Sender<Closed>,
 }
 
 impl Journal {
@@ -103,7 +104,8 @@ impl Journal {
         let compression = Compression {
             log: path.to_owned(),
             _lock: Arc::clone(&lock),
-        };
+        }
+        .begin()?;
         let writer = Writer {
             log,
             chain,
@@ -113,7 +115,7 @@ impl Journal {
             signed: sender,
             moved: Arc::clone(&moved),
             limits,
-            compression: compression.begin()?,
+            compression: compression.clone(),
             _lock: lock,
         };
         thread::Builder::new()
@@ -132,8 +134,15 @@ impl Journal {
             unsigned,
             signed,
             kept: Mutex::default(),
+            compression,
         };
         Ok((journal, cut))
+    }
+
+    /// Has the segments compressed that were closed before the start. Until then no file of the log is replaced: whoever lists them finds them all.
+    pub fn compress_closed(&self) {
+        // Whoever does that ends after this.
+        let _ = self.compression.send(Closed);
     }
 
     /// Has each line say how far this store has come.

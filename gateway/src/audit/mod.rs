@@ -15,6 +15,7 @@ mod log_end;
 mod log_file;
 mod log_key;
 mod pending;
+mod reach;
 pub mod reading;
 mod reason;
 mod record;

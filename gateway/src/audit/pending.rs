@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Verdict;
+use super::chain::Link;
+use super::reach::Reach;
 use super::segments::{Part, parts};
 use crate::store::{Pending, Store, StoreError};
 
@@ -17,7 +19,7 @@ use crate::store::{Pending, Store, StoreError};
 pub struct Resolved {
     /// Given back: their decisions are not in the log, or are refused there, so nobody got anything.
     pub given_back: usize,
-    /// Used up for good, although their decisions are not in the log: it does not reach back to their time.
+    /// Used up for good, although their decisions are not in the log: it does not reach back to their time without a gap.
     pub kept: usize,
 }
 
@@ -29,6 +31,9 @@ struct Head {
     /// Whatever it is: a line whose verdict cannot be read is there all the same.
     #[serde(default)]
     verdict: Value,
+    /// As the verdict.
+    #[serde(default)]
+    chain: Value,
 }
 
 /// What the log says of a decision.
@@ -41,8 +46,8 @@ enum Outcome {
 }
 
 /// Settles the decisions that are in the log and gave something, and gives back what those took that are not there, or are refused. Called
-/// with the log open, so that nobody else writes to it, and before anything else is used up. Where the log begins too late to tell, nothing
-/// is given back: what may have been served is never good twice.
+/// with the log open, so that nobody else writes to it, before anything else is used up, and before a segment is compressed. Where the log begins
+/// too late to tell, or lines are missing since, nothing is given back: what may have been served is never good twice.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -71,11 +76,11 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, 
     Ok(resolved)
 }
 
-/// When the log begins, and what it says of those of the decisions that are in it.
+/// From when on the log is whole, and what it says of those of the decisions that are in it.
 fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeMap<String, Outcome>)> {
     let mut read = Read {
         wanted: pending.iter().map(|pending| pending.decision.as_str()).collect(),
-        began: None,
+        reach: Reach::default(),
         recorded: BTreeMap::new(),
     };
     let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
@@ -83,7 +88,7 @@ fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeM
         read.all_of(part.open()?)?;
     }
     read.all_of(BufReader::new(File::open(log)?))?;
-    Ok((read.began, read.recorded))
+    Ok((read.reach.began(), read.recorded))
 }
 
 /// The files that were written from this second on: also the one that begins before it, and one more, as clocks are set.
@@ -94,19 +99,19 @@ fn since(parts: &[Part], at: u64) -> &[Part] {
 
 struct Read<'p> {
     wanted: BTreeSet<&'p str>,
-    /// When the log begins, as far as it is read.
-    began: Option<u64>,
+    reach: Reach,
     recorded: BTreeMap<String, Outcome>,
 }
 
 impl Read<'_> {
     /// A line that cannot be read is none of this gateway's.
     fn all_of(&mut self, file: impl BufRead) -> std::io::Result<()> {
+        self.reach.another_file();
         for line in file.split(b'\n') {
-            let Ok(Head { at, id, verdict }) = serde_json::from_slice(&line?) else {
+            let Ok(Head { at, id, verdict, chain }) = serde_json::from_slice(&line?) else {
                 continue;
             };
-            self.began.get_or_insert(at);
+            self.reach.line(at, Link::deserialize(&chain).ok().as_ref());
             if self.wanted.contains(id.as_str()) {
                 let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
                 // If there are two, one that gave something counts.
@@ -149,6 +154,11 @@ mod tests {
         for (number, text) in rotated.iter().enumerate() {
             fs::write(folder.path().join(format!("log.{number}")), text).unwrap();
         }
+        good_again_in(&folder, log).await
+    }
+
+    /// As [`good_again`], with what else is there.
+    async fn good_again_in(folder: &tempfile::TempDir, log: &str) -> bool {
         let (file, database) = (folder.path().join("log"), folder.path().join("gateway.db"));
         fs::write(&file, log).unwrap();
         let store = Embedded::open(&database).unwrap();
@@ -204,14 +214,70 @@ mod tests {
         }
     }
 
+    /// A line of a chain.
+    fn nth(number: u64, at: u64, id: &str) -> String {
+        let (chain, previous) = ("0a".repeat(16), "0".repeat(64));
+        let place = format!("{{\"id\":\"{chain}\",\"number\":{number},\"previous\":\"{previous}\"}}");
+        format!("{{\"at\":{at},\"id\":\"{id}\",\"chain\":{place}}}\n")
+    }
+
     #[tokio::test]
     async fn what_stands_in_a_file_that_was_rotated_is_recorded() {
-        let now = line(12, "d2");
-        assert!(!good_again_with(&[line(5, "d0") + &line(10, "d1")], &now).await);
-        assert!(good_again_with(&[line(5, "d0")], &now).await, "it reaches back");
-        assert!(!good_again_with(&[line(11, "d0")], &now).await, "it does not");
+        let now = nth(3, 12, "d2");
+        let whole = nth(1, 5, "d0") + &nth(2, 10, "d1");
+        assert!(!good_again_with(&[whole], &now).await);
+        let whole = nth(1, 5, "d0") + &nth(2, 10, "d3");
+        assert!(good_again_with(&[whole], &now).await, "it reaches back");
+        assert!(!good_again_with(&[nth(2, 11, "d0")], &now).await, "it does not");
         // The one that begins before it need not have it, if the clock was set back.
-        let two = [line(3, "d0") + &line(10, "d1"), line(7, "d3")];
-        assert!(!good_again_with(&two, &now).await);
+        let two = [nth(1, 3, "d0") + &nth(2, 10, "d1"), nth(3, 7, "d3")];
+        assert!(!good_again_with(&two, &nth(4, 12, "d2")).await);
+    }
+
+    #[tokio::test]
+    async fn what_may_stand_in_a_file_that_is_gone_is_not_given_back() {
+        let first = nth(1, 5, "d0") + &nth(2, 6, "d3");
+        assert!(good_again_with(std::slice::from_ref(&first), &nth(3, 12, "d2")).await);
+        // Its copy, or a part of it, says nothing else.
+        for copy in [first.clone(), nth(1, 5, "d0")] {
+            assert!(good_again_with(&[first.clone(), copy], &nth(3, 12, "d2")).await);
+        }
+        let gone = [
+            nth(4, 12, "d2"),
+            nth(4, 12, "d2") + &nth(5, 13, "d4"),
+            // Of another chain; of none.
+            nth(3, 12, "d2").replace("0a", "0b"),
+            line(12, "d2"),
+            // The one that was written last.
+            String::new(),
+            "no line\n".to_owned(),
+        ];
+        for log in &gone {
+            assert!(!good_again_with(std::slice::from_ref(&first), log).await, "{log}");
+        }
+        // Taken out of the middle.
+        assert!(!good_again(&(nth(1, 5, "d0") + &nth(3, 12, "d2"))).await);
+        assert!(
+            !good_again_with(&[line(5, "d0")], &line(12, "d2")).await,
+            "they may be neighbours or not"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_chain_that_begins_after_lines_of_an_older_release_leaves_no_gap() {
+        let begins = |why: &str| nth(1, 12, "d2").replace("\"}}", &format!("\",\"begins\":{{\"why\":\"{why}\"}}}}}}"));
+        assert!(good_again(&(line(5, "d0") + &begins("unchained"))).await);
+        assert!(!good_again(&(line(5, "d0") + &begins("incomplete"))).await);
+        assert!(!good_again_with(&[line(5, "d0")], &begins("unchained")).await);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_read_is_one_that_is_gone() {
+        for (name, bytes) in [("log.2.gz", &b"no gzip"[..]), ("log.2.gz", b"")] {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("log.1"), nth(1, 5, "d0")).unwrap();
+            fs::write(folder.path().join(name), bytes).unwrap();
+            assert!(!good_again_in(&folder, &nth(3, 12, "d2")).await);
+        }
     }
 }

@@ -155,13 +155,14 @@ impl Server {
         let resolved = resolve_pending(&*store, &settings.attestation_log()).await?;
         if resolved != Resolved::default() {
             tracing::warn!(
-                "uses of tickets and tokens, and claims of instances and names, by decisions that were never recorded: {} given back, {} not, because the attestation log begins after them",
+                "uses of tickets and tokens, and claims of instances and names, by decisions that were never recorded: {} given back, {} not, because the attestation log begins after them, or lines of it are missing",
                 resolved.given_back,
                 resolved.kept
             );
         }
         let seal = seal(&settings, clock, &store).await?;
         checkpoints::begin(&journal, &*store, key, &settings.attestation_log(), clock, &metrics).await?;
+        journal.compress_closed();
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();

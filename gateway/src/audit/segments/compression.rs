@@ -19,7 +19,7 @@ use crate::files::folder;
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// That another segment was closed.
+/// That there are segments that were closed.
 #[derive(Debug)]
 pub(in super::super) struct Closed;
 
@@ -31,14 +31,13 @@ pub(in super::super) struct Compression {
 }
 
 impl Compression {
-    /// Begins, with what is there; and goes on whenever it is told that there is more.
+    /// Compresses what there is whenever it is told that there is something.
     pub(in super::super) fn begin(self) -> Result<mpsc::Sender<Closed>, JournalError> {
         let (sender, receiver) = mpsc::channel();
         let path = self.log.clone();
         thread::Builder::new()
             .name("attestation-log-segments".to_owned())
             .spawn(move || {
-                self.compress_all();
                 while let Ok(Closed) = receiver.recv() {
                     self.compress_all();
                 }

@@ -36,7 +36,11 @@ pub(in super::super) fn parts(log: &Path) -> io::Result<Vec<Part>> {
         let name = entry.file_name();
         let rest = name.as_encoded_bytes().strip_prefix(own);
         if rest.is_some_and(|rest| !rest.is_empty()) && entry.file_type()?.is_file() {
-            found.extend(Part::of(entry.path()));
+            // What it holds is missed where it is needed.
+            let part = Part::of(entry.path()).inspect_err(
+                |error| tracing::warn!(%error, "{} cannot be read: what it holds of the log is taken for gone", entry.path().display()),
+            );
+            found.extend(part.ok().flatten());
         }
     }
     found.sort();
@@ -45,17 +49,19 @@ pub(in super::super) fn parts(log: &Path) -> io::Result<Vec<Part>> {
 }
 
 impl Part {
-    fn of(path: PathBuf) -> Option<Self> {
-        let first = next_line(&mut open(&path).ok()?).ok()??;
-        let began = written_at(&first)?;
-        let link = link_of(&first).ok().flatten();
-        let (number, chain) = link.map_or((0, String::new()), |link| (link.number, link.id));
-        Some(Self {
-            began,
-            number,
-            chain,
-            path,
-        })
+    fn of(path: PathBuf) -> io::Result<Option<Self>> {
+        let first = next_line(&mut read(&path)?)?;
+        let place = first.as_ref().and_then(|first| Some((first, written_at(first)?)));
+        Ok(place.map(|(first, began)| {
+            let link = link_of(first).ok().flatten();
+            let (number, chain) = link.map_or((0, String::new()), |link| (link.number, link.id));
+            Self {
+                began,
+                number,
+                chain,
+                path,
+            }
+        }))
     }
 
     /// Whether it begins with this line of the chain, or with one before it.
@@ -65,11 +71,7 @@ impl Part {
 
     /// What it holds, uncompressed.
     pub(in super::super) fn open(&self) -> io::Result<Box<dyn BufRead>> {
-        match open(&self.path) {
-            // It was compressed since.
-            Err(error) if error.kind() == ErrorKind::NotFound => open(&zipped(&self.path)),
-            opened => opened,
-        }
+        read(&self.path)
     }
 
     /// Its last whole line, without its end.
@@ -79,6 +81,15 @@ impl Part {
             last = Some(line);
         }
         Ok(last)
+    }
+}
+
+/// What was listed so, uncompressed.
+fn read(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    match open(path) {
+        // It was compressed since.
+        Err(error) if error.kind() == ErrorKind::NotFound => open(&zipped(path)),
+        opened => opened,
     }
 }
 
@@ -136,6 +147,7 @@ mod tests {
         let found = parts(&log).unwrap();
         fs::remove_file(folder.path().join(segment)).unwrap();
         assert_eq!(last(&found[1]), line(5, 3));
+        assert_eq!(Part::of(folder.path().join(segment)).unwrap().unwrap(), found[1]);
         let chain = "0a".repeat(16);
         assert!(found[1].begins_before(&chain, 3) && !found[1].begins_before(&chain, 2) && !found[1].begins_before("0a", 3));
     }

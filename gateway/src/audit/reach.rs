@@ -1,0 +1,70 @@
+//! From when on a log was read without a gap.
+
+use super::chain::{Link, Why};
+
+/// See the module. Lines are read in the order in which they were written, as far as their files are there.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    began: Option<u64>,
+    run: Option<Run>,
+    /// Whether a line of the present file was read.
+    in_file: bool,
+}
+
+/// Lines of a chain that were read, all of them from one number to another.
+#[derive(Debug)]
+struct Run {
+    chain: String,
+    first: u64,
+    last: u64,
+}
+
+impl Reach {
+    /// What is read from now on stands in another file.
+    pub(super) const fn another_file(&mut self) {
+        self.in_file = false;
+    }
+
+    /// The next line, written at this second; and its place, if it has one.
+    pub(super) fn line(&mut self, at: u64, link: Option<&Link>) {
+        if !self.follows(link) || self.began.is_none() {
+            self.began = Some(at);
+        }
+        self.in_file = true;
+        match (link, &mut self.run) {
+            (Some(link), Some(run)) if run.is_followed_by(link) => run.last = run.last.max(link.number),
+            (link, run) => *run = link.map(Run::of),
+        }
+    }
+
+    /// Whether nothing can have stood between the last line and this one. Of lines without a place only their file says that.
+    fn follows(&self, link: Option<&Link>) -> bool {
+        match (&self.run, link) {
+            (Some(run), Some(link)) => run.is_followed_by(link),
+            (Some(_), None) => false,
+            (None, Some(link)) => self.in_file && link.begins.as_ref().is_some_and(|begins| begins.why == Why::Unchained),
+            (None, None) => self.in_file,
+        }
+    }
+
+    /// From when on nothing is missing up to the end. The last file that was read is the one that is written: if that holds nothing, where the end
+    /// was is not known.
+    pub(super) fn began(&self) -> Option<u64> {
+        self.began.filter(|_| self.in_file)
+    }
+}
+
+impl Run {
+    fn of(link: &Link) -> Self {
+        Self {
+            chain: link.id.clone(),
+            first: link.number,
+            last: link.number,
+        }
+    }
+
+    /// A line that was read already, from a copy, is no gap either.
+    fn is_followed_by(&self, link: &Link) -> bool {
+        self.chain == link.id && (self.first..=self.last.saturating_add(1)).contains(&link.number)
+    }
+}

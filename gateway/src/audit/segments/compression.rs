@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -64,31 +64,72 @@ fn compress(log: &Path, segment: &Path) -> io::Result<()> {
     let held = File::open(segment)?;
     // Nobody writes to it, as to one that was moved and could not be given its name back.
     held.try_lock()?;
-    let temporary = log.with_extension("gz.new");
-    let written = write(segment, &temporary).and_then(|held| {
-        if digest_of(MultiGzDecoder::new(File::open(&temporary)?))?.as_ref() == held.as_ref() {
-            Ok(())
-        } else {
-            Err(io::Error::other("what was written does not read as what was there"))
+    let was = State::of(&held.metadata()?);
+    let zipped = zipped(segment);
+    if fs::symlink_metadata(&zipped).is_ok() {
+        reads_the_same(&zipped, &digest_of(&held)?)?;
+        // Whoever has made it may not have waited until it was on disk.
+        File::open(&zipped)?.sync_all()?;
+    } else {
+        let temporary = log.with_extension("gz.new");
+        let written = write(&held, &temporary)
+            .and_then(|digest| reads_the_same(&temporary, &digest))
+            .and_then(|()| was.stands(segment))
+            .and_then(|()| fs::rename(&temporary, &zipped));
+        if let Err(error) = written {
+            drop(fs::remove_file(&temporary));
+            return Err(error);
         }
-    });
-    if let Err(error) = written {
-        drop(fs::remove_file(&temporary));
-        return Err(error);
     }
-    fs::rename(&temporary, zipped(segment))?;
     let sync = || File::open(folder(log)).and_then(|folder| folder.sync_all());
     sync()?;
+    was.stands(segment)?;
     fs::remove_file(segment)?;
     sync()
 }
 
+/// Which file it is, and what it was when it was read: somebody may just be unpacking it, who holds no lock.
+#[derive(PartialEq, Eq)]
+struct State {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl State {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            file: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+
+    /// That it is so still.
+    fn stands(&self, segment: &Path) -> io::Result<()> {
+        if Self::of(&fs::symlink_metadata(segment)?) == *self {
+            return Ok(());
+        }
+        Err(io::Error::other("it was written to while it was read"))
+    }
+}
+
+fn reads_the_same(zipped: &Path, digest: &digest::Digest) -> io::Result<()> {
+    if digest_of(MultiGzDecoder::new(File::open(zipped)?))?.as_ref() == digest.as_ref() {
+        return Ok(());
+    }
+    let name = zipped.display();
+    Err(io::Error::other(format!(
+        "{name} does not read as it does; look which one is whole, and remove the other"
+    )))
+}
+
 /// Compresses, durably; gives the digest of what was read. The header says neither when nor what, so the same always comes out as the same.
-fn write(segment: &Path, to: &Path) -> io::Result<digest::Digest> {
+fn write(segment: &File, to: &Path) -> io::Result<digest::Digest> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
     let mut encoder = GzBuilder::new().write(file, flate2::Compression::default());
     let mut hash = digest::Context::new(&digest::SHA256);
-    each_chunk(File::open(segment)?, |chunk| {
+    each_chunk(segment, |chunk| {
         hash.update(chunk);
         encoder.write_all(chunk)
     })?;
@@ -161,6 +202,63 @@ mod tests {
             assert!(before.is_none_or(|before| before == bytes), "{left:?}");
             before = Some(bytes);
         }
+    }
+
+    #[test]
+    fn one_that_reads_otherwise_is_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+        fs::write(&segment, "a\nb\n").unwrap();
+        compress(&log, &segment).unwrap();
+        let whole = fs::read(zipped(&segment)).unwrap();
+        // Somebody unpacks it, and has not come to its end, or never will; or it is what is packed that is not whole.
+        let cases = [
+            ("", &whole[..]),
+            ("a\n", &whole),
+            ("a\nb\nc\n", &whole),
+            ("a\nb\n", &whole[..whole.len() - 9]),
+            ("a\n", b""),
+        ];
+        for (text, packed) in cases {
+            fs::write(&segment, text).unwrap();
+            fs::write(zipped(&segment), packed).unwrap();
+            compress(&log, &segment).unwrap_err();
+            assert_eq!(fs::read_to_string(&segment).unwrap(), text);
+            assert!(fs::read(zipped(&segment)).unwrap() == packed, "{text:?}");
+            assert_eq!(names(folder.path()).len(), 2);
+        }
+        // By another program, and the same.
+        fs::write(&segment, "a\nb\n").unwrap();
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(b"a\nb\n").unwrap();
+        let packed = encoder.finish().unwrap();
+        fs::write(zipped(&segment), &packed).unwrap();
+        compress(&log, &segment).unwrap();
+        assert!(!segment.exists() && fs::read(zipped(&segment)).unwrap() == packed);
+    }
+
+    #[test]
+    fn what_is_written_to_since_it_was_read_is_not_what_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let segment = folder.path().join(SEGMENT);
+        fs::write(&segment, "a\n").unwrap();
+        let was = State::of(&fs::metadata(&segment).unwrap());
+        was.stands(&segment).unwrap();
+        let mut appended = OpenOptions::new().append(true).open(&segment).unwrap();
+        appended.write_all(b"b\n").unwrap();
+        was.stands(&segment).unwrap_err();
+        let was = State::of(&fs::metadata(&segment).unwrap());
+        appended.set_modified(std::time::UNIX_EPOCH).unwrap();
+        was.stands(&segment).unwrap_err();
+        // Another one took its place.
+        let was = State::of(&fs::metadata(&segment).unwrap());
+        let other = folder.path().join("other");
+        fs::write(&other, "a\nb\n").unwrap();
+        File::open(&other).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        fs::rename(&other, &segment).unwrap();
+        was.stands(&segment).unwrap_err();
+        fs::remove_file(&segment).unwrap();
+        was.stands(&segment).unwrap_err();
     }
 
     #[test]

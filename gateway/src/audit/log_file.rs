@@ -72,6 +72,8 @@ pub(super) struct LogFile {
     file: File,
     /// Where a write began that failed and could not be undone: cut off before anything else is written.
     torn: Option<u64>,
+    /// The folder, until the names are durable that a file was closed and another one begun by.
+    unsynced: Option<File>,
     /// Whether the last write was one.
     writable: bool,
     probed: Option<(Instant, bool)>,
@@ -107,6 +109,7 @@ impl LogFile {
             path: path.to_owned(),
             file,
             torn: None,
+            unsynced: None,
             writable: true,
             probed: None,
         };
@@ -195,18 +198,30 @@ impl LogFile {
         Ok((!is_one && limits.are_reached(length, began, now)).then_some(first))
     }
 
-    /// Closes what is written, and goes on in another file, which has these lines already. `first` is what [`LogFile::to_be_closed`] gave.
-    pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<(), JournalError> {
-        let io = |source| JournalError::Io {
-            path: self.path.clone(),
-            source,
-        };
-        let next = segments::begin_next(&self.path, lines).map_err(io)?;
-        lock(&next, &self.path, &self.path)?;
-        segments::close(&self.path, first, &next).map_err(io)?;
+    /// Closes what is written, and goes on in another file, which has these lines already. `first` is what [`LogFile::to_be_closed`] gave. Says
+    /// whether it is durable; until it is, nothing else is written.
+    pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<bool, JournalError> {
+        let path = self.path.clone();
+        let io = |source| JournalError::Io { path: path.clone(), source };
+        // What a failed write has left is no part of a segment.
+        self.mend().map_err(io)?;
+        let next = segments::begin_next(&path, lines).map_err(io)?;
+        lock(&next, &path, &path)?;
+        let folder = segments::close(&path, first, &next).map_err(io)?;
+        Ok(self.go_on_in(next, folder))
+    }
+
+    /// Goes on in the file that has the log's name now, whatever fails: what it has already would come twice otherwise.
+    fn go_on_in(&mut self, next: File, folder: File) -> bool {
         self.file = next;
-        self.torn = None;
-        Ok(())
+        self.unsynced = Some(folder);
+        let mended = self.mend();
+        self.writable = mended.is_ok();
+        self.probed = None;
+        if let Err(error) = mended {
+            tracing::error!(%error, "the attestation log was closed and another file begun, and their names are not durable yet: nothing is recorded until they are");
+        }
+        self.writable
     }
 
     /// Whether the file that is written does not have the log's name any longer: whoever reads the log does not see what is written.
@@ -249,8 +264,12 @@ impl LogFile {
         written
     }
 
-    /// Cuts off what a failed write has left, and no more; a file that is shorter by now is never made longer.
+    /// Makes names durable that are not yet. Cuts off what a failed write has left, and no more; a file that is shorter by now is never made longer.
     fn mend(&mut self) -> Result<()> {
+        if let Some(folder) = &self.unsynced {
+            folder.sync_all()?;
+            self.unsynced = None;
+        }
         let Some(begin) = self.torn else { return Ok(()) };
         let length = self.file.metadata()?.len();
         let whole = end_of_last_line(&mut self.file, length.min(begin))?;
@@ -270,6 +289,7 @@ impl LogFile {
             path: path.to_owned(),
             file,
             torn: None,
+            unsynced: None,
             writable: true,
             probed: None,
         }
@@ -318,5 +338,60 @@ impl LogFile {
             .and_then(|mut file| file.write_all(&room).and_then(|()| file.sync_data()));
         fs::remove_file(&beside)?;
         written
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    struct Site {
+        folder: tempfile::TempDir,
+        log: LogFile,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (log, _) = LogFile::open(&folder.path().join("attestation.jsonl")).unwrap();
+            Self { folder, log }
+        }
+
+        /// What is in the files, by their names.
+        fn files(&self) -> Vec<String> {
+            let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            files.sort();
+            files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
+        }
+    }
+
+    #[test]
+    fn what_a_failed_write_has_left_is_no_part_of_a_segment() {
+        let mut site = Site::new();
+        site.log.append(b"a\nb\n").unwrap();
+        site.log.tear(b"c");
+        assert!(site.log.close(b"a", b"d\n").unwrap());
+        assert_eq!(site.files(), ["d\n", "a\nb\n"]);
+        site.log.append(b"e\n").unwrap();
+        assert_eq!(site.files(), ["d\ne\n", "a\nb\n"]);
+    }
+
+    #[test]
+    fn once_names_were_given_the_next_file_is_written_and_not_before_they_are_durable() {
+        let mut site = Site::new();
+        site.log.append(b"a\n").unwrap();
+        let path = site.log.path.clone();
+        let next = segments::begin_next(&path, b"b\n").unwrap();
+        let folder = segments::close(&path, b"a", &next).unwrap();
+        // What no fsync is for.
+        assert!(!site.log.go_on_in(next, File::open("/dev/null").unwrap()));
+        assert!(!site.log.is_moved() && !site.log.is_writable());
+        site.log.append(b"c\n").unwrap_err();
+        assert_eq!(site.files(), ["b\n", "a\n"]);
+        site.log.unsynced = Some(folder);
+        site.log.append(b"c\n").unwrap();
+        assert!(site.log.unsynced.is_none() && site.log.is_writable());
+        assert_eq!(site.files(), ["b\nc\n", "a\n"]);
     }
 }

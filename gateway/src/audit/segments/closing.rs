@@ -51,18 +51,20 @@ pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-/// Closes the log, whose first line is given, and has the next one, which is begun, take its place.
+/// Closes the log, whose first line is given, and has the next one, which is begun, take its place. Gives their folder: the names are durable
+/// when that is.
 ///
 /// # Errors
 /// The log is what it was; unless it cannot be given its name back: then it is one that was moved.
-pub(in super::super) fn close(log: &Path, first: &[u8], next: &File) -> Result<()> {
-    let closed = give_names(log, first);
+pub(in super::super) fn close(log: &Path, first: &[u8], next: &File) -> Result<File> {
+    // Once both have their names nothing is left that could fail.
+    let closed = File::open(folder(log)).and_then(|folder| give_names(log, first).map(|()| folder));
     if closed.is_err() {
         // Were it found, its lines would come twice.
         next.set_len(0)?;
         fs::remove_file(next_file(log))?;
     }
-    closed.and_then(|()| sync(log))
+    closed
 }
 
 fn give_names(log: &Path, first: &[u8]) -> Result<()> {
@@ -131,7 +133,7 @@ mod tests {
         }
     }
 
-    fn close_with(log: &Path, lines: &[u8]) -> Result<()> {
+    fn close_with(log: &Path, lines: &[u8]) -> Result<File> {
         let next = begin_next(log, lines)?;
         close(log, b"a", &next)
     }

@@ -83,11 +83,18 @@ impl LogFile {
     /// Opens the file, and makes it if there is none. A last line without its end was never acknowledged: it is cut off, and the number
     /// of bytes cut is given.
     pub(super) fn open(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
+        segments::finish_closing(path).map_err(|source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::at(path)
+    }
+
+    fn at(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
         let io = |source| JournalError::Io {
             path: path.to_owned(),
             source,
         };
-        segments::finish_closing(path).map_err(io)?;
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -179,7 +186,12 @@ impl LogFile {
         if !self.is_moved() {
             return Ok(false);
         }
-        *self = Self::open(&self.path)?.0;
+        // Nothing was closed: what is there of that was given up, and the chain goes on from the last line that was written.
+        segments::discard_next(&self.path).map_err(|source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        })?;
+        *self = Self::at(&self.path)?.0;
         Ok(true)
     }
 
@@ -202,12 +214,18 @@ impl LogFile {
     /// whether it is durable; until it is, nothing else is written.
     pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<bool, JournalError> {
         let path = self.path.clone();
-        let io = |source| JournalError::Io { path: path.clone(), source };
+        let io = |source| JournalError::Io {
+            path: path.clone(),
+            source,
+        };
         // What a failed write has left is no part of a segment.
         self.mend().map_err(io)?;
         let next = segments::begin_next(&path, lines).map_err(io)?;
-        lock(&next, &path, &path)?;
-        let folder = segments::close(&path, first, &next).map_err(io)?;
+        if let Err(error) = lock(&next, &path, &path) {
+            segments::discard_next(&path).map_err(io)?;
+            return Err(error);
+        }
+        let folder = segments::close(&path, first).map_err(io)?;
         Ok(self.go_on_in(next, folder))
     }
 
@@ -360,7 +378,10 @@ mod tests {
 
         /// What is in the files, by their names.
         fn files(&self) -> Vec<String> {
-            let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .collect();
             files.sort();
             files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
         }
@@ -378,12 +399,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_closing_that_failed_is_not_gone_on_with() {
+        let mut site = Site::new();
+        site.log.append(b"a\n").unwrap();
+        segments::begin_next(&site.log.path, b"b\n").unwrap();
+        fs::rename(&site.log.path, site.folder.path().join("attestation.jsonl-moved")).unwrap();
+        assert!(site.log.reopen().unwrap());
+        assert_eq!(site.files(), ["", "a\n"]);
+        // The log is closed in the place of a segment: that is not written over, and nothing of the next one stays.
+        site.log.append(b"c\n").unwrap();
+        let name = format!("attestation.jsonl.{}", segments::SegmentName::of(b"c"));
+        fs::write(site.folder.path().join(name), "d\n").unwrap();
+        site.log.close(b"c", b"e\n").unwrap_err();
+        site.log.append(b"f\n").unwrap();
+        assert_eq!(site.files(), ["c\nf\n", "a\n", "d\n"]);
+    }
+
+    #[test]
     fn once_names_were_given_the_next_file_is_written_and_not_before_they_are_durable() {
         let mut site = Site::new();
         site.log.append(b"a\n").unwrap();
         let path = site.log.path.clone();
         let next = segments::begin_next(&path, b"b\n").unwrap();
-        let folder = segments::close(&path, b"a", &next).unwrap();
+        let folder = segments::close(&path, b"a").unwrap();
         // What no fsync is for.
         assert!(!site.log.go_on_in(next, File::open("/dev/null").unwrap()));
         assert!(!site.log.is_moved() && !site.log.is_writable());

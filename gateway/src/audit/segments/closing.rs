@@ -4,15 +4,15 @@
 //! the log. What was begun and not come so far is no part of the log.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
+use std::io::{BufReader, ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::super::chain::{LineHash, link_of};
+use super::line::next_line;
 use super::name::SegmentName;
+use super::parts::parts;
 use crate::files::folder;
-
-/// More than the longest line has that a gateway writes.
-const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Where the next one is written.
 fn next_file(log: &Path) -> PathBuf {
@@ -24,47 +24,45 @@ pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
     next_line(&mut BufReader::new(File::open(log)?))
 }
 
-/// The next line; `None` where there is no whole one.
-pub(super) fn next_line(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    reader.take(LINE_LIMIT_BYTES).read_until(b'\n', &mut line)?;
-    Ok(line.pop_if(|byte| *byte == b'\n').map(|_| line))
-}
-
 /// Writes what the next one begins with, durably, where nobody reads it yet.
 ///
 /// # Errors
 /// Then there is no next one.
 pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
-    let next = next_file(log);
-    match fs::remove_file(&next) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new()
+    discard_next(log)?;
+    let begun = OpenOptions::new()
         .read(true)
         .append(true)
         .create_new(true)
         .mode(0o600)
-        .open(&next)?;
-    file.write_all(lines).and_then(|()| file.sync_all())?;
-    Ok(file)
+        .open(next_file(log));
+    let written = begun.and_then(|mut file| file.write_all(lines).and_then(|()| file.sync_all()).map(|()| file));
+    written.inspect_err(|_| give_up(log))
+}
+
+/// Removes the next one, if there is one: were it found, its lines would come twice.
+pub(in super::super) fn discard_next(log: &Path) -> Result<()> {
+    match fs::remove_file(next_file(log)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn give_up(log: &Path) {
+    if let Err(error) = discard_next(log) {
+        tracing::warn!(%error, "{} cannot be removed; it is no part of the log", next_file(log).display());
+    }
 }
 
 /// Closes the log, whose first line is given, and has the next one, which is begun, take its place. Gives their folder: the names are durable
 /// when that is.
 ///
 /// # Errors
-/// The log is what it was; unless it cannot be given its name back: then it is one that was moved.
-pub(in super::super) fn close(log: &Path, first: &[u8], next: &File) -> Result<File> {
+/// The log is what it was; unless it cannot be given its name back: then it is one that was moved. There is no next one.
+pub(in super::super) fn close(log: &Path, first: &[u8]) -> Result<File> {
     // Once both have their names nothing is left that could fail.
     let closed = File::open(folder(log)).and_then(|folder| give_names(log, first).map(|()| folder));
-    if closed.is_err() {
-        // Were it found, its lines would come twice.
-        next.set_len(0)?;
-        fs::remove_file(next_file(log))?;
-    }
-    closed
+    closed.inspect_err(|_| give_up(log))
 }
 
 fn give_names(log: &Path, first: &[u8]) -> Result<()> {
@@ -83,17 +81,31 @@ fn give_names(log: &Path, first: &[u8]) -> Result<()> {
 /// What was left of closing a log when its gateway was killed, before the log is opened.
 pub(in super::super) fn finish_closing(log: &Path) -> Result<()> {
     let next = next_file(log);
-    let length = match fs::metadata(&next) {
+    let first = match beginning(&next) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found?.len(),
+        first => first?,
     };
     let is_closed = fs::symlink_metadata(log).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    if is_closed && length > 0 {
+    if is_closed && first.map_or(Ok(false), |first| is_next(log, &first))? {
         fs::rename(&next, log)?;
     } else {
         fs::remove_file(&next)?;
     }
     sync(log)
+}
+
+/// Whether a file beside the log ends with the line before this one. It does not if the closing had failed, and the log was written on.
+fn is_next(log: &Path, first: &[u8]) -> Result<bool> {
+    let Ok(Some(link)) = link_of(first) else {
+        return Ok(false);
+    };
+    let parts = parts(log)?;
+    let mut before = parts.iter().rev().filter(|part| part.begins_before(&link.id, link.number));
+    // One that cannot be read to its end was not closed just now.
+    Ok(before.any(|part| {
+        part.last_line()
+            .is_ok_and(|last| last.is_some_and(|last| LineHash::of(&last) == link.previous))
+    }))
 }
 
 fn sync(log: &Path) -> Result<()> {
@@ -103,6 +115,7 @@ fn sync(log: &Path) -> Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use super::super::super::chain::{Begins, Chain, Why};
     use super::*;
 
     const NAME: &str = "19700101T000000Z-00000000-000000000000";
@@ -120,6 +133,14 @@ mod tests {
             Self { folder, log }
         }
 
+        /// One that was moved, or closed, and what was to come next.
+        fn moved(log: &str, next: &str) -> Self {
+            let site = Self::new(log);
+            fs::rename(&site.log, site.folder.path().join(format!("attestation.jsonl.{NAME}"))).unwrap();
+            fs::write(next_file(&site.log), next).unwrap();
+            site
+        }
+
         /// What is there, by name.
         fn files(&self) -> Vec<(String, String)> {
             let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap());
@@ -133,9 +154,17 @@ mod tests {
         }
     }
 
+    /// Lines of a log, and the one that comes next.
+    fn lines() -> (String, String) {
+        let (why, before, after) = (Why::New, None, Vec::new());
+        let mut chain = Chain::begin(Begins { why, before, after }).unwrap();
+        let mut line = || String::from_utf8(chain.link(b"{\"at\":1}").unwrap()).unwrap();
+        (line() + &line(), line())
+    }
+
     fn close_with(log: &Path, lines: &[u8]) -> Result<File> {
-        let next = begin_next(log, lines)?;
-        close(log, b"a", &next)
+        begin_next(log, lines)?;
+        close(log, b"a")
     }
 
     fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -169,12 +198,33 @@ mod tests {
             assert_eq!(site.files(), files(&[("attestation.jsonl", "a\nb\n")]), "{part:?}");
         }
         // And the log has its other name.
-        let site = Site::new("a\nb\n");
-        let name = format!("attestation.jsonl.{NAME}");
-        fs::write(next_file(&site.log), "c\n").unwrap();
-        fs::rename(&site.log, site.folder.path().join(&name)).unwrap();
+        let (closed, next) = lines();
+        let site = Site::moved(&closed, &next);
         finish_closing(&site.log).unwrap();
-        assert_eq!(site.files(), files(&[("attestation.jsonl", "c\n"), (&name, "a\nb\n")]));
+        assert_eq!(
+            site.files(),
+            files(&[("attestation.jsonl", &next), (&format!("attestation.jsonl.{NAME}"), &closed)])
+        );
+    }
+
+    #[test]
+    fn a_next_one_that_is_not_of_what_is_there_is_not_gone_on_with() {
+        let (closed, next) = lines();
+        let (other, _) = lines();
+        let shorter = &closed[..=closed.find('\n').unwrap()];
+        for (closed, next) in [
+            // The closing had failed, and the log was written on, and moved.
+            (format!("{closed}{next}"), next.as_str()),
+            (shorter.to_owned(), &next),
+            (other, &next),
+            ("a\n".to_owned(), &next),
+            (closed.clone(), &next[..next.len() - 1]),
+            (closed, "c\n"),
+        ] {
+            let site = Site::moved(&closed, next);
+            finish_closing(&site.log).unwrap();
+            assert_eq!(site.files(), files(&[(&format!("attestation.jsonl.{NAME}"), &closed)]));
+        }
     }
 
     #[test]

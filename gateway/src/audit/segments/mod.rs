@@ -2,6 +2,7 @@
 
 mod closing;
 mod compression;
+mod line;
 mod name;
 mod parts;
 
@@ -10,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(super) use closing::{begin_next, beginning, close, finish_closing};
+pub(super) use closing::{begin_next, beginning, close, discard_next, finish_closing};
 pub(super) use compression::{Closed, Compression};
 pub use name::SegmentName;
 pub(super) use name::written_at;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 
 use super::super::chain::link_of;
-use super::closing::next_line;
+use super::line::next_line;
 use super::name::written_at;
 use super::zipped;
 use crate::files::folder;

@@ -201,18 +201,37 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
             _ => {}
         }
     }
-    let holds = |part: &Part| part.begins_before(&wanted.id, wanted.number);
-    if let Some(part) = parts(log)?.iter().rev().find(|part| holds(part)) {
-        for line in part.open()?.split(b'\n') {
-            let line = line?;
-            let link = link_of(&line).ok().flatten().filter(|link| link.id == wanted.id);
-            if link.is_some_and(|link| link.number == wanted.number) {
-                return Ok(line == kept.text.as_bytes());
-            }
+    let mut altered = false;
+    // A copy that was made before a file was whole does not say what that holds.
+    for part in parts(log)?
+        .iter()
+        .rev()
+        .filter(|part| part.begins_before(&wanted.id, wanted.number))
+    {
+        match held_by(part, kept) {
+            Ok(Some(true)) => return Ok(true),
+            Ok(held) => altered |= held.is_some(),
+            Err(error) => part.warn(&error),
         }
+    }
+    if altered {
+        return Ok(false);
     }
     // The file that held it was moved away.
     Ok(later)
+}
+
+/// Of a file that has a line of this number, whether it is the one that is kept.
+fn held_by(part: &Part, kept: &Kept) -> std::io::Result<Option<bool>> {
+    let wanted = &kept.line.chain;
+    for line in part.open()?.split(b'\n') {
+        let line = line?;
+        let link = link_of(&line).ok().flatten().filter(|link| link.id == wanted.id);
+        if link.is_some_and(|link| link.number == wanted.number) {
+            return Ok(Some(line == kept.text.as_bytes()));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -314,6 +333,33 @@ mod tests {
         // The log of another gateway's state.
         let other = Site::new().checkpoint(&mut Site::chain(Vec::new()), 1);
         assert_eq!(site.missing(&[&other]).await, 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_file_beside_the_log_holds_is_not_missed() {
+        let site = Site::new();
+        let mut chain = Site::chain(Vec::new());
+        let [a, b, c] = [1, 2, 3].map(|at| site.checkpoint(&mut chain, at) + "\n");
+        site.keep(b.trim_end()).await;
+        let beside = |name: &str, bytes: &[u8]| fs::write(site.folder.path().join(name), bytes).unwrap();
+        beside("log.1", format!("{a}{b}").as_bytes());
+        assert_eq!(site.missing(&[]).await, 0);
+        // Beside it copies that are not whole, or cannot be read.
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut zipped, a.as_bytes()).unwrap();
+        let zipped = zipped.finish().unwrap();
+        beside("log.2", a.as_bytes());
+        beside("log.3.gz", &zipped[..zipped.len() - 4]);
+        beside("log.4.gz", b"no gzip");
+        assert_eq!(site.missing(&[]).await, 0);
+        let altered = b.replace("chain had", "chain  had");
+        beside("log.1", format!("{a}{altered}{c}").as_bytes());
+        for log in [&[][..], &[c.trim_end()]] {
+            assert_eq!(site.missing(log).await, 1);
+        }
+        fs::remove_file(site.folder.path().join("log.1")).unwrap();
+        assert_eq!(site.missing(&[]).await, 1);
+        assert_eq!(site.missing(&[c.trim_end()]).await, 0, "the log begins after it");
     }
 
     #[tokio::test]

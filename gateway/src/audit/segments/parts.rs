@@ -1,5 +1,6 @@
 //! The files beside a log that hold what came before it: segments that were closed, and files that others have moved there.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub(in super::super) struct Part {
     path: PathBuf,
 }
 
-/// All of them, the oldest first; none twice that is being compressed. What holds no line of a log is none.
+/// All of them, the oldest first, and what is there twice, as while it is compressed, as often. What holds no line of a log is none.
 pub(in super::super) fn parts(log: &Path) -> io::Result<Vec<Part>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(folder(log)) {
@@ -43,9 +44,31 @@ pub(in super::super) fn parts(log: &Path) -> io::Result<Vec<Part>> {
             found.extend(part.ok().flatten());
         }
     }
-    found.sort();
-    found.dedup_by(|later, earlier| later.path == zipped(&earlier.path));
+    order(&mut found);
     Ok(found)
+}
+
+/// By their chains, which come by the time of the first part that there is of each; within one by their numbers, whatever the clock said.
+fn order(parts: &mut [Part]) {
+    let mut began: BTreeMap<String, u64> = BTreeMap::new();
+    for part in parts.iter().filter(|part| !part.chain.is_empty()) {
+        let first = began.entry(part.chain.clone()).or_insert(part.began);
+        *first = (*first).min(part.began);
+    }
+    parts.sort_by_cached_key(|part| {
+        let began = began.get(&part.chain).copied().unwrap_or(part.began);
+        (began, part.chain.clone(), part.number, part.began, part.path.clone())
+    });
+}
+
+/// The line with which they end; `None` also where that cannot be read.
+pub(in super::super) fn last_line(parts: &[Part]) -> Option<Vec<u8>> {
+    let newest = parts.last()?;
+    // Of one that is there twice not each need be whole.
+    let there = parts.iter().rev().take_while(|part| part.begins_as(newest));
+    let ends: io::Result<Vec<Option<Vec<u8>>>> = there.map(|part| part.last_line().inspect_err(|error| part.warn(error))).collect();
+    let number = |line: &Vec<u8>| link_of(line).ok().flatten().map(|link| link.number);
+    ends.ok()?.into_iter().flatten().max_by_key(number)
 }
 
 impl Part {
@@ -69,6 +92,15 @@ impl Part {
         self.chain == chain && self.number <= number
     }
 
+    fn begins_as(&self, other: &Self) -> bool {
+        (self.began, &self.chain, self.number) == (other.began, &other.chain, other.number)
+    }
+
+    /// That it cannot be read: whoever needs what it holds takes that for gone.
+    pub(in super::super) fn warn(&self, error: &io::Error) {
+        warn(&self.path, error);
+    }
+
     /// What it holds, uncompressed.
     pub(in super::super) fn open(&self) -> io::Result<Box<dyn BufRead>> {
         read(&self.path)
@@ -82,6 +114,10 @@ impl Part {
         }
         Ok(last)
     }
+}
+
+fn warn(path: &Path, error: &io::Error) {
+    tracing::warn!(%error, "{} cannot be read: what it holds of the log is taken for gone", path.display());
 }
 
 /// What was listed so, uncompressed.
@@ -142,7 +178,7 @@ mod tests {
         let found = parts(&log).unwrap();
         let last = |part: &Part| String::from_utf8(part.last_line().unwrap().unwrap()).unwrap() + "\n";
         let found: Vec<(u64, String)> = found.iter().map(|part| (part.number, last(part))).collect();
-        assert_eq!(found, [(1, line(5, 2)), (3, line(5, 4)), (7, line(6, 7))]);
+        assert_eq!(found, [(1, line(5, 2)), (3, line(5, 4)), (3, line(5, 3)), (7, line(6, 7))]);
         // Listed before it was compressed, and read afterwards.
         let found = parts(&log).unwrap();
         fs::remove_file(folder.path().join(segment)).unwrap();
@@ -150,5 +186,37 @@ mod tests {
         assert_eq!(Part::of(folder.path().join(segment)).unwrap().unwrap(), found[1]);
         let chain = "0a".repeat(16);
         assert!(found[1].begins_before(&chain, 3) && !found[1].begins_before(&chain, 2) && !found[1].begins_before("0a", 3));
+    }
+
+    /// How files end of which these are the names and contents.
+    fn end(files: &[(&str, &[u8])]) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            fs::write(folder.path().join(format!("log.{name}")), bytes).unwrap();
+        }
+        last_line(&parts(&folder.path().join("log")).unwrap()).map(|line| String::from_utf8(line).unwrap() + "\n")
+    }
+
+    #[test]
+    fn they_end_with_the_highest_number_whatever_the_clock_said() {
+        let [first, second] = [line(9000, 1), line(5, 2)];
+        assert_eq!(end(&[("1", first.as_bytes()), ("2", second.as_bytes())]).unwrap(), second);
+        // Of two chains the one that begins later.
+        let other = line(6, 1).replace("0a", "0b");
+        assert_eq!(end(&[("1", second.as_bytes()), ("2", other.as_bytes())]).unwrap(), other);
+        // A copy that was made before it was whole.
+        let whole = format!("{second}{}", line(6, 3));
+        for (copy, name) in [("1", "2"), ("2", "1")] {
+            assert_eq!(end(&[(copy, second.as_bytes()), (name, whole.as_bytes())]).unwrap(), line(6, 3));
+        }
+        assert_eq!(end(&[]), None);
+    }
+
+    #[test]
+    fn where_the_last_one_is_damaged_nobody_knows_how_they_end() {
+        let (first, second) = (compressed(&line(5, 1)), compressed(&format!("{}{}", line(6, 2), line(6, 3))));
+        assert_eq!(end(&[("1.gz", &first), ("2.gz", &second)]).unwrap(), line(6, 3));
+        assert_eq!(end(&[("1.gz", &first), ("2.gz", &second[..second.len() - 4])]), None);
+        assert_eq!(end(&[("1.gz", &first[..first.len() - 4]), ("2.gz", &second)]).unwrap(), line(6, 3));
     }
 }

@@ -85,7 +85,10 @@ fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeM
     };
     let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
     for part in since(&parts(log)?, first) {
-        read.all_of(part.open()?)?;
+        // What cannot be read of it leaves a gap.
+        if let Err(error) = part.open().and_then(|file| read.all_of(file)) {
+            part.warn(&error);
+        }
     }
     read.all_of(BufReader::new(File::open(log)?))?;
     Ok((read.reach.began(), read.recorded))
@@ -273,11 +276,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_cannot_be_read_is_one_that_is_gone() {
-        for (name, bytes) in [("log.2.gz", &b"no gzip"[..]), ("log.2.gz", b"")] {
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut zipped, nth(2, 10, "d3").as_bytes()).unwrap();
+        let zipped = zipped.finish().unwrap();
+        let good = |name: &'static str, bytes: Vec<u8>| async move {
             let folder = tempfile::tempdir().unwrap();
             fs::write(folder.path().join("log.1"), nth(1, 5, "d0")).unwrap();
             fs::write(folder.path().join(name), bytes).unwrap();
-            assert!(!good_again_in(&folder, &nth(3, 12, "d2")).await);
+            good_again_in(&folder, &nth(3, 12, "d2")).await
+        };
+        assert!(good("log.2.gz", zipped.clone()).await);
+        for bytes in [b"no gzip".to_vec(), Vec::new(), zipped[..zipped.len() - 12].to_vec()] {
+            assert!(!good("log.2.gz", bytes).await);
         }
+        // A folder beside the log is none of its files.
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("log.d")).unwrap();
+        assert!(good_again_in(&folder, &nth(1, 5, "d0")).await);
     }
 }

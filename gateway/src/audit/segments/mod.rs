@@ -56,7 +56,8 @@ pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
         entries => entries?,
     };
     for entry in entries {
-        let path = entry?.path();
+        // As the log itself is named.
+        let path = log.with_file_name(entry?.file_name());
         found.extend(Segment::of(log, path));
     }
     found.sort();
@@ -131,5 +132,17 @@ mod tests {
         let found: Vec<PathBuf> = closed(&log).unwrap().into_iter().map(|segment| segment.path).collect();
         assert_eq!(found, [names[5], names[4]].map(|name| folder.path().join(name)));
         assert!(closed(Path::new("/nowhere/attestation.jsonl")).unwrap().is_empty());
+        let spelled = folder
+            .path()
+            .join(".")
+            .join("../")
+            .join(folder.path().file_name().unwrap())
+            .join("attestation.jsonl");
+        assert!(
+            closed_segments(&spelled)
+                .unwrap()
+                .iter()
+                .all(|segment| segment.parent() == spelled.parent())
+        );
     }
 }

@@ -32,22 +32,19 @@ pub struct Line {
 
 /// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
 pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
-    let mut files: Vec<LogFile> = Vec::new();
+    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
     for path in paths {
         let found = of_path(path).with_context(|| path.display().to_string())?;
         if found.is_empty() {
             bail!("{} holds no {NAME}, nor one that was rotated", path.display());
         }
-        // A segment that was named by itself, too, is read once.
-        let new = found.into_iter().filter(|new| is_named(paths, path, &new.path));
+        // A segment that was named by itself, too, is read once, however that is spelled.
+        let new = found
+            .into_iter()
+            .filter(|new| new.identity().is_none_or(|identity| known.insert(identity)));
         files.extend(new.collect::<Vec<_>>());
     }
     Ok(files)
-}
-
-/// Whether a file that was found by `path` is not one that is named by itself.
-fn is_named(paths: &[PathBuf], path: &Path, file: &Path) -> bool {
-    file == path || !paths.iter().any(|other| other == file)
 }
 
 /// What one path stands for, at one moment: a segment may be closed, or compressed, while it is looked.
@@ -106,6 +103,13 @@ impl LogFile {
             Ok::<_, io::Error>((here.dev(), here.ino()) == (there.dev(), there.ino()))
         };
         self.file.as_ref().is_none_or(|file| same(file).unwrap_or(false))
+    }
+
+    /// Which file it is; `None` if it has lost its name since.
+    fn identity(&self) -> Option<(u64, u64)> {
+        let opened = self.file.as_ref().map(File::metadata);
+        let there = opened.unwrap_or_else(|| fs::metadata(&self.path)).ok()?;
+        Some((there.dev(), there.ino()))
     }
 
     fn name(&self) -> String {

@@ -60,9 +60,40 @@ fn verified(gateway: &Gateway, files: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(said).unwrap())
 }
 
+/// As the document says it, of the files of a folder.
+fn closed_segments_are_verified(gateway: &Gateway, first: &str, second: &str) {
+    let segments = gateway.path("segments");
+    fs::create_dir(&segments).unwrap();
+    let segment = segments.join("attestation.jsonl.20261122T204412Z-6f0c51d2-000000000001");
+    fs::write(&segment, first).unwrap();
+    fs::write(segments.join("attestation.jsonl"), second).unwrap();
+    let run = |command: &str| {
+        let output = Command::new("sh").args(["-c", command]).current_dir(&segments).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let verify = format!("sh {} ../log.pub", script(gateway).display());
+    let whole = |files: &str| {
+        let said = run(&format!("{verify} {files}"));
+        assert!(said.contains("whole: line 7 of chain"), "{said}");
+    };
+    whole("attestation.jsonl.* attestation.jsonl");
+    // It is being compressed; it was; and it was since its name was listed.
+    assert_eq!(run(&format!("gzip -k {}", segment.display())), "");
+    whole("attestation.jsonl.* attestation.jsonl");
+    fs::remove_file(&segment).unwrap();
+    whole("attestation.jsonl.* attestation.jsonl");
+    whole(&format!("{0} {0}.gz attestation.jsonl", segment.display()));
+    // What is named by itself is read.
+    fs::write(&segment, first).unwrap();
+    whole(&format!("{}.gz attestation.jsonl", segment.display()));
+    let said = run(&format!("{verify} {0} {0} attestation.jsonl", segment.display()));
+    assert!(said.contains("this chain has begun before"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_is_verified_by_the_document_alone() {
     let (gateway, first, second) = written().await;
+    closed_segments_are_verified(&gateway, &first, &second);
     let good = |files: &[&str], expected: &str| {
         let (sound, said) = verified(&gateway, files);
         assert!(sound && said.contains(expected), "{said}");
@@ -73,27 +104,6 @@ async fn a_log_is_verified_by_the_document_alone() {
     good(&[&format!("{first}{second}")], "signed up to line 6");
     good(&[&second], "begins with line 5 of chain");
     good(&[&first], "signed up to line 3");
-    // As a closed segment lies there.
-    fs::write(gateway.path("0.jsonl"), &first).unwrap();
-    assert!(
-        Command::new("gzip")
-            .arg("-f")
-            .arg(gateway.path("0.jsonl"))
-            .status()
-            .unwrap()
-            .success()
-    );
-    fs::write(gateway.path("1.jsonl"), &second).unwrap();
-    let mut command = Command::new("sh");
-    command.arg(script(&gateway)).arg(gateway.path("log.pub"));
-    let output = command
-        .arg(gateway.path("0.jsonl.gz"))
-        .arg(gateway.path("1.jsonl"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("whole: line 7 of chain"), "{said}");
-
     let lines: Vec<&str> = first.lines().collect();
     let joined = |lines: &[&str]| lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>();
     let without = |number: usize| joined(&[&lines[..number - 1], &lines[number..]].concat());

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -114,6 +115,27 @@ async fn a_log_is_closed_when_it_is_large_or_old_and_goes_on() {
     assert!(names.iter().all(|name| name.ends_with(".gz")), "{names:?}");
     assert!(names[0].starts_with("attestation.jsonl.19700101T000140Z-") && names[0].contains("-000000000001."));
     assert_eq!(whole(folder.path()).len(), 12);
+    for file in segments(folder.path()).iter().chain([&folder.path().join(LOG)]) {
+        assert_eq!(
+            fs::metadata(file).unwrap().permissions().mode() & 0o777,
+            0o600,
+            "{}",
+            file.display()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_log_whose_name_is_a_link_is_not_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), folder.path().join(LOG)).unwrap();
+    let journal = open(folder.path(), LIMITS);
+    for number in 0..6 {
+        write(&journal, &number.to_string(), 100).await;
+    }
+    journal.checkpoint(100).await.unwrap();
+    assert_eq!(segments(folder.path()), [] as [PathBuf; 0]);
+    assert_eq!(whole(folder.path()).len(), 7);
 }
 
 #[tokio::test]

@@ -240,6 +240,7 @@ mod tests {
             "",
             "a",
             "https://u:SECRET@a/",
+            "https://:SECRET@a/",
             "https://a/#SECRET",
             "syslog+tls://a",
             "syslog+tls://a:1/b",

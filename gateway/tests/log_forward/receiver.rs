@@ -66,15 +66,7 @@ impl Receiver {
     /// Serves by TLS, with the certificate of this gateway.
     pub async fn begin_tls(&mut self, gateway: &Gateway) {
         let listener = TcpListener::bind(self.address).await.unwrap();
-        let chain = CertificateDer::pem_slice_iter(&fs::read(gateway.path("tls/mcs.crt")).unwrap())
-            .map(Result::unwrap)
-            .collect();
-        let key = PrivateKeyDer::from_pem_slice(&fs::read(gateway.path("tls/mcs.key")).unwrap()).unwrap();
-        let config = rustls::ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = acceptor(gateway);
         self.serve(Tls { listener, acceptor });
     }
 
@@ -150,6 +142,15 @@ async fn take(State(seen): State<Arc<Mutex<Seen>>>, headers: HeaderMap, body: By
         Some(Answer::Never) => std::future::pending().await,
         _ => StatusCode::NO_CONTENT,
     }
+}
+
+/// TLS with the certificate of this gateway.
+pub fn acceptor(gateway: &Gateway) -> TlsAcceptor {
+    let pem = fs::read(gateway.path("tls/mcs.crt")).unwrap();
+    let chain = CertificateDer::pem_slice_iter(&pem);
+    let key = PrivateKeyDer::from_pem_slice(&fs::read(gateway.path("tls/mcs.key")).unwrap()).unwrap();
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    TlsAcceptor::from(Arc::new(config.with_single_cert(chain.map(Result::unwrap).collect(), key).unwrap()))
 }
 
 struct Tls {

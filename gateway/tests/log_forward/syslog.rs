@@ -6,7 +6,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::receiver::until;
+use tokio::io::AsyncReadExt;
+
+use super::receiver::{acceptor, until};
 use super::{begin_with, fetch, lines};
 use crate::support::{Gateway, LIMIT};
 
@@ -123,4 +125,50 @@ async fn a_socket_of_this_machine_gets_datagrams_and_of_what_is_too_large_the_mo
         assert!(record["shortened"]["bytes"].as_u64() > Some(1_000_000) && record.get("claims").is_none());
     }
     assert_eq!((third["decision"].as_str(), third.get("shortened")), (Some("checkpoint"), None));
+}
+
+/// The messages of what was framed by octet counting.
+fn unframed(mut bytes: &[u8]) -> Vec<String> {
+    let mut messages = Vec::new();
+    while let Some(space) = bytes.iter().position(|byte| *byte == b' ') {
+        let length: usize = std::str::from_utf8(&bytes[..space]).unwrap().parse().unwrap();
+        let Some(message) = bytes.get(space + 1..space + 1 + length) else {
+            break;
+        };
+        messages.push(String::from_utf8(message.to_vec()).unwrap());
+        bytes = &bytes[space + 1 + length..];
+    }
+    messages
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_it_goes_to_who_has_a_certificate_by_the_ca_and_to_nobody_else() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = format!("syslog+tls://{}", listener.local_addr().unwrap());
+    let mut gateway = gateway(&to, "ca = \"tls/mcs-ca.crt\"");
+    begin_with(&gateway, 3, "");
+    let stranger = acceptor(&Gateway::init());
+    let own = acceptor(&gateway);
+    gateway.run();
+    let (stream, _) = listener.accept().await.unwrap();
+    assert!(stranger.accept(stream).await.is_err());
+    gateway.line(|line| line.contains("logs does not take the attestation log") && line.contains("certificate"));
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut stream = own.accept(stream).await.unwrap();
+    let mut received = Vec::new();
+    while unframed(&received).len() < lines(&gateway).len() {
+        assert_ne!(
+            tokio::time::timeout(LIMIT, stream.read_buf(&mut received)).await.unwrap().unwrap(),
+            0
+        );
+    }
+    let head = |line: &str| {
+        line.split_once(" - ")
+            .and_then(|(_, rest)| rest.split_once(" - "))
+            .unwrap()
+            .1
+            .to_owned()
+    };
+    let messages: Vec<String> = unframed(&received).iter().map(|message| head(message)).collect();
+    assert!(messages == lines(&gateway), "{messages:?}");
 }

@@ -179,6 +179,8 @@ const MANY: usize = 10_000;
 async fn however_many_wait_no_start_is_held_up() {
     let many = std::env::var("ATTEST_WAITING").map_or(MANY, |many| many.parse().unwrap());
     let mut gateway = Gateway::init();
+    // All of them in one file, to be counted there.
+    gateway.settings("[attestation_log]\nsegment_bytes = 4294967296");
     gateway.token(&["--name", "rack"]);
     let store = embedded(&gateway);
     let act = store.outbox(None, 1).await.unwrap().remove(0).value;

@@ -14,6 +14,8 @@ use crate::network::Host;
 
 /// As long as the longest lease that a gateway keeps, in seconds.
 const LEASE: &str = "15";
+/// How often etcd is asked: the members may have no leader right after one was cut off, and whoever asks is told so in seconds.
+const TRIES: usize = 20;
 const NODES: usize = 500;
 
 /// What is done to the site, so that it is whole again afterwards. `wait` returns when some more nodes have booted, or none can any more.
@@ -66,8 +68,8 @@ const DISTURBANCES: [(&str, Disturbance); 6] = [
 /// Waits until etcd has ended a lease that begins now: by then it has ended those, too, that were kept until now.
 fn wait_for_the_end_of_a_lease(member: &Member) {
     let said = |arguments: &[&str]| {
-        let output = member.ctl(arguments).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut outputs = (0..TRIES).map(|_| member.ctl(arguments).output().unwrap());
+        let output = outputs.find(|output| output.status.success()).unwrap_or_else(|| panic!("etcd has no leader"));
         String::from_utf8(output.stdout).unwrap()
     };
     let granted = said(&["lease", "grant", LEASE]);
@@ -75,15 +77,18 @@ fn wait_for_the_end_of_a_lease(member: &Member) {
     // Another key than any before, so that the watch may begin before all of them.
     let witness = format!("witness/{lease}");
     said(&["put", "--lease", lease, &witness, ""]);
-    let mut watch = member
-        .ctl(&["watch", "--rev", "1", &witness])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    assert!((0..TRIES).any(|_| is_deleted(member, &witness)), "etcd has no leader");
+}
+
+/// Watches until the key is deleted. `false` if etcd ends that before.
+fn is_deleted(member: &Member, key: &str) -> bool {
+    let mut watch = member.ctl(&["watch", "--rev", "1", key]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap() == "DELETE"), "the watch has ended");
+    let deleted = lines.any(|line| line.unwrap() == "DELETE");
     watch.kill().unwrap();
     watch.wait().unwrap();
+    deleted
 }
 
 #[test]

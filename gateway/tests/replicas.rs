@@ -142,7 +142,9 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
     assert!(!served && text.contains("store.key") && !text.contains(&first), "{text}");
     // Whoever has lost the file begins anew.
     assert!(!said(&["seal", "rotate"], &gateway).0);
-    assert!(said(&["seal", "rotate", "--drop"], &gateway).0);
+    let (dropped, why) = said(&["seal", "rotate", "--drop"], &gateway);
+    assert!(!dropped && why.contains("--key-lost"), "{why}");
+    assert!(said(&["seal", "rotate", "--drop", "--key-lost"], &gateway).0);
     gateway.run();
     assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
 }

@@ -69,7 +69,9 @@ const DISTURBANCES: [(&str, Disturbance); 6] = [
 fn wait_for_the_end_of_a_lease(member: &Member) {
     let said = |arguments: &[&str]| {
         let mut outputs = (0..TRIES).map(|_| member.ctl(arguments).output().unwrap());
-        let output = outputs.find(|output| output.status.success()).unwrap_or_else(|| panic!("etcd has no leader"));
+        let output = outputs
+            .find(|output| output.status.success())
+            .unwrap_or_else(|| panic!("etcd has no leader"));
         String::from_utf8(output.stdout).unwrap()
     };
     let granted = said(&["lease", "grant", LEASE]);

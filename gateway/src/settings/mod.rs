@@ -448,7 +448,10 @@ mod tests {
             .flat_map(|line| [line, "\n"])
             .collect();
         assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
-        assert_eq!(parse(&uncommented).unwrap(), parse("").unwrap());
+        let mut settings = parse(&uncommented).unwrap();
+        // They are as if nobody had said them, but that somebody has.
+        assert!(!std::mem::take(&mut settings.said).is_empty());
+        assert_eq!(settings, parse("").unwrap());
     }
 
     #[test]

@@ -11,12 +11,13 @@ use serde_json::Value;
 pub struct Record(Value);
 
 impl Record {
-    /// All decisions of a log: its lines but for checkpoints.
+    /// All decisions about nodes: a log's lines but for checkpoints, and for what administrators and gateways have changed.
     pub fn read_all(log: &Path) -> Result<Vec<Self>> {
         let text = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
         let parse = |line| serde_json::from_str(line).map(Self).with_context(|| format!("a record: {line:?}"));
         let records: Vec<Self> = text.lines().map(parse).collect::<Result<_>>()?;
-        Ok(records.into_iter().filter(|record| record.decision() != "checkpoint").collect())
+        let of_nodes = |record: &Self| !["checkpoint", "admin"].contains(&record.decision());
+        Ok(records.into_iter().filter(of_nodes).collect())
     }
 
     /// A member, by JSON pointer, as text.

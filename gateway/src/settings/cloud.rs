@@ -8,6 +8,8 @@ use std::time::Duration;
 use attest::azure::attested_document::AzureCloud;
 use serde::Deserialize;
 
+use super::Fault;
+
 /// Most addresses in `[outgoing.connect]`. A gateway asks one host of Google's, six for Azure and one of STS for each region.
 const CONNECT_LIMIT: usize = 64;
 /// Longest name of a host, in characters: DNS's limit.
@@ -143,15 +145,12 @@ impl Default for AzureSection {
     }
 }
 
-/// A value out of its range: the key, what it is, what it may be.
-pub(super) type OutOfRange = (&'static str, String, &'static str);
-
 /// The sections, checked and with their paths resolved; `request` is how long a request may take.
 pub(super) fn checked(
     (outgoing, gcp, aws, azure): (OutgoingSection, GcpSection, AwsSection, AzureSection),
     folder: &Path,
     request: Duration,
-) -> Result<CloudSettings, OutOfRange> {
+) -> Result<CloudSettings, Fault> {
     if outgoing.connect.len() > CONNECT_LIMIT {
         return Err(("outgoing.connect", outgoing.connect.len().to_string(), "at most 64 hosts"));
     }

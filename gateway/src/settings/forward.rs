@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use url::{Host, Url};
 
-use super::is_replica_name;
-use super::store::Fault;
+use super::{Fault, is_replica_name};
 
 /// A receiver of all records.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
+use super::Fault;
+
 /// Which engine keeps the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreSettings {
@@ -85,9 +87,6 @@ impl Default for StoreSection {
         }
     }
 }
-
-/// A key, what it is, and what it may be.
-pub(super) type Fault = (&'static str, String, &'static str);
 
 pub(super) fn checked(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
     match section.engine {

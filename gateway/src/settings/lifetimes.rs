@@ -1,0 +1,100 @@
+//! How long what the gateway hands out is good.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::Fault;
+
+/// How long a ticket that was not used can be good at most after its lifetime, in seconds. A week: a gateway that was away for longer is a site that is
+/// provisioned anew; and the store remembers for as long what was used.
+pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TicketSettings {
+    /// How long one is good.
+    pub lifetime: Duration,
+    /// How long after that one is good that was not used before.
+    pub late: Duration,
+    /// How many fetches one is good for.
+    pub uses: u32,
+}
+
+impl TicketSettings {
+    /// How long after it was issued one can be good at most: first used as late as it may be, and then for a lifetime.
+    #[must_use]
+    pub const fn longest(&self) -> Duration {
+        let latest = self.lifetime.saturating_add(self.late);
+        if self.late.is_zero() {
+            latest
+        } else {
+            latest.saturating_add(self.lifetime)
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ChallengeSection {
+    lifetime_seconds: u32,
+}
+
+impl Default for ChallengeSection {
+    fn default() -> Self {
+        // The slowest TPMs take tens of seconds to activate and quote.
+        Self { lifetime_seconds: 120 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct TicketSection {
+    lifetime_seconds: u32,
+    late_seconds: u32,
+    uses: u32,
+}
+
+impl Default for TicketSection {
+    fn default() -> Self {
+        // Ignition fetches within seconds; it may retry after a lost answer, and not for ever.
+        Self {
+            lifetime_seconds: 600,
+            // A gateway may be away between attestation and fetch: overnight, for a power cut.
+            late_seconds: 86_400,
+            uses: 4,
+        }
+    }
+}
+
+/// How long a challenge can be answered.
+pub(super) fn of_challenges(section: &ChallengeSection) -> Result<Duration, Fault> {
+    seconds("challenge.lifetime_seconds", section.lifetime_seconds, 900)
+}
+
+pub(super) fn of_tickets(section: &TicketSection) -> Result<TicketSettings, Fault> {
+    let TicketSection {
+        lifetime_seconds,
+        late_seconds,
+        uses,
+    } = *section;
+    if u64::from(late_seconds) > TICKET_LATE_LIMIT_SECONDS {
+        return Err(("ticket.late_seconds", late_seconds.to_string(), "0 to 604800, a week"));
+    }
+    if uses == 0 || uses > 100 {
+        return Err(("ticket.uses", uses.to_string(), "1 to 100"));
+    }
+    Ok(TicketSettings {
+        lifetime: seconds("ticket.lifetime_seconds", lifetime_seconds, 86_400)?,
+        late: Duration::from_secs(late_seconds.into()),
+        uses,
+    })
+}
+
+/// So many seconds, if they are at least one and not too many.
+pub(super) fn seconds(key: &'static str, value: u32, most: u32) -> Result<Duration, Fault> {
+    if value == 0 || value > most {
+        let allowed = "seconds, at least 1 and at most a few minutes (a day for the ticket, an hour for checkpoints)";
+        return Err((key, value.to_string(), allowed));
+    }
+    Ok(Duration::from_secs(value.into()))
+}

@@ -1,0 +1,85 @@
+//! What one request may take, and all of them together.
+
+use std::time::Duration;
+
+use attest::protocol::EVIDENCE_BODY_LIMIT_BYTES;
+use serde::Deserialize;
+
+use super::Fault;
+use super::lifetimes::seconds;
+
+/// Least memory for bodies, in bytes: twice the largest body that there is, so that one of them never keeps all others waiting.
+const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Requests in work at once.
+    pub requests: usize,
+    /// Memory for the bodies of requests, in bytes: those under way and those in work.
+    pub body_bytes: usize,
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// For a request's head.
+    pub header: Duration,
+    /// For a whole request, body and answer's making included.
+    pub request: Duration,
+    /// For requests under way when the gateway is told to stop.
+    pub drain: Duration,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LimitsSection {
+    connections: usize,
+    requests: usize,
+    body_bytes: usize,
+    handshake_seconds: u32,
+    header_seconds: u32,
+    request_seconds: u32,
+    drain_seconds: u32,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        // Ignition gives up a TLS handshake, and the wait for a response's head, after 10 s.
+        Self {
+            connections: 4096,
+            requests: 512,
+            // A thousand nodes at once, each with an event log of a hundred kilobytes.
+            body_bytes: 128 * 1024 * 1024,
+            handshake_seconds: 10,
+            header_seconds: 10,
+            request_seconds: 30,
+            drain_seconds: 20,
+        }
+    }
+}
+
+pub(super) fn checked(section: &LimitsSection) -> Result<Limits, Fault> {
+    let LimitsSection {
+        connections,
+        requests,
+        body_bytes,
+        handshake_seconds,
+        header_seconds,
+        request_seconds,
+        drain_seconds,
+    } = *section;
+    if connections == 0 || requests == 0 {
+        return Err(("limits", "0".to_owned(), "connections and requests are at least 1"));
+    }
+    if body_bytes < BODY_BYTES_LEAST {
+        return Err(("limits.body_bytes", body_bytes.to_string(), "at least 4194304"));
+    }
+    Ok(Limits {
+        connections,
+        requests,
+        body_bytes,
+        handshake: seconds("limits.handshake_seconds", handshake_seconds, 120)?,
+        header: seconds("limits.header_seconds", header_seconds, 120)?,
+        request: seconds("limits.request_seconds", request_seconds, 300)?,
+        drain: seconds("limits.drain_seconds", drain_seconds, 300)?,
+    })
+}

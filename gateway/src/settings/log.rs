@@ -1,0 +1,152 @@
+//! What the console shows, and how the attestation log is kept.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+
+use super::Fault;
+use super::forward::{self, ForwardSection, ForwardSettings};
+use super::lifetimes::seconds;
+
+/// Smallest segment of the attestation log, in bytes: a few lines.
+const SEGMENT_BYTES_LEAST: u64 = 4096;
+
+/// Longest name of a replica, in characters: as long as a host's name can be.
+const REPLICA_LIMIT_CHARACTERS: usize = 64;
+
+/// How the console's lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For log collectors.
+    Json,
+}
+
+/// How the attestation log is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSettings {
+    pub checkpoints: CheckpointSettings,
+    pub segments: SegmentSettings,
+    /// Who is sent its records.
+    pub forwards: Vec<ForwardSettings>,
+}
+
+/// When the gateway signs how far its attestation log has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointSettings {
+    /// What this gateway is called in them; the host's name otherwise.
+    pub name: Option<String>,
+    /// After so many records, whenever they came.
+    pub records: u64,
+    /// After so long, if there is a new record.
+    pub every: Duration,
+}
+
+/// When a file of the attestation log is closed, and another begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentSettings {
+    /// At so many bytes.
+    pub bytes: u64,
+    /// So long after its first line.
+    pub age: Duration,
+}
+
+/// Whether a gateway can be called so: one word of a line.
+#[must_use]
+pub fn is_replica_name(name: &str) -> bool {
+    let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ConsoleSection {
+    format: LogFormat,
+    filter: String,
+}
+
+impl Default for ConsoleSection {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            filter: "info".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LogSection {
+    name: Option<String>,
+    checkpoint_records: u64,
+    checkpoint_seconds: u32,
+    segment_bytes: u64,
+    segment_seconds: u32,
+    forward: Vec<ForwardSection>,
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        // What is not signed yet can be cut off without a trace: a minute of it, at most.
+        Self {
+            name: None,
+            checkpoint_records: 1000,
+            checkpoint_seconds: 60,
+            segment_bytes: 64 * 1024 * 1024,
+            // A week.
+            segment_seconds: 604_800,
+            forward: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn of_console(section: ConsoleSection) -> Result<(LogFormat, String), Fault> {
+    let ConsoleSection { format, filter } = section;
+    match EnvFilter::try_new(&filter) {
+        Ok(_) => Ok((format, filter)),
+        Err(error) => {
+            let allowed = "a tracing filter, such as \"info\" or \"warn,attestation=info\"";
+            Err(("log.filter", format!("{filter:?} ({error})"), allowed))
+        }
+    }
+}
+
+pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings, Fault> {
+    let LogSection {
+        name,
+        checkpoint_records,
+        checkpoint_seconds,
+        segment_bytes,
+        segment_seconds,
+        forward,
+    } = section;
+    if let Some(name) = name.as_ref().filter(|name| !is_replica_name(name)) {
+        let allowed = "1 to 64 of A-Z, a-z, 0-9, '.', '-', '_'";
+        return Err(("attestation_log.name", format!("{name:?}"), allowed));
+    }
+    if checkpoint_records == 0 {
+        return Err(("attestation_log.checkpoint_records", "0".to_owned(), "at least 1"));
+    }
+    if segment_bytes < SEGMENT_BYTES_LEAST {
+        return Err(("attestation_log.segment_bytes", segment_bytes.to_string(), "at least 4096"));
+    }
+    if segment_seconds == 0 {
+        return Err(("attestation_log.segment_seconds", "0".to_owned(), "at least 1"));
+    }
+    Ok(LogSettings {
+        checkpoints: CheckpointSettings {
+            name,
+            records: checkpoint_records,
+            every: seconds("attestation_log.checkpoint_seconds", checkpoint_seconds, 3600)?,
+        },
+        segments: SegmentSettings {
+            bytes: segment_bytes,
+            age: Duration::from_secs(segment_seconds.into()),
+        },
+        forwards: forward::checked(forward, folder)?,
+    })
+}

@@ -1,0 +1,200 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Settings, SettingsError> {
+    Settings::parse(text, Path::new("/etc/attestation-gateway/gateway.toml"))
+}
+
+#[test]
+fn a_key_of_the_seal_opens_what_it_sealed_for_as_long_as_that_is_good() {
+    let keep = |text: &str| parse(text).unwrap().seal_keep().as_secs() - 3600;
+    // Of a ticket its lifetime, how late it may be, and its lifetime from then on.
+    assert_eq!(keep(""), 600 + 86_400 + 600);
+    assert_eq!(keep("[ticket]\nlate_seconds = 0"), 600);
+    assert_eq!(keep("[ticket]\nlate_seconds = 0\nlifetime_seconds = 1"), 120, "a challenge");
+}
+
+#[test]
+fn the_sample_says_the_defaults() {
+    assert_eq!(parse(SAMPLE).unwrap(), parse("").unwrap());
+    let uncommented: String = SAMPLE
+        .lines()
+        .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
+    let mut settings = parse(&uncommented).unwrap();
+    // They are as if nobody had said them, but that somebody has.
+    assert!(!std::mem::take(&mut settings.said).is_empty());
+    assert_eq!(settings, parse("").unwrap());
+}
+
+#[test]
+fn the_sample_shows_a_receiver_as_it_is_configured() {
+    let lines = SAMPLE
+        .lines()
+        .skip_while(|line| *line != "# [[attestation_log.forward]]")
+        .take_while(|line| !line.is_empty());
+    let lines = lines.filter(|line| line.starts_with("# [[") || line.contains(" = "));
+    let text: String = lines.map(|line| line.replacen("# ", "", 1) + "\n").collect();
+    let [forward] = parse(&text).unwrap().forwards.try_into().unwrap();
+    let Receiver::Http {
+        ca: Some(_),
+        token_file: Some(token_file),
+        ..
+    } = forward.to
+    else {
+        panic!("{text}");
+    };
+    assert_eq!(token_file, Path::new("/etc/attestation-gateway/siem.token"));
+}
+
+#[test]
+fn a_name_is_one_word_of_a_line() {
+    for (name, good) in [
+        ("gw-1.example.com", true),
+        ("A_b", true),
+        ("", false),
+        ("a b", false),
+        ("a\n", false),
+        ("ä", false),
+        (&"a".repeat(64), true),
+        (&"a".repeat(65), false),
+    ] {
+        assert_eq!(is_replica_name(name), good, "{name:?}");
+    }
+}
+
+#[test]
+fn checkpoints_are_made_now_and_then_by_a_gateway_with_a_name() {
+    let read = |text: &str| parse(&format!("[attestation_log]\n{text}")).map(|settings| settings.checkpoints);
+    assert_eq!(read("name = \"gw-1\"").unwrap().name.unwrap(), "gw-1");
+    for refused in [
+        "name = \"\"",
+        "name = \"a b\"",
+        "checkpoint_records = 0",
+        "checkpoint_seconds = 0",
+        "checkpoint_seconds = 3601",
+        "segment_bytes = 4095",
+        "segment_seconds = 0",
+    ] {
+        read(refused).unwrap_err();
+    }
+}
+
+#[test]
+fn paths_are_relative_to_the_file() {
+    let settings = parse("state = \"s\"\npools = \"/srv/pools\"").unwrap();
+    assert_eq!(settings.state, Path::new("/etc/attestation-gateway/s"));
+    assert_eq!(settings.pools, Path::new("/srv/pools"));
+    let shared = parse("[store]\nkey_file = \"store.key\"").unwrap();
+    assert_eq!(shared.store_key_file.unwrap(), Path::new("/etc/attestation-gateway/store.key"));
+    let clouds = parse("[gcp]\njwks = \"keys.json\"\n[aws]\nnitro_roots = \"/srv/nitro\"")
+        .unwrap()
+        .clouds;
+    assert_eq!(clouds.gcp.jwks.unwrap(), Path::new("/etc/attestation-gateway/keys.json"));
+    assert_eq!(clouds.azure.roots, Path::new("/etc/attestation-gateway/azure-roots"));
+    assert_eq!(clouds.aws.nitro_roots, Path::new("/srv/nitro"));
+}
+
+#[test]
+fn who_waits_for_a_cloud_has_time_left_to_answer() {
+    assert_eq!(parse("").unwrap().clouds.wait, Duration::from_secs(5));
+    let clouds = parse("[limits]\nrequest_seconds = 1").unwrap().clouds;
+    assert_eq!(clouds.wait, Duration::from_millis(500));
+}
+
+#[test]
+fn balancers_are_named_by_their_addresses() {
+    let balancers = |text: &str| parse(&format!("proxy_protocol_from = [{text}]")).map(|settings| settings.balancers);
+    let named = balancers(r#""192.0.2.10", "10.1.2.3/8", "::ffff:192.0.2.16/124""#).unwrap();
+    assert_eq!(
+        named.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["192.0.2.10/32", "10.0.0.0/8", "192.0.2.16/28"]
+    );
+    assert!(balancers("").unwrap().is_empty());
+    for everybody in ["0.0.0.0/0", "::/0", "10.0.0.0/0", "::ffff:0.0.0.0/96", "balancer", ""] {
+        let error = balancers(&format!("{everybody:?}")).unwrap_err().to_string();
+        assert!(error.contains("proxy_protocol_from") && error.contains(everybody), "{error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let error = |text: &str| parse(text).unwrap_err().to_string();
+    let unknown = error("\nlisten = \"127.0.0.1:1\"\nlimit = 3\n");
+    assert!(unknown.contains("line 3") && unknown.contains("limit"), "{unknown}");
+    assert!(error("listen = \"nowhere\"").contains("line 1"));
+    assert!(error("[ticket]\nuses = 0").contains("ticket.uses is 0"));
+    assert!(error("[ticket]\nlate_seconds = 604801").contains("ticket.late_seconds is 604801"));
+    assert!(error("[ticket]\nuse = 1").contains("use"));
+    assert!(error("key_file = \"x\"").contains("key_file belongs under [store]"));
+    assert!(error("[limits]\nclient_ca = \"a\"").contains("client_ca belongs under [tls]"));
+    assert!(error("uses = 1").contains("uses belongs under [ticket]"));
+    assert!(error("[tls]\nlisten = \"[::]:1\"").contains("listen belongs under the top, before any heading or [metrics]"));
+    assert!(error("[ticket]\nlifetime = 1").lines().last().unwrap().contains("expected"));
+    misplaced::assert_complete::<File>(SECTIONS);
+    assert!(error("[challenge]\nlifetime_seconds = 0").contains("challenge.lifetime_seconds"));
+    assert!(error("[challenge]\nlifetime_seconds = 90000").contains("challenge.lifetime_seconds"));
+    assert!(error("[limits]\nconnections = -1").contains("line 2"));
+    assert!(error("[limits]\nbody_bytes = 4194303").contains("at least 4194304"));
+    assert!(error("[tls]\nprevious_keys = [\"abc\"]").contains("64"));
+    assert!(error("[log]\nformat = \"xml\"").contains("text"));
+    assert!(error("[log]\nfilter = \"a=b=c\"").contains("log.filter is \"a=b=c\""));
+    assert!(error("[outgoing]\nproxy = \"x\"").contains("proxy"));
+    assert!(error("[outgoing.connect]\n\"10.0.0.5\" = \"10.0.0.5:443\"").contains("names of hosts"));
+    assert!(error("[outgoing.connect]\n\"a.b\" = \"10.0.0.5\"").contains("line 2"));
+    assert!(error("[outgoing.connect]\n\"a.b\" = \"10.0.0.5:0\"").contains("port"));
+    assert!(error("[outgoing.connect]\n\"a.b\" = \"1.1.1.1:1\"\n\"A.b\" = \"1.1.1.1:1\"").contains("each host once"));
+    assert!(error("[gcp]\nname = \"a/b\"").contains("gcp.name"));
+    assert!(error("[gcp]\nname = \"\"").contains("gcp.name"));
+    assert!(error("[aws]\nroots = \"x\"").contains("roots"));
+    assert!(error("[azure]\nclouds = [\"private\"]").contains("private"));
+    assert!(error("[azure]\nclouds = [\"public\", \"public\"]").contains("each cloud once"));
+}
+
+#[test]
+fn what_is_wrong_with_the_store_is_named() {
+    let error = |text: &str| parse(&format!("[store]\n{text}")).unwrap_err().to_string();
+    assert!(error("engine = \"sqlite\"").contains("embedded"));
+    assert!(error("endpoints = [\"http://[::1]:2379\"]").contains("store.endpoints is set; for etcd only"));
+    assert!(error("certificate = \"c\"").contains("store.certificate is set"));
+    let etcd = |endpoints: &str, text: &str| {
+        let text = format!("engine = \"etcd\"\nkey_file = \"store.key\"\nendpoints = {endpoints}\n{text}");
+        error(&text)
+    };
+    assert!(error("engine = \"etcd\"\nendpoints = [\"http://[::1]:2379\"]").contains("store.key_file is not set"));
+    for endpoints in [
+        "[]",
+        "[\"etcd-1:2379\"]",
+        "[\"https://etcd-1\"]",
+        "[\"https://etcd-1:2379/v3\"]",
+        "[\"https://root@etcd-1:2379\"]",
+        "[\"ftp://etcd-1:2379\"]",
+        "[\"https://etcd-1:2379\", \"http://etcd-2:2379\"]",
+    ] {
+        assert!(etcd(endpoints, "ca = \"ca.crt\"").contains("store.endpoints is"), "{endpoints}");
+    }
+    let tls = "[\"https://etcd-1:2379\"]";
+    assert!(etcd(tls, "").contains("store.ca is not set"));
+    assert!(etcd(tls, "ca = \"a\"\ncertificate = \"c\"").contains("store.key is not set"));
+    assert!(etcd(tls, "ca = \"a\"\nkey = \"k\"").contains("store.certificate is not set"));
+    assert!(etcd(tls, "ca = \"a\"\nuser = \"u\"").contains("store.password_file is not set"));
+    assert!(etcd(tls, "ca = \"a\"\npassword_file = \"p\"").contains("store.user is not set"));
+    assert!(etcd(tls, "ca = \"a\"\nprefix = \"a//b\"").contains("store.prefix is"));
+    assert!(etcd(tls, "ca = \"a\"\nprefix = \"\"").contains("store.prefix is"));
+    assert!(etcd(tls, "ca = \"a\"\ntimeout_seconds = 0").contains("store.timeout_seconds is 0"));
+    assert!(etcd("[\"http://10.0.0.1:2379\"]", "ca = \"a\"").contains("for https only"));
+}
+
+#[test]
+fn a_store_on_etcd_has_its_paths_beside_the_file() {
+    let text = "[store]\nengine = \"etcd\"\nkey_file = \"x\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
+    let StoreSettings::Etcd(etcd) = parse(text).unwrap().engine else {
+        panic!("another engine")
+    };
+    let beside = |name: &str| Path::new("/etc/attestation-gateway").join(name);
+    assert_eq!(etcd.ca, Some(beside("ca")));
+    assert_eq!(etcd.identity, Some((beside("c"), "/k".into())));
+    assert_eq!(etcd.user, Some(("u".to_owned(), beside("p"))));
+    assert_eq!((etcd.timeout, etcd.prefix.as_str()), (Duration::from_secs(5), "attest-gateway"));
+}

@@ -1,67 +1,38 @@
-//! The files of a log, also those that were rotated, in the order in which they were written.
+//! The files of a log, those also that were closed or rotated, in the order in which they were written: one list of them for all who read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
-
-use flate2::read::MultiGzDecoder;
-use serde::Deserialize;
 
 use super::ReadError;
-use super::lines::{Found, Lines};
+use super::begins::{Begins, Place};
+use super::lines::Lines;
+use super::opened::{Bytes, Opened, is_zipped};
+use crate::audit::segments::SegmentName;
 use crate::files::folder;
 
 /// What the name of a log's file begins with, also after it was rotated.
 const NAME: &str = "attestation.jsonl";
 /// What the names of files end with that are being made.
 const UNFINISHED: [&str; 2] = [".new", ".part"];
-
-/// What gives the bytes of a file, as they were written.
-pub(super) type Bytes = Box<dyn Read + Send>;
-
-/// How a file begins: by its first line, which no other file of the log has.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Begins {
-    /// Of a file without a line 0.
-    at: u64,
-    id: String,
-    /// Which line of which chain; of older releases none.
-    chain: Option<Place>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct Place {
-    id: String,
-    number: u64,
-}
-
-impl Begins {
-    /// Whether it comes after the other one: in a chain by its number, whatever the clock said.
-    fn is_after(&self, other: &Self) -> bool {
-        match (&self.chain, &other.chain) {
-            (Some(here), Some(there)) if here.id == there.id => here.number > there.number,
-            _ => self.at >= other.at && self != other,
-        }
-    }
-}
+/// Closed segments that are held open at once. Others are found again by their names, also when they were compressed since.
+const HELD_LIMIT: usize = 256;
 
 /// A file of the log.
 #[derive(Debug, Clone)]
 pub struct LogFile {
     path: PathBuf,
     pub(super) begins: Begins,
+    /// The file that was found: what has its name by now may be another.
+    held: Option<Opened>,
 }
 
-/// Of a line, what orders files.
-#[derive(Deserialize)]
-struct First {
-    at: u64,
-    #[serde(default)]
-    id: String,
-    chain: Option<Place>,
+/// What was found, and what of it cannot be read.
+#[derive(Debug, Default)]
+struct Listed {
+    files: Vec<LogFile>,
+    unreadable: Vec<ReadError>,
 }
 
 /// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them.
@@ -69,14 +40,37 @@ struct First {
 /// # Errors
 /// [`ReadError`].
 pub fn files_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = in_folder(folder(log))?;
+    let mut found = all_beside(log)?;
     // Of one that is there twice, because it is being copied or compressed, the whole one counts.
-    found.sort_by_key(|file| (file.is_zipped(), file.path != log));
+    found.sort_by_key(|file| (is_zipped(&file.path), file.path != log));
     order(&mut found);
     found.dedup_by(|later, earlier| later.begins == earlier.begins);
     // Whatever the clock said.
     found.sort_by_key(|file| file.path == log);
     Ok(found)
+}
+
+/// The files of these paths; of a folder all that are a log's.
+///
+/// # Errors
+/// [`ReadError`], also of a folder that holds none.
+pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            found.extend(all_beside(&path.join(NAME))?);
+        } else {
+            found.push(LogFile::of(path).map_err(ReadError::at(path))?);
+        }
+    }
+    order(&mut found);
+    Ok(found)
+}
+
+fn all_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
+    let Listed { mut files, unreadable } = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
+    files.retain(LogFile::holds_something);
+    unreadable.into_iter().next().map_or(Ok(files), Err)
 }
 
 /// The one of these that was begun next after one that begins so; the one that is written comes after all others.
@@ -87,6 +81,32 @@ pub(super) fn next_of(mut files: Vec<LogFile>, begins: &Begins, log: &Path) -> O
         None => files.iter().position(|file| file.begins.is_after(begins) || file.path == log),
     };
     next.filter(|next| *next < files.len()).map(|next| files.swap_remove(next))
+}
+
+/// What is there at one moment: a file may be closed, moved, compressed or removed while it is looked.
+fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<Listed> {
+    loop {
+        let found = names()?;
+        let listed = Listed::of(&found);
+        if names()? == found && listed.files.iter().all(LogFile::has_its_name) {
+            return Ok(listed);
+        }
+    }
+}
+
+fn names(log: &Path) -> io::Result<Vec<PathBuf>> {
+    let own = log.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder(log))? {
+        let name = entry?.file_name();
+        let bytes = name.as_encoded_bytes();
+        if bytes.starts_with(own) && !UNFINISHED.iter().any(|end| bytes.ends_with(end.as_bytes())) {
+            // As the log itself is named.
+            names.push(log.with_file_name(name));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// By their chains, which come by the time of the first file that there is of each; within one by their numbers.
@@ -104,51 +124,41 @@ fn order(files: &mut [LogFile]) {
     });
 }
 
-/// The files of these paths; of a folder all that are a log's.
-///
-/// # Errors
-/// [`ReadError`], also of a folder that holds none.
-pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = Vec::new();
-    for path in paths {
-        if path.is_dir() {
-            found.extend(in_folder(path)?);
-        } else {
-            found.push(LogFile::of(path)?);
+impl Listed {
+    fn of(paths: &[PathBuf]) -> Self {
+        let (mut listed, mut held) = (Self::default(), 0);
+        for path in paths {
+            // What is beside the log and no file is none of its own.
+            let found = fs::metadata(path).and_then(|metadata| metadata.is_file().then(|| LogFile::of(path)).transpose());
+            match found {
+                Ok(Some(mut file)) => {
+                    held += usize::from(file.is_segment());
+                    if file.is_segment() && held > HELD_LIMIT {
+                        file.held = None;
+                    }
+                    listed.files.push(file);
+                }
+                Ok(None) => {}
+                Err(source) => listed.unreadable.push(ReadError::at(path)(source)),
+            }
         }
+        listed
     }
-    order(&mut found);
-    Ok(found)
-}
-
-fn in_folder(folder: &Path) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(ReadError::at(folder))? {
-        let entry = entry.map_err(ReadError::at(folder))?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if !name.starts_with(NAME) || UNFINISHED.iter().any(|end| name.ends_with(end)) {
-            continue;
-        }
-        match LogFile::of(&entry.path()) {
-            Ok(file) if file.holds_something() => found.push(file),
-            Ok(_) => {}
-            // Rotated or removed since it was listed.
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(found)
 }
 
 impl LogFile {
-    fn of(path: &Path) -> Result<Self, ReadError> {
-        let file = Self {
-            path: path.to_owned(),
-            begins: Begins::default(),
+    fn of(path: &Path) -> io::Result<Self> {
+        let opened = Opened::open(path)?;
+        let begins = match Begins::of(&opened) {
+            // While it is being compressed there may be nothing yet.
+            Err(_) if opened.is_zipped() => Begins::default(),
+            begins => begins?,
         };
-        let begins = file.first().map_err(ReadError::at(path))?;
-        Ok(Self { begins, ..file })
+        Ok(Self {
+            path: path.to_owned(),
+            begins,
+            held: Some(opened),
+        })
     }
 
     #[must_use]
@@ -156,32 +166,24 @@ impl LogFile {
         &self.path
     }
 
-    pub(super) fn is_zipped(&self) -> bool {
-        self.path.extension().is_some_and(|extension| extension == "gz")
+    /// The file itself, open.
+    pub(super) fn opened(&self) -> io::Result<Opened> {
+        self.held.clone().map_or_else(|| Opened::find(&self.path), Ok)
+    }
+
+    fn has_its_name(&self) -> bool {
+        self.held.as_ref().is_none_or(|held| held.is_at(&self.path).unwrap_or(false))
+    }
+
+    /// Whether its gateway has closed it.
+    fn is_segment(&self) -> bool {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        name.rsplit_once('.').is_some_and(|(_, name)| name.parse::<SegmentName>().is_ok())
     }
 
     fn holds_something(&self) -> bool {
         self.begins.at > 0
-    }
-
-    /// By its first line; by the file's date where that is no record.
-    fn first(&self) -> io::Result<Begins> {
-        let mut lines = self.lines(0)?;
-        let line = match lines.read() {
-            Ok(Some(Found::Line(line))) => line,
-            Ok(Some(Found::TooLong(_))) => b"",
-            // Of a file that is being compressed there may be nothing yet.
-            Err(error) if !self.is_zipped() => return Err(error),
-            Err(_) | Ok(None | Some(Found::Cut)) => return Ok(Begins::default()),
-        };
-        if let Ok(First { at, id, chain }) = serde_json::from_slice(line) {
-            return Ok(Begins { at: at.max(1), id, chain });
-        }
-        let modified = fs::metadata(&self.path)?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Begins {
-            at: modified.as_secs().max(1),
-            ..Begins::default()
-        })
     }
 
     /// Its lines from this byte on, of what it holds uncompressed.
@@ -189,31 +191,153 @@ impl LogFile {
     /// # Errors
     /// The file's.
     pub fn lines(&self, offset: u64) -> io::Result<Lines<Bytes>> {
-        let file = File::open(&self.path)?;
-        Ok(Lines::new(self.from(file, offset)?, offset))
+        Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use super::super::Found;
+    use super::*;
+
+    const SEGMENT: &str = "attestation.jsonl.19700101T000140Z-0a0a0a0a-00000000000";
+
+    /// A log of three files, and what may become of them while they are read.
+    struct Written {
+        folder: tempfile::TempDir,
     }
 
-    /// What this file holds from that byte on; what is appended later, too.
-    pub(super) fn from(&self, file: File, offset: u64) -> io::Result<Bytes> {
-        if self.is_zipped() {
-            let mut bytes = MultiGzDecoder::new(file);
-            io::copy(&mut Read::by_ref(&mut bytes).take(offset), &mut io::sink())?;
-            return Ok(Box::new(bytes));
+    impl Written {
+        fn new() -> Self {
+            let written = Self {
+                folder: tempfile::tempdir().unwrap(),
+            };
+            written.write(&format!("{SEGMENT}1"), 1..=2);
+            written.write("attestation.jsonl-moved", 3..=3);
+            written.write("attestation.jsonl", 4..=5);
+            written
         }
-        Ok(Box::new(From { file, offset }))
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn log(&self) -> PathBuf {
+            self.path("attestation.jsonl")
+        }
+
+        fn write(&self, name: &str, numbers: std::ops::RangeInclusive<u64>) {
+            let line = |number| format!("{{\"at\":100,\"id\":\"{number}\",\"chain\":{{\"id\":\"0a\",\"number\":{number}}}}}\n");
+            fs::write(self.path(name), numbers.map(line).collect::<String>()).unwrap();
+        }
+
+        /// As a gateway does it.
+        fn close(&self) {
+            fs::rename(self.log(), self.path(&format!("{SEGMENT}4"))).unwrap();
+            self.write("attestation.jsonl", 6..=6);
+        }
+
+        fn compress(&self, name: &str) {
+            let file = File::create(self.path(&format!("{name}.gz"))).unwrap();
+            let mut gz = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+            gz.write_all(&fs::read(self.path(name)).unwrap()).unwrap();
+            gz.finish().unwrap();
+            fs::remove_file(self.path(name)).unwrap();
+        }
+
+        /// All that can become of them.
+        fn go_on(&self) {
+            self.close();
+            self.compress(&format!("{SEGMENT}1"));
+            self.compress(&format!("{SEGMENT}4"));
+            fs::rename(self.path("attestation.jsonl-moved"), self.path("attestation.jsonl-elsewhere")).unwrap();
+        }
     }
-}
 
-/// A file from one byte on, whoever else reads it.
-struct From {
-    file: File,
-    offset: u64,
-}
+    /// The numbers of all lines.
+    fn numbers(files: &[LogFile]) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for file in files {
+            let mut lines = file.lines(0).unwrap();
+            while let Some(Found::Line(line)) = lines.read().unwrap() {
+                let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+                numbers.push(line.pointer("/chain/number").unwrap().as_u64().unwrap());
+            }
+        }
+        numbers
+    }
 
-impl Read for From {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(0));
-        Ok(read)
+    #[test]
+    fn what_was_listed_is_read_whatever_becomes_of_it_meanwhile() {
+        let log = Written::new();
+        let files = files_beside(&log.log()).unwrap();
+        log.go_on();
+        assert_eq!(numbers(&files), [1, 2, 3, 4, 5]);
+        let files = files_beside(&log.log()).unwrap();
+        // A rule removes the oldest.
+        fs::remove_file(log.path(&format!("{SEGMENT}1.gz"))).unwrap();
+        fs::remove_file(log.path("attestation.jsonl-elsewhere")).unwrap();
+        assert_eq!(numbers(&files), [1, 2, 3, 4, 5, 6]);
+        // One that is not held open.
+        let mut files = files_beside(&log.log()).unwrap();
+        assert_eq!(numbers(&files), [4, 5, 6]);
+        files.iter_mut().filter(|file| file.is_segment()).for_each(|file| file.held = None);
+        assert_eq!(numbers(&files), [4, 5, 6]);
+        log.close();
+        assert!(files.iter().any(|file| file.held.is_none()));
+        assert_eq!(numbers(&files), [4, 5, 6]);
+    }
+
+    #[test]
+    fn what_becomes_of_files_while_they_are_listed_hides_none() {
+        type Change = fn(&Written);
+        let changes: [Change; 3] = [
+            Written::close,
+            |log| log.compress(&format!("{SEGMENT}1")),
+            |log| fs::rename(log.path("attestation.jsonl-moved"), log.path("attestation.jsonl-elsewhere")).unwrap(),
+        ];
+        for change in changes {
+            // Before the first look, between it and the next one, and so on.
+            for at in 0..4 {
+                let (log, mut looks) = (Written::new(), 0);
+                let listed = settled(|| {
+                    let before = names(&log.log());
+                    if looks == at {
+                        change(&log);
+                    }
+                    looks += 1;
+                    before
+                });
+                let Listed { mut files, unreadable } = listed.unwrap();
+                assert!(unreadable.is_empty(), "{unreadable:?}");
+                order(&mut files);
+                let found = numbers(&files);
+                assert!(found == [1, 2, 3, 4, 5] || found == [1, 2, 3, 4, 5, 6], "{at}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_not_held_is_found_when_it_was_compressed_since() {
+        let log = Written::new();
+        let mut files = files_beside(&log.log()).unwrap();
+        files.iter_mut().filter(|file| file.is_segment()).for_each(|file| file.held = None);
+        log.compress(&format!("{SEGMENT}1"));
+        assert_eq!(numbers(&files), [1, 2, 3, 4, 5]);
+        fs::remove_file(log.path(&format!("{SEGMENT}1.gz"))).unwrap();
+        let error = files.first().unwrap().lines(0).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_no_file_is_none_of_the_logs() {
+        let log = Written::new();
+        fs::create_dir(log.path("attestation.jsonl.d")).unwrap();
+        std::os::unix::net::UnixListener::bind(log.path("attestation.jsonl.socket")).unwrap();
+        assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5]);
     }
 }

@@ -1,14 +1,14 @@
 //! The log as it grows: on over files that are moved, compressed, copied or emptied meanwhile, without losing a line or giving one twice.
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{Begins, Bytes, next_of};
+use super::begins::Begins;
+use super::files::next_of;
 use super::lines::{Found, Lines};
+use super::opened::{Bytes, Opened};
 use super::{LogFile, ReadError, files_beside};
 use crate::audit::LineHash;
 
@@ -45,9 +45,9 @@ pub struct Follower {
 }
 
 struct Reading {
-    file: LogFile,
-    /// The same, open: it may have another name by now, or none.
-    open: File,
+    path: PathBuf,
+    /// It may have another name by now, or none.
+    file: Opened,
     head: Vec<u8>,
     lines: Lines<Bytes>,
     /// Whether its end was seen: what comes after it may be another's.
@@ -56,7 +56,7 @@ struct Reading {
 
 impl std::fmt::Debug for Reading {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} from {}", self.file.path().display(), self.lines.offset())
+        write!(f, "{} from {}", self.path.display(), self.lines.offset())
     }
 }
 
@@ -123,7 +123,11 @@ impl Follower {
                 continue;
             }
             let Some(successor) = successor else { return Ok(Next::Nothing) };
-            self.open(&successor, 0)?;
+            match self.open(&successor, 0) {
+                // Removed since: what comes next is looked for again.
+                Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+                opened => opened?,
+            }
         }
     }
 
@@ -139,7 +143,7 @@ impl Follower {
     /// Whether what comes next comes to the file that is read.
     fn is_at_the_end(&mut self) -> Result<bool, ReadError> {
         let log = self.log.clone();
-        let written = self.of_reading(|reading| Ok(reading.is_written(&log)? && !reading.is_another()?))?;
+        let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another()?))?;
         Ok(written.unwrap_or(false))
     }
 
@@ -165,7 +169,7 @@ impl Follower {
     fn of_reading<T>(&mut self, ask: impl FnOnce(&mut Reading) -> io::Result<T>) -> Result<Option<T>, ReadError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         let asked = ask(reading);
-        asked.map(Some).map_err(ReadError::at(reading.file.path()))
+        asked.map(Some).map_err(ReadError::at(&reading.path))
     }
 
     /// The file that begins next after the one that was read last.
@@ -180,19 +184,18 @@ impl Follower {
 
 impl Reading {
     fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
-        let open = File::open(file.path())?;
-        let lines = Lines::new(file.from(open.try_clone()?, offset)?, offset);
-        let mut reading = Self {
-            file: file.clone(),
-            head: Vec::new(),
-            open,
-            lines,
-            at_end: false,
+        let opened = file.opened()?;
+        let head = match opened.is_zipped() {
+            true => Vec::new(),
+            false => opened.read_at(0, HEAD_BYTES)?,
         };
-        if !file.is_zipped() {
-            reading.head = reading.head_now(HEAD_BYTES)?;
-        }
-        Ok(reading)
+        Ok(Self {
+            path: file.path().to_owned(),
+            head,
+            lines: Lines::new(opened.bytes(offset)?, offset),
+            file: opened,
+            at_end: false,
+        })
     }
 
     fn next(&mut self) -> io::Result<Option<Next>> {
@@ -206,7 +209,7 @@ impl Reading {
             Some(Found::TooLong(length)) => Next::TooLong(length),
             // Its end is still to come: it is read again then.
             Some(Found::Cut) if !self.file.is_zipped() => {
-                self.lines = Lines::new(self.file.from(self.open.try_clone()?, offset)?, offset);
+                self.lines = Lines::new(self.file.bytes(offset)?, offset);
                 return Ok(None);
             }
             Some(Found::Cut) => return Ok(None),
@@ -216,36 +219,20 @@ impl Reading {
         Ok(Some(next))
     }
 
-    /// Whether the log's name leads to it: it is the one that is written.
-    fn is_written(&self, log: &Path) -> io::Result<bool> {
-        let here = self.open.metadata()?;
-        match fs::metadata(log) {
-            Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Whether it does not hold any more what was read of it.
     fn is_another(&mut self) -> io::Result<bool> {
-        let shorter = !self.file.is_zipped() && self.open.metadata()?.len() < self.lines.offset();
-        Ok(shorter || self.head_now(self.head.len())? != self.head)
-    }
-
-    fn head_now(&self, length: usize) -> io::Result<Vec<u8>> {
-        let mut head = vec![0; length];
-        let read = self.open.read_at(&mut head, 0)?;
-        head.truncate(read);
-        Ok(head)
+        let shorter = !self.file.is_zipped() && self.file.metadata()?.len() < self.lines.offset();
+        Ok(shorter || self.file.read_at(0, self.head.len())? != self.head)
     }
 }
 
 /// Where the line after this one begins, if the file has it.
 fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
-    if !file.is_zipped() && fs::metadata(file.path())?.len() <= position.offset {
+    let opened = file.opened()?;
+    if !opened.is_zipped() && opened.metadata()?.len() <= position.offset {
         return Ok(None);
     }
-    let mut lines = file.lines(position.offset)?;
+    let mut lines = Lines::new(opened.bytes(position.offset)?, position.offset);
     let same = matches!(lines.read()?, Some(Found::Line(line)) if LineHash::of(line) == position.sha256);
     Ok(same.then(|| lines.offset()))
 }
@@ -253,6 +240,7 @@ fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
+    use std::fs::{self, File};
     use std::io::Write;
 
     use super::*;

@@ -1,10 +1,10 @@
 //! Where the last lines of a log begin: what is not asked for is not read, as far as files can be read from their end.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 
-use super::lines::{Found, LINE_LIMIT_BYTES};
+use super::lines::{Found, LINE_LIMIT_BYTES, Lines};
+use super::opened::Opened;
 use super::{LogFile, ReadError};
 
 /// How much of a file's end is read at a time.
@@ -23,10 +23,10 @@ pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8])
         if left == 0 {
             break;
         }
-        let found = match file.is_zipped() {
-            true => forwards(file, left, &mut is_wanted),
-            false => backwards(file, left, &mut is_wanted),
-        };
+        let found = file.opened().and_then(|opened| match opened.is_zipped() {
+            true => forwards(&opened, left, &mut is_wanted),
+            false => backwards(opened, left, &mut is_wanted),
+        });
         let offsets = found.map_err(ReadError::at(file.path()))?;
         if let Some(first) = offsets.front() {
             begin = (place, *first);
@@ -37,8 +37,8 @@ pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8])
 }
 
 /// Where the last of them begin, in a file that can be read from its beginning only.
-fn forwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
-    let mut lines = file.lines(0)?;
+fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+    let mut lines = Lines::new(file.bytes(0)?, 0);
     let mut offsets = VecDeque::new();
     loop {
         let offset = lines.offset();
@@ -55,8 +55,8 @@ fn forwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> b
     }
 }
 
-fn backwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
-    let mut lines = FromEnd::open(File::open(file.path())?)?;
+fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+    let mut lines = FromEnd::open(file)?;
     let mut offsets = VecDeque::new();
     while offsets.len() < count
         && let Some((offset, line)) = lines.next()?
@@ -70,7 +70,7 @@ fn backwards(file: &LogFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> 
 
 /// The whole lines of a file, the last one first.
 struct FromEnd {
-    file: File,
+    file: Opened,
     /// Where what was read begins.
     begin: u64,
     /// What was read and not given; of a line that is too long its length only.
@@ -80,8 +80,8 @@ struct FromEnd {
 }
 
 impl FromEnd {
-    fn open(mut file: File) -> io::Result<Self> {
-        let begin = file.seek(SeekFrom::End(0))?;
+    fn open(file: Opened) -> io::Result<Self> {
+        let begin = file.metadata()?.len();
         let mut from_end = Self {
             file,
             begin,
@@ -130,9 +130,8 @@ impl FromEnd {
         // As much as there is already, so that a long line is not moved often.
         let size = u64::try_from(self.rest.len()).unwrap_or(0).clamp(CHUNK_BYTES, LARGEST_CHUNK_BYTES);
         let start = self.begin.saturating_sub(size);
-        self.file.seek(SeekFrom::Start(start))?;
-        let mut chunk = Vec::new();
-        Read::by_ref(&mut self.file).take(self.begin - start).read_to_end(&mut chunk)?;
+        let length = usize::try_from(self.begin - start).unwrap_or(usize::MAX);
+        let mut chunk = self.file.read_at(start, length)?;
         chunk.append(&mut self.rest);
         (self.rest, self.begin) = (chunk, start);
         Ok(())
@@ -142,7 +141,7 @@ impl FromEnd {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
 
     use super::super::files_of;
     use super::*;
@@ -173,7 +172,7 @@ mod tests {
             }
             for torn in ["", "torn"] {
                 fs::write(&path, format!("{text}{torn}")).unwrap();
-                let mut from_end = FromEnd::open(File::open(&path).unwrap()).unwrap();
+                let mut from_end = FromEnd::open(Opened::open(&path).unwrap()).unwrap();
                 let mut found = Vec::new();
                 while let Some((offset, line)) = from_end.next().unwrap() {
                     found.extend(line.map(|line| (offset, line.len())));

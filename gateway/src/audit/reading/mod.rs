@@ -1,9 +1,11 @@
 //! The log as its readers see it: line by line, over all of its files, in bounded memory, and on as it grows. Who reads holds up nobody who writes.
 
+mod begins;
 mod files;
 mod follower;
 mod last;
 mod lines;
+mod opened;
 
 pub use files::{LogFile, files_beside, files_of};
 pub use follower::{Follower, Next, Position};

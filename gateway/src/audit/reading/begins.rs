@@ -1,0 +1,76 @@
+//! How a file of the log begins: by its first line, which no other file of the log has.
+
+use std::io;
+
+use serde::Deserialize;
+
+use super::lines::{Found, Lines};
+use super::opened::Opened;
+use crate::audit::LineHash;
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Begins {
+    /// 0 of a file without a whole line.
+    pub(super) at: u64,
+    /// The record's; the line's hash where it is none.
+    pub(super) id: String,
+    /// Which line of which chain; of older releases none.
+    pub(super) chain: Option<Place>,
+    /// Whether the line is a record.
+    pub(super) is_record: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Place {
+    pub(super) id: String,
+    pub(super) number: u64,
+}
+
+/// Of a line, what orders files.
+#[derive(Deserialize)]
+struct First {
+    at: u64,
+    #[serde(default)]
+    id: String,
+    chain: Option<Place>,
+}
+
+impl Begins {
+    /// By its first line; by the file's date where that is no record.
+    pub(super) fn of(file: &Opened) -> io::Result<Self> {
+        let mut lines = Lines::new(file.bytes(0)?, 0);
+        let line = match lines.read()? {
+            Some(Found::Line(line)) => line,
+            Some(Found::TooLong(_)) => b"",
+            None | Some(Found::Cut) => return Ok(Self::default()),
+        };
+        if let Ok(First { at, id, chain }) = serde_json::from_slice(line) {
+            return Ok(Self {
+                at: at.max(1),
+                id,
+                chain,
+                is_record: true,
+            });
+        }
+        let modified = file
+            .metadata()?
+            .modified()?
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Self {
+            at: modified.as_secs().max(1),
+            id: LineHash::of(line).to_string(),
+            chain: None,
+            is_record: false,
+        })
+    }
+
+    /// Whether it comes after the other one: in a chain by its number, whatever the clock said.
+    pub(super) fn is_after(&self, other: &Self) -> bool {
+        match (&self.chain, &other.chain) {
+            (Some(here), Some(there)) if here.id == there.id => here.number > there.number,
+            _ => self.at >= other.at && self != other,
+        }
+    }
+}

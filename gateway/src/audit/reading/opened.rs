@@ -1,0 +1,97 @@
+//! A file, open: whatever it is called by now, or whether it has a name.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use flate2::read::MultiGzDecoder;
+
+/// What gives the bytes of a file, as they were written.
+pub(super) type Bytes = Box<dyn Read + Send>;
+
+/// See the module. Whoever reads it has a place in it of his own.
+#[derive(Debug, Clone)]
+pub(super) struct Opened {
+    file: Arc<File>,
+    zipped: bool,
+}
+
+impl Opened {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: Arc::new(File::open(path)?),
+            zipped: is_zipped(path),
+        })
+    }
+
+    /// One that had this name, also if it was compressed since.
+    pub(super) fn find(path: &Path) -> io::Result<Self> {
+        match Self::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_zipped(path) => Self::open(&path.with_added_extension("gz")),
+            opened => opened,
+        }
+    }
+
+    pub(super) const fn is_zipped(&self) -> bool {
+        self.zipped
+    }
+
+    pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.file.metadata()
+    }
+
+    /// Whether this is the file that a path leads to.
+    pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let here = self.metadata()?;
+        match fs::metadata(path) {
+            Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it holds from that byte on, uncompressed; what is appended later, too.
+    pub(super) fn bytes(&self, offset: u64) -> io::Result<Bytes> {
+        let from = |offset| From {
+            file: Arc::clone(&self.file),
+            offset,
+        };
+        if self.zipped {
+            let mut bytes = MultiGzDecoder::new(from(0));
+            io::copy(&mut Read::by_ref(&mut bytes).take(offset), &mut io::sink())?;
+            return Ok(Box::new(bytes));
+        }
+        Ok(Box::new(from(offset)))
+    }
+
+    /// What the file itself holds there, as far as there is something.
+    pub(super) fn read_at(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let from = From {
+            file: Arc::clone(&self.file),
+            offset,
+        };
+        from.take(u64::try_from(length).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+pub(super) fn is_zipped(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
+}
+
+/// A file from one byte on, whoever else reads it.
+struct From {
+    file: Arc<File>,
+    offset: u64,
+}
+
+impl Read for From {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(0));
+        Ok(read)
+    }
+}

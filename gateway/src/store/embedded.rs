@@ -20,11 +20,10 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::known::{Known, StoreFile, write_mark};
 use super::sqlite::{self, Explain, Part};
+use super::turnstile::{self, Turnstile};
 use super::{StoreError, StoreMark, schema};
 use crate::files;
 
-/// How long a write waits for another process (the administrator's commands) to finish its own.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long files that were left behind are looked through. All the challenges that are
 /// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.
 const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
@@ -88,6 +87,7 @@ impl Embedded {
         let standing = Arc::new(Mutex::new(standing));
         let writer = Writer {
             connection,
+            turnstile: Turnstile::beside(file)?,
             file: file.to_owned(),
             inode,
             standing: Arc::clone(&standing),
@@ -202,8 +202,8 @@ pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     let before = inode(file).map_err(io)?;
     let log = file.with_extension("db-wal");
     let unfinished = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
-    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(file)?;
-    connection.busy_timeout(BUSY_TIMEOUT).at(file)?;
+    let mut connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(file)?;
+    connection.busy_handler(Some(turnstile::wait)).at(file)?;
     // The gateway was killed, or is running, or somebody has put one of the two files in place of another: SQLite would mix them without
     // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
     if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
@@ -265,6 +265,7 @@ fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(
 /// The writer: takes what has queued up, does it in one transaction, commits, and only then answers.
 struct Writer {
     connection: Connection,
+    turnstile: Turnstile,
     file: PathBuf,
     inode: Inode,
     standing: Arc<Mutex<StoreMark>>,
@@ -323,7 +324,8 @@ impl Writer {
         if inode(&self.file).ok() != Some(self.inode) {
             return Err(replaced());
         }
-        self.connection.execute_batch("BEGIN IMMEDIATE").at(&self.file)?;
+        let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
+        begun.at(&self.file)?;
         let checked = schema::standing(&self.connection).at(&self.file).and_then(|found| {
             let known = self.standing.lock().map_err(|_| StoreError::Closed)?;
             if found.id == known.id && found.mark >= known.mark {

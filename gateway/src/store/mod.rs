@@ -31,6 +31,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod transactions;
+mod turnstile;
 mod uses;
 
 use std::path::PathBuf;

@@ -1,0 +1,97 @@
+//! Whose transaction begins next, of the processes that write one file.
+//!
+//! SQLite lets whoever asks first after a commit go on, and whoever waits asks again after a while. A gateway in a storm begins its next
+//! transaction within microseconds, so that a command that revokes a node might wait for the storm's end. Here whoever begins waits in turn:
+//! it holds the turnstile until its transaction has begun, and who has just ended one has to come through it again.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::StoreError;
+use crate::files;
+
+/// How long somebody is waited for who holds it. A transaction ends in less; whoever holds it for longer stands still, and is passed.
+const LIMIT: Duration = Duration::from_millis(500);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The lock of the folder that the store is in: every file beside it would be one more that is copied, lost and wondered about.
+pub(super) struct Turnstile(File);
+
+impl Turnstile {
+    pub(super) fn beside(file: &Path) -> Result<Self, StoreError> {
+        let folder = files::folder(file);
+        let opened = File::open(folder).map_err(|source| StoreError::Io {
+            path: folder.to_owned(),
+            source,
+        })?;
+        Ok(Self(opened))
+    }
+
+    /// Begins when it is one's turn.
+    pub(super) fn pass<T>(&self, begin: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        while let Err(TryLockError::WouldBlock) = self.0.try_lock() {
+            if since.elapsed() > LIMIT {
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+        let begun = begin();
+        // Who was passed, or cannot lock, holds nothing; SQLite's own lock is what keeps transactions apart.
+        drop(self.0.unlock());
+        begun
+    }
+}
+
+/// Waits for a lock of SQLite's: whether it shall ask again, after so many times. It asks often, as whoever comes next waits behind it.
+pub(super) fn wait(times: i32) -> bool {
+    const LIMIT: i32 = 5000;
+    thread::sleep(PAUSE);
+    times < LIMIT
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    #[test]
+    fn who_waits_begins_before_who_has_just_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gateway.db");
+        let (gateway, command) = (Turnstile::beside(&file).unwrap(), Turnstile::beside(&file).unwrap());
+        for _ in 0..50 {
+            // What SQLite lets one of them have.
+            let transaction = Mutex::new(Vec::new());
+            let (waits, waiting) = mpsc::channel();
+            thread::scope(|scope| {
+                let first = gateway.pass(|| transaction.lock().unwrap());
+                let transaction = &transaction;
+                let command = &command;
+                scope.spawn(move || {
+                    command.pass(|| {
+                        waits.send(()).unwrap();
+                        transaction.lock().unwrap().push("command");
+                    });
+                });
+                waiting.recv().unwrap();
+                drop(first);
+                gateway.pass(|| transaction.lock().unwrap().push("gateway"));
+            });
+            assert_eq!(*transaction.lock().unwrap(), ["command", "gateway"]);
+        }
+    }
+
+    #[test]
+    fn who_stands_still_in_it_is_passed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gateway.db");
+        let [still, other] = [(); 2].map(|()| Turnstile::beside(&file).unwrap());
+        still.pass(|| assert!(other.pass(|| true)));
+    }
+}

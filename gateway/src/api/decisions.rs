@@ -74,11 +74,16 @@ impl Decisions {
         self.answer(Decided { record, kept, outcome }).await
     }
 
-    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all.
+    /// Gives back what a decision used up that has come to a refusal after all, as far as its record says that it may have.
     pub(super) async fn give_back(&self, record: &mut Record) {
         if may_have_taken(record) {
-            self.take_back(record).await;
+            self.give_all_back(record).await;
         }
+    }
+
+    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all.
+    pub(super) async fn give_all_back(&self, record: &mut Record) {
+        self.take_back(record).await;
         record.use_number = None;
         record.again = false;
         record.late_seconds = None;

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod amazon;
+mod anew;
 mod azure_event_log;
 mod azure_vtpm;
 mod first_use;

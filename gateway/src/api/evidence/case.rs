@@ -13,7 +13,7 @@ use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::audit::{Basis, Blobs, Digests, Record, Verdict, trusted_by};
+use crate::audit::{Basis, Blobs, Digests, Record, RecordedAnswer, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
@@ -54,6 +54,17 @@ impl Made {
     }
 }
 
+/// What stays when a decision is made anew: what the node has done already, it need not do again.
+#[derive(Default)]
+struct Held {
+    /// The node's request to AWS STS is signed for one call.
+    sts_answer: Option<RecordedAnswer>,
+    /// It has begun to claim. What it has claimed is its own meanwhile: it would be anybody's who asks at the right moment otherwise.
+    claims: bool,
+    /// What is to be told of who had the instance before this decision.
+    superseded: Option<String>,
+}
+
 /// How often a decision is made anew because what it was made from has changed meanwhile; each time is a verification.
 const ANEW_LIMIT: u32 = 3;
 
@@ -63,6 +74,7 @@ pub(super) struct EvidenceCase<'r> {
     asked: EvidenceAsked<'r>,
     record: Record,
     made: Made,
+    held: Held,
 }
 
 /// A decision that was made, and what it was made from.
@@ -81,6 +93,7 @@ impl<'r> EvidenceCase<'r> {
             asked,
             record,
             made,
+            held: Held::default(),
         }
     }
 
@@ -95,7 +108,9 @@ impl<'r> EvidenceCase<'r> {
             Ok(response) => Ok(response),
             Err(refusal) => {
                 // Also the instance: it belongs to nobody again, if it did not before.
-                self.endpoint.decisions.give_back(&mut self.record).await;
+                if self.held.claims {
+                    self.endpoint.decisions.give_all_back(&mut self.record).await;
+                }
                 self.made.claimed = self.made.claimed && self.is_somebodys().await;
                 if refusal.is_unavailable() {
                     return Err(refusal);
@@ -109,7 +124,8 @@ impl<'r> EvidenceCase<'r> {
         Ok(Judged { record, made, outcome })
     }
 
-    /// As [`Self::earn`], and once more if the store has changed meanwhile: an administrator has revoked the machine, or taken it off a list.
+    /// As [`Self::earn`], and once more if the store has changed meanwhile: an administrator has revoked the machine, or taken it off a list. What it
+    /// has claimed it keeps, and claims again: that is given back only when it is refused.
     async fn earn_by_what_stands(&mut self) -> Result<Earned, Refusal> {
         let begun = self.record.clone();
         for _ in 0..ANEW_LIMIT {
@@ -117,7 +133,6 @@ impl<'r> EvidenceCase<'r> {
                 Err(refusal) if refusal.is_outdated() => {}
                 earned => return earned,
             }
-            self.endpoint.decisions.give_back(&mut self.record).await;
             self.record = begun.clone();
             self.made = Made::from_nothing_yet(self.endpoint, self.asked.pool);
         }
@@ -168,7 +183,9 @@ impl<'r> EvidenceCase<'r> {
         let vouched = endorsers.vouched(reading, ek, asked.pool).await;
         let vouched = vouched.map_err(|error| Refusal::because(&error))?;
         endorsers.note(&vouched, basis);
-        basis.cloud.sts_answer = ask_sts(endorsers.clouds(), asked, &basis.server_keys).await?;
+        let known = self.held.sts_answer.as_ref();
+        basis.cloud.sts_answer = ask_sts(endorsers.clouds(), asked, &basis.server_keys, known).await?;
+        self.held.sts_answer.clone_from(&basis.cloud.sts_answer);
         basis.cloud.token = token::name(store, asked.evidence).await?;
         let verification = &endpoint.admission.verification;
         let verified = anchors.verify(endorsers, verification, asked, &vouched.endorsements, basis).await?;
@@ -225,13 +242,16 @@ impl<'r> EvidenceCase<'r> {
             at: now.as_secs(),
             peer: &peer.to_string(),
         };
+        self.held.claims = true;
         let Taken { record: holder, alert } = claim.make(reading).await.inspect_err(|error| {
             // Which of them is another's, the TPM or the instance, is asked when all is given back.
             self.made.claimed = matches!(error, InstanceError::Claimed { .. });
             record.alerts.extend(error.alert());
         })?;
         self.made.claimed = true;
-        record.alerts.extend(alert);
+        // Told once more if it is judged anew: whoever had it is gone by then.
+        self.held.superseded = alert.or(self.held.superseded.take());
+        record.alerts.extend(self.held.superseded.clone());
         let (name, identity) = (claims.name(), claims.identity());
         record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
         // Last, when nothing else can be wrong with the node, and all that it was decided from stands there at this moment.

@@ -1,0 +1,193 @@
+//! Evidence that is judged anew, because something has changed meanwhile: what the node has is not another's for a moment, and nobody is asked twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use attest::{EkDigest, Kind};
+use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_gateway::machines::instances;
+use attest_gateway::store::{Claim, Entry, EntryKind, Pending, Reading, Store};
+use cloud_fixtures::aws::Sts;
+use serde_json::json;
+
+use super::machine::Machine;
+use super::site::{self, GCP, STS, TPM};
+use crate::support::kubelet::{embedded, in_process};
+use crate::support::meanwhile::after;
+use crate::support::stand_in::{Beside, StandIn};
+use crate::support::{Answer, Gateway, digest, tpm};
+
+const IDENTITY: &str = "gcp:example-project/152986662232938449";
+const NAME: &str = "worker-0";
+
+/// Writes another entry of the list, by which the machine may join as before, as `name`.
+async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
+    let found = enrolment::allowlisted(&mut Reading::of(store), ek).await.unwrap();
+    let added = found.map_or(0, |record| record.added + 1);
+    let name = name.map(str::to_owned);
+    let (pools, removed) = (Vec::new(), None);
+    let record = EkRecord {
+        name,
+        added,
+        pools,
+        removed,
+    };
+    enrolment::allow(store, ek, record, true).await.unwrap();
+}
+
+/// Changes the list before one step of a decision, and at each step and each look asks for the node's instance and name as another would.
+#[derive(Debug)]
+struct Copying {
+    store: Arc<dyn Store>,
+    ek: EkDigest,
+    /// What the list calls it from then on.
+    renamed: Option<&'static str>,
+    /// The step before which that is done.
+    at: usize,
+    steps: AtomicUsize,
+    /// What belonged to the node once, and then to nobody.
+    free: AtomicUsize,
+    held: AtomicUsize,
+}
+
+impl Copying {
+    /// Takes what nobody has, as soon as the node has had it.
+    async fn look(&self) {
+        let named = self.renamed.unwrap_or(NAME);
+        for (bit, kind, id) in [(1, EntryKind::Instance, IDENTITY), (2, EntryKind::Name, named)] {
+            let is_held = self.store.get(kind, id).await.unwrap().is_some();
+            if is_held {
+                self.held.fetch_or(bit, Ordering::Relaxed);
+            } else if self.held.load(Ordering::Relaxed) & bit != 0 {
+                self.free.fetch_or(bit, Ordering::Relaxed);
+                let claim = Claim {
+                    entry: Entry {
+                        id: id.to_owned(),
+                        value: json!({ "holder": "tpm:copy", "at": 1, "peer": "::1" }).to_string(),
+                    },
+                    instead_of: None,
+                };
+                let decision = Pending {
+                    decision: format!("copy-{bit}"),
+                    at: 1,
+                };
+                assert_eq!(self.store.claim(kind, claim, decision.into()).await.unwrap(), None);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Beside for Copying {
+    async fn decided(&self) {
+        self.look().await;
+        if self.steps.fetch_add(1, Ordering::Relaxed) == self.at {
+            note(&*self.store, self.ek, self.renamed).await;
+        }
+    }
+
+    async fn reads(&self, _: EntryKind) {
+        self.look().await;
+    }
+}
+
+/// What a machine gets that shows instance, name and token, while the list is changed before that step; and whether it came to that.
+async fn attest(at: usize, renamed: Option<&'static str>) -> (Gateway, Arc<dyn Store>, Answer, bool) {
+    let gateway = site::init(r#"[["tpm", "gcp", "token"]]"#, &[TPM, GCP]);
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let ek: EkDigest = digest(&case).parse().unwrap();
+    let node = Machine::new().but(|machine| {
+        machine.token = gateway.token(&["--name", "t", "--uses", "1"]);
+        machine.name = renamed.is_none().then(|| NAME.to_owned());
+        machine.tpm = Some(case);
+    });
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    let beside = Copying {
+        store: Arc::clone(&store),
+        ek,
+        renamed,
+        at,
+        steps: AtomicUsize::new(0),
+        free: AtomicUsize::new(0),
+        held: AtomicUsize::new(0),
+    };
+    let stand_in = Arc::new(StandIn::over(Arc::clone(&store), beside));
+    in_process(&gateway, Arc::<StandIn<Copying>>::clone(&stand_in)).await;
+    let answer = node.attest(&gateway, &[Kind::Tpm, Kind::Gcp, Kind::Token]).await;
+    let beside = &stand_in.beside;
+    assert_eq!(
+        beside.free.load(Ordering::Relaxed),
+        0,
+        "step {at}: what it had was another's to take"
+    );
+    (gateway, store, answer, beside.steps.load(Ordering::Relaxed) > at)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_who_is_judged_anew_keeps_instance_and_name_meanwhile() {
+    let mut at = 0;
+    loop {
+        let (gateway, store, answer, done) = attest(at, None).await;
+        site::gets_the_full_config(&gateway, &answer).await;
+        assert_eq!(store.pending().await.unwrap(), []);
+        let held = instances::list(&*store).await.unwrap();
+        assert!(matches!(held.as_slice(), [(instance, _)] if instance == IDENTITY), "{held:?}");
+        if !done {
+            break;
+        }
+        at += 1;
+    }
+    assert!(at >= 5, "{at} steps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_given_a_name_while_it_is_judged_has_that_name_alone() {
+    for at in 0.. {
+        let (gateway, store, answer, done) = attest(at, Some("given")).await;
+        site::gets_the_full_config(&gateway, &answer).await;
+        if !done {
+            break;
+        }
+        let names = enrolment::names(&*store).await.unwrap();
+        assert!(matches!(names.as_slice(), [(name, _)] if name == "given"), "step {at}: {names:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_judged() {
+    let gateway = site::init(r#"[["tpm", "aws-sts"]]"#, &[TPM, STS]);
+    let sts = Sts::start("eu-central-1", Vec::new());
+    site::reach_sts(&gateway, &sts);
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let ek: EkDigest = digest(&case).parse().unwrap();
+    let node = Machine::new().but(|machine| machine.tpm = Some(case));
+    sts.add(node.session.clone());
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    let stand_in = after(&store, 0, 2, move |store| async move { note(&*store, ek, None).await });
+    in_process(&gateway, Arc::new(stand_in)).await;
+    drop(node.attest(&gateway, &[Kind::Tpm, Kind::AwsSts]).await.ticket());
+    assert_eq!(sts.requests().len(), 1);
+    let audit = gateway.command(&["audit"]);
+    assert!(audit.contains("1 as recorded, 0 different"), "{audit}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_who_had_the_instance_before_is_told_though_the_evidence_is_judged_anew() {
+    let of_google = TPM.replace("allowlist", "gcp-instance");
+    let mut gateway = site::init(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
+    gateway.run();
+    drop(Machine::another().attest(&gateway, &[Kind::Gcp]).await.ticket());
+    gateway.kill();
+    let machine = site::with_vtpm(Machine::new());
+    let ek: EkDigest = digest(machine.tpm.as_ref().unwrap()).parse().unwrap();
+    let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+    // Its instance is superseded by then.
+    let stand_in = after(&store, 2, 1, move |store| async move { note(&*store, ek, None).await });
+    in_process(&gateway, Arc::new(stand_in)).await;
+    drop(machine.attest(&gateway, &[Kind::Tpm, Kind::Gcp]).await.ticket());
+    let record = gateway.records().pop().unwrap();
+    assert!(record["alerts"][0].as_str().unwrap().contains("attests by its own TPM"), "{record}");
+}

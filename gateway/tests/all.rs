@@ -60,3 +60,4 @@ mod support;
 mod token_import;
 mod tokens;
 mod transport;
+mod undecided;

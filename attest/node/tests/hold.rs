@@ -294,15 +294,16 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
         (EVIDENCE, 1) => problem(503, "unavailable"),
         (EVIDENCE, 2 | 4) => problem(403, "challenge-spent"),
         (EVIDENCE, 5) => problem(403, "challenge-expired"),
+        (EVIDENCE, 6) | (CHALLENGE, 5) => problem(503, "undecided"),
         _ => None,
     });
     run(&metadata, &["--deadline", "20"]).attested();
     let told = gateway.told.lock().unwrap();
     let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();
-    // What could not be verified has spent its challenge. What the gateway had no time for may not have.
+    // What could not be verified, or decided, has spent its challenge. What the gateway had no time for may not have.
     let expect = [
         CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE,
-        EVIDENCE,
+        CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE,
     ];
     assert_eq!(asked, expect);
 }

@@ -76,6 +76,7 @@ codes! {
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, Request, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
     CLIENT_GONE = REQUEST_TIMEOUT, Gateway, "client-gone", "Nobody waited for the answer any longer", "Nothing: nobody got anything, and no ticket or token was used up. If this repeats, the gateway is too slow: look at its processor, its disk and limits.request_seconds.";
     CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
+    UNDECIDED = SERVICE_UNAVAILABLE, Gateway, "undecided", "Another decision about the same name or instance is under way", "attest-node asks again by itself; if this stays, a gateway was stopped in the middle of that decision: start it again.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
 
@@ -204,6 +205,12 @@ impl Refusal {
             outdated,
             ..Self::unavailable()
         }
+    }
+
+    /// 503: another's decision stands in the way, and may come to nothing. Who is refused now would be refused for good.
+    fn undecided(error: &(dyn std::error::Error + 'static)) -> Self {
+        tracing::warn!(%error, "told to come again");
+        Self::guarded(UNDECIDED, "another decision about the same name or instance is under way", error)
     }
 
     /// Whether what it was decided from has changed meanwhile, so that it may be decided anew.
@@ -337,7 +344,7 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
                 "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
             )),
-            EnrolmentError::Undecided { .. } => Self::unavailable(),
+            EnrolmentError::Undecided { .. } => Self::undecided(&error),
             EnrolmentError::Store(error) => Self::because(error),
         }
     }
@@ -348,6 +355,7 @@ impl From<RevocationError> for Refusal {
         match &error {
             // Why, and by which of its names, is for the administrator to know: the asker may have said no more than another's name.
             RevocationError::Revoked { .. } => Self::guarded(NODE_REVOKED, "this machine is revoked", &error),
+            RevocationError::Undecided { .. } => Self::undecided(&error),
             RevocationError::Store(error) => Self::because(error),
         }
     }
@@ -369,8 +377,7 @@ impl From<InstanceError> for Refusal {
                     "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
                 ))
             }
-            // It may come to nothing: who is refused now would be refused for good.
-            InstanceError::Undecided { .. } => Self::unavailable(),
+            InstanceError::Undecided { .. } => Self::undecided(&error),
             InstanceError::Store(error) => Self::because(error),
         }
     }
@@ -393,8 +400,7 @@ impl From<TicketError> for Refusal {
             TicketError::Spent { .. } => TICKET_SPENT,
             TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
-            // It may come to nothing.
-            TicketError::Undecided => return Self::unavailable(),
+            TicketError::Undecided | TicketError::InstanceUndecided { .. } => return Self::undecided(&error),
             TicketError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)

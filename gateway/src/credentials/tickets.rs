@@ -207,6 +207,9 @@ pub enum TicketError {
         /// To whom it belonged.
         holder: String,
     },
+    /// Another claims the instance, by a decision that is not recorded yet, and may come to nothing.
+    #[error("{instance} is being claimed by another, which is not decided yet")]
+    InstanceUndecided { instance: NodeIdentity },
     /// The pool's inventory names the machine no longer.
     #[error("{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM")]
     NotInInventory {
@@ -364,11 +367,18 @@ impl Presented {
             let instance = instance.as_ref().unwrap_or(identity);
             // Who comes back after a release has it anew, though he is known by the same.
             let still = |first: &InstanceRecord| first.holder == *holder && held_since.is_none_or(|since| since == first.at);
-            if !instances::record(reading, instance).await?.is_some_and(|first| still(&first)) {
-                return Err(TicketError::Released {
-                    instance: instance.clone(),
-                    holder: holder.clone(),
-                });
+            match instances::record(reading, instance).await? {
+                Some(first) if still(&first) => {}
+                Some(_) if !instances::stands(reading, instance).await? => {
+                    let instance = instance.clone();
+                    return Err(TicketError::InstanceUndecided { instance });
+                }
+                _ => {
+                    return Err(TicketError::Released {
+                        instance: instance.clone(),
+                        holder: holder.clone(),
+                    });
+                }
             }
         }
         let record = match ek {

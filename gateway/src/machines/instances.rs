@@ -393,6 +393,17 @@ pub async fn record(reading: &mut Reading<'_>, instance: &NodeIdentity) -> Resul
     reading.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()
 }
 
+/// Whether it stays so, whatever becomes of the decisions that are not recorded.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn stands(reading: &mut Reading<'_>, instance: &NodeIdentity) -> Result<bool, StoreError> {
+    match reading.get(EntryKind::Instance, instance.as_str()).await? {
+        Some(entry) => reading.store.stands(EntryKind::Instance, entry).await,
+        None => Ok(true),
+    }
+}
+
 fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }

@@ -254,7 +254,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
             200 => won += 1,
             // Who comes while another's claim is not decided yet is told to come again.
             503 => {
-                answer.refused(503, "unavailable");
+                answer.refused(503, "undecided");
                 come_again.push(machine);
             }
             _ => answer.refused(403, "instance-claimed"),

@@ -277,3 +277,38 @@ async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
     site::trusted(&gateway, &Machine::new().attest(&gateway, &kinds).await, AWS_IDENTITY, &kinds);
     site::refused(&gateway, &Machine::another().attest(&gateway, &kinds).await, "instance-claimed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_ticket_is_not_withdrawn_by_a_claim_that_may_come_to_nothing() {
+    for comes_to_nothing in [true, false] {
+        let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
+        let ticket = bearer(&Machine::new().attest(&gateway, &[Kind::Gcp]).await.ticket());
+        let fetch = async || gateway.config("/config/worker", &[&ticket]).await;
+        // As the instance's own TPM does.
+        let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+        let found = store.get(EntryKind::Instance, GCP_IDENTITY).await.unwrap().unwrap();
+        let claim = Claim {
+            entry: Entry {
+                id: found.id,
+                value: json!({ "holder": "tpm:00", "at": now(), "peer": "::1" }).to_string(),
+            },
+            instead_of: Some(found.value),
+        };
+        let decision = Pending {
+            decision: "supersedes".to_owned(),
+            at: now(),
+        };
+        assert_eq!(store.claim(EntryKind::Instance, claim, decision.into()).await.unwrap(), None);
+        let records = gateway.records().len();
+        fetch().await.try_again();
+        assert_eq!(gateway.records().len(), records, "nothing is decided");
+        if comes_to_nothing {
+            assert!(store.give_back("supersedes").await.unwrap());
+            assert_eq!(fetch().await.status, 200);
+        } else {
+            store.settle("supersedes");
+            assert_eq!(store.pending().await.unwrap(), []);
+            fetch().await.refused(403, "ticket-withdrawn");
+        }
+    }
+}

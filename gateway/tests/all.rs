@@ -59,5 +59,6 @@ mod store;
 mod support;
 mod token_import;
 mod tokens;
+mod torn;
 mod transport;
 mod undecided;

@@ -28,7 +28,7 @@ use crate::machines::revocations;
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;
-use crate::store::{Reading, Store};
+use crate::store::{Anew, Reading, Store};
 
 /// What this endpoint can touch.
 #[derive(Debug)]
@@ -109,7 +109,30 @@ pub(super) async fn post(
     endpoint.decisions.refuse(record, refusal).await
 }
 
+/// As [`issue_by`]; who is refused is so by what stands there at one moment.
 async fn issue(
+    endpoint: &ChallengeEndpoint,
+    request: &ChallengeRequest,
+    pool: &Pool,
+    source: Source,
+    now: UnixTime,
+) -> Result<ChallengeResponse, Refusal> {
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(&*endpoint.store);
+        let issued = issue_by(&mut reading, endpoint, request, pool, source, now).await;
+        if issued.as_ref().err().is_none_or(Refusal::is_unavailable) {
+            return issued;
+        }
+        match reading.confirm().await {
+            Ok(()) => return issued,
+            Err(error) => anew.again(error).map_err(|error| Refusal::because(&error))?,
+        }
+    }
+}
+
+async fn issue_by(
+    reading: &mut Reading<'_>,
     endpoint: &ChallengeEndpoint,
     request: &ChallengeRequest,
     pool: &Pool,
@@ -127,9 +150,8 @@ async fn issue(
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
     let names: Vec<&str> = request.name.as_deref().into_iter().collect();
     // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
-    let mut reading = Reading::of(&*endpoint.store);
-    revocations::refuse(&mut reading, &names, &identities).await?;
-    let vouched = endpoint.endorsers.vouched(&mut reading, ek, pool).await;
+    revocations::refuse(reading, &names, &identities).await?;
+    let vouched = endpoint.endorsers.vouched(reading, ek, pool).await;
     let vouched = vouched.map_err(|error| Refusal::because(&error))?;
     let (lifetime, gateway_name) = (endpoint.lifetime, endpoint.endorsers.clouds.gateway_name());
     let Some(drawn) = Drawn::draw() else {

@@ -299,7 +299,14 @@ impl Presented {
 
     async fn use_once(&self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
         let mut reading = Reading::of(store);
-        self.stands(&mut reading).await?;
+        match self.stands(&mut reading).await {
+            Err(error @ (TicketError::Store(_) | TicketError::Revocation(RevocationError::Store(_)))) => return Err(error),
+            Err(refused) => {
+                reading.confirm().await?;
+                return Err(refused);
+            }
+            Ok(()) => {}
+        }
         let seen = reading.seen().clone();
         let (occasion, late_seconds) = self.occasion();
         let Self { content, now, .. } = self;

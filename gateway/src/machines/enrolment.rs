@@ -210,6 +210,7 @@ pub async fn claim_name(reading: &mut Reading<'_>, name: &str, identity: &NodeId
     }
     let owner = claim(reading, EntryKind::Name, entry, decision).await?;
     if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
+        reading.note(EntryKind::Name, &owner);
         return Err(taken(reading.store, &owner, identity).await);
     }
     // It has no other, or this is [`StoreError::Changed`].

@@ -170,7 +170,7 @@ impl InstanceClaim<'_> {
             };
             let first = read(found.clone())?;
             if !is_one_instance(&first.holder, instance.as_str()) {
-                return Err(others(reading.store, found, first, instance.to_string()).await);
+                return Err(others(reading, found, first, instance.to_string()).await);
             }
             if reading.share(EntryKind::Instance, found, self.decision).await? {
                 return Ok(());
@@ -202,7 +202,7 @@ impl InstanceClaim<'_> {
                 }
                 // What was there came to nothing meanwhile.
                 Standing::Own => {}
-                Standing::Others => return Err(others(reading.store, found, first, holder.named()).await),
+                Standing::Others => return Err(others(reading, found, first, holder.named()).await),
             }
         }
     }
@@ -258,7 +258,7 @@ impl InstanceClaim<'_> {
         if holder.text() == Some(&first.holder) {
             return Ok(());
         }
-        Err(others(reading.store, found, first, holder.named()).await)
+        Err(others(reading, found, first, holder.named()).await)
     }
 
     /// That it is this one's from now on.
@@ -272,9 +272,10 @@ impl InstanceClaim<'_> {
 }
 
 /// Why what another has claimed is not taken: it is his, or it is not decided yet whether it is.
-async fn others(store: &dyn Store, found: Entry, first: InstanceRecord, claimant: String) -> InstanceError {
+async fn others(reading: &mut Reading<'_>, found: Entry, first: InstanceRecord, claimant: String) -> InstanceError {
     let instance = found.id.clone();
-    match store.stands(EntryKind::Instance, found).await {
+    reading.note(EntryKind::Instance, &found);
+    match reading.store.stands(EntryKind::Instance, found).await {
         Ok(true) => InstanceError::Claimed { instance, first, claimant },
         Ok(false) => InstanceError::Undecided { instance },
         Err(error) => error.into(),

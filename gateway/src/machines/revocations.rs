@@ -243,12 +243,13 @@ async fn refuse_bound(reading: &mut Reading<'_>, kind: EntryKind, ids: &[&str]) 
 
 /// Refuses an instance that shows its own TPM alone, if it was revoked by its document: whose it is, is not said there. Today both are revoked; earlier
 /// releases have revoked the one that they knew.
-async fn refuse_by_document(reading: &Reading<'_>, identities: &[&str]) -> Result<(), RevocationError> {
+async fn refuse_by_document(reading: &mut Reading<'_>, identities: &[&str]) -> Result<(), RevocationError> {
     if !identities.iter().any(|identity| is_by_its_own_tpm(identity)) {
         return Ok(());
     }
     for entry in reading.store.list(EntryKind::Revoked).await? {
         if by_its_own_tpm(&entry.id).is_some_and(|own| identities.contains(&own.as_str())) {
+            reading.note(EntryKind::Revoked, &entry);
             return Err(revoked(&entry)?);
         }
     }

@@ -2,7 +2,7 @@
 //! written: so the transaction that writes wants all of it unchanged, and whatever was changed meanwhile is decided on anew.
 //!
 //! Each use of a ticket or a token is such a transaction, also one that is made again. A kubelet's certificate uses nothing up: what was read for it
-//! has to stand there at one moment ([`Store::confirm`]). Where a later step asks for all of it once more, reading in turn is enough: a
+//! has to stand there at one moment ([`Store::confirm`]), and so does what somebody is refused for. Where a later step asks for all of it once more, reading in turn is enough: a
 //! challenge is worth nothing before its evidence is judged, nor is a ticket before it is used. Who shows nothing gets what no entry decides on.
 
 use std::collections::BTreeMap;
@@ -59,6 +59,22 @@ impl<'s> Reading<'s> {
         let found = self.store.get(kind, id).await?;
         self.seen.note(kind, id, found.as_ref().map(|entry| entry.value.as_str()));
         Ok(found)
+    }
+
+    /// Notes what was found in the way, if nothing is noted of it.
+    pub fn note(&mut self, kind: EntryKind, found: &Entry) {
+        self.seen.note(kind, &found.id, Some(&found.value));
+    }
+
+    /// That all of it stands there at one moment: what is refused for it is refused by the store, and not by what was read while it changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`].
+    pub async fn confirm(&self) -> Result<(), StoreError> {
+        match self.seen.0.is_empty() {
+            true => Ok(()),
+            false => self.store.confirm(self.seen.clone()).await,
+        }
     }
 
     /// Claims an entry for a decision, as [`Store::claim`], if all that was noted is unchanged. If somebody takes it away, that is a change.

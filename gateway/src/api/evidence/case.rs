@@ -124,25 +124,37 @@ impl<'r> EvidenceCase<'r> {
         Ok(Judged { record, made, outcome })
     }
 
-    /// As [`Self::earn`], and once more if the store has changed meanwhile: an administrator has revoked the machine, or taken it off a list. What it
+    /// As [`Self::judge`], and once more if the store has changed meanwhile: an administrator has revoked the machine, or taken it off a list. What it
     /// has claimed it keeps, and claims again: that is given back only when it is refused.
     async fn earn_by_what_stands(&mut self) -> Result<Earned, Refusal> {
         let begun = self.record.clone();
         for _ in 0..ANEW_LIMIT {
-            match self.earn().await {
+            match self.judge().await {
                 Err(refusal) if refusal.is_outdated() => {}
                 earned => return earned,
             }
             self.record = begun.clone();
             self.made = Made::from_nothing_yet(self.endpoint, self.asked.pool);
         }
-        self.earn().await
+        self.judge().await
     }
 
-    async fn earn(&mut self) -> Result<Earned, Refusal> {
+    /// As [`Self::earn`]; who is refused is so by what stands there at one moment.
+    async fn judge(&mut self) -> Result<Earned, Refusal> {
         let mut reading = Reading::of(&*self.endpoint.store);
-        let (vouched, claims) = self.verify(&mut reading).await?;
-        self.refuse_revoked(&mut reading, &vouched, &claims).await?;
+        match self.earn(&mut reading).await {
+            Err(refusal) if !refusal.is_unavailable() => {
+                let confirmed = reading.confirm().await;
+                confirmed.map_err(|error| Refusal::because(&error))?;
+                Err(refusal)
+            }
+            earned => earned,
+        }
+    }
+
+    async fn earn(&mut self, reading: &mut Reading<'_>) -> Result<Earned, Refusal> {
+        let (vouched, claims) = self.verify(reading).await?;
+        self.refuse_revoked(reading, &vouched, &claims).await?;
         let EvidenceAsked { pool, now, .. } = self.asked;
         let result = attest::appraise(claims, &pool.policy, now)?;
         if let Some(inventory) = &pool.inventory {
@@ -154,7 +166,7 @@ impl<'r> EvidenceCase<'r> {
             .for_attested(&result)
             .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
-        let holder = self.join(&vouched, &result, &mut reading).await?;
+        let holder = self.join(&vouched, &result, reading).await?;
         let record = &mut self.record;
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());
@@ -263,7 +275,7 @@ impl<'r> EvidenceCase<'r> {
                 record.alerts.extend(redeemed.stale().map(str::to_owned));
             }
             None => {
-                let confirmed = store.confirm(reading.seen().clone()).await;
+                let confirmed = reading.confirm().await;
                 confirmed.map_err(|error| Refusal::because(&error))?;
             }
         }

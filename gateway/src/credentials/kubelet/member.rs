@@ -44,7 +44,7 @@ pub enum MemberError {
 }
 
 /// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked. Nothing is used up, in whose transaction that
-/// could be asked: so all that was read has to stand there at one moment.
+/// could be asked: so all that was read has to stand there at one moment, whether it is taken or refused for that.
 ///
 /// # Errors
 /// [`MemberError`].
@@ -52,9 +52,12 @@ pub async fn admit(store: &dyn Store, verified: &Verified, pool: &str, names: &N
     let mut anew = Anew::default();
     loop {
         let mut reading = Reading::of(store);
-        revocations::refuse(&mut reading, &[verified.name()], &[]).await?;
-        match store.confirm(reading.seen().clone()).await {
-            Ok(()) => break,
+        let refused = match revocations::refuse(&mut reading, &[verified.name()], &[]).await {
+            Err(error @ RevocationError::Store(_)) => return Err(error.into()),
+            refused => refused,
+        };
+        match reading.confirm().await {
+            Ok(()) => break refused?,
             Err(error) => anew.again(error)?,
         }
     }

@@ -1,0 +1,178 @@
+//! What is read while it changes: a refusal is by what stood there at one moment, as a yes is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use attest::protocol::CHALLENGE_PATH;
+use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
+use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::tickets::{self, Earned};
+use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_gateway::machines::revocations;
+use attest_gateway::settings::Settings;
+use attest_gateway::store::Store;
+
+use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
+use crate::support::meanwhile::after;
+use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, tpm};
+
+const NAME: &str = "worker-0";
+
+/// What keeps a machine out that asks for a name, until somebody takes it away.
+#[derive(Debug, Clone, Copy)]
+enum Obstacle {
+    NotListed,
+    Revoked,
+    NameRevoked,
+    NameTaken,
+    OtherName,
+}
+
+fn identity(ek: EkDigest) -> NodeIdentity {
+    NodeIdentity::of_tpm(ek)
+}
+
+fn other() -> NodeIdentity {
+    identity("cd".repeat(32).parse().unwrap())
+}
+
+fn record(name: Option<&str>) -> EkRecord {
+    EkRecord {
+        name: name.map(str::to_owned),
+        added: 1,
+        pools: Vec::new(),
+        removed: None,
+    }
+}
+
+impl Obstacle {
+    async fn is_put(self, store: &dyn Store, ek: EkDigest) {
+        let revoke = async |who: String| revocations::revoke(store, &BTreeSet::from([who]), 1, None).await.unwrap();
+        match self {
+            Self::NotListed => assert!(enrolment::disallow(store, ek, 1).await.unwrap()),
+            Self::Revoked => revoke(identity(ek).to_string()).await,
+            Self::NameRevoked => revoke(NAME.to_owned()).await,
+            Self::NameTaken => enrolment::give_name(store, NAME, &other()).await.unwrap(),
+            Self::OtherName => enrolment::give_name(store, "other", &identity(ek)).await.unwrap(),
+        }
+    }
+
+    async fn is_taken_away(self, store: &dyn Store, ek: EkDigest) {
+        let restore = async |who: &str| assert!(!revocations::restore(store, who, true).await.unwrap().is_empty());
+        match self {
+            Self::NotListed => enrolment::allow(store, ek, record(None), false).await.unwrap(),
+            Self::Revoked => restore(identity(ek).as_str()).await,
+            Self::NameRevoked => restore(NAME).await,
+            Self::NameTaken => assert!(enrolment::forget_name(store, NAME).await.unwrap()),
+            Self::OtherName => assert!(enrolment::forget_name(store, "other").await.unwrap()),
+        }
+    }
+
+    const fn code(self) -> &'static str {
+        match self {
+            Self::NotListed => "ek-not-endorsed",
+            Self::Revoked | Self::NameRevoked => "node-revoked",
+            Self::NameTaken | Self::OtherName => "node-name-taken",
+        }
+    }
+}
+
+/// What comes of a request to a gateway that something stands in the way of, which is taken away before that step; and whether it came to that.
+async fn ask(
+    gateway: &Gateway,
+    (obstacle, ek): (Obstacle, EkDigest),
+    steps: usize,
+    request: impl AsyncFnOnce(&Gateway) -> Answer,
+) -> (Answer, bool) {
+    let store: Arc<dyn Store> = Arc::new(embedded(gateway));
+    obstacle.is_put(&*store, ek).await;
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&done);
+    let stand_in = after(&store, steps, 1, move |store| {
+        let count = Arc::clone(&count);
+        async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            obstacle.is_taken_away(&*store, ek).await;
+        }
+    });
+    in_process(gateway, Arc::new(stand_in)).await;
+    let answer = request(gateway).await;
+    assert_eq!(store.pending().await.unwrap(), []);
+    (answer, done.load(Ordering::Relaxed) == 1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_who_would_be_refused_by_what_is_gone_by_then_is_judged_anew() {
+    use Obstacle::*;
+    for obstacle in [NotListed, Revoked, NameRevoked, NameTaken, OtherName] {
+        for steps in 0.. {
+            let gateway = Gateway::init();
+            let case = tpm();
+            let ek: EkDigest = gateway.endorse(&case, &[]).parse().unwrap();
+            let attest = async |gateway: &Gateway| gateway.attest(case, Some(NAME)).await;
+            let (answer, done) = ask(&gateway, (obstacle, ek), steps, attest).await;
+            if !done {
+                // Nobody has taken it away.
+                answer.refused(403, obstacle.code());
+                assert!(steps > 0, "{obstacle:?}: nothing was asked for at one moment");
+                break;
+            }
+            assert_eq!(
+                answer.status,
+                200,
+                "{obstacle:?}, step {steps}: {}",
+                String::from_utf8_lossy(&answer.body)
+            );
+        }
+    }
+}
+
+/// A ticket of a machine that is on the list, and by nothing else.
+fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
+    let (seal, settings) = (
+        Seal::open(&gateway.path("state/seal.key")).unwrap(),
+        Settings::load(&gateway.path("gateway.toml")).unwrap(),
+    );
+    let earned = Earned {
+        identity: &identity(ek),
+        instance: None,
+        holder: None,
+        name: None,
+        pool: POOL,
+        decision: "d",
+        endorsed_by: Some(&EndorsedBy::Allowlist),
+    };
+    tickets::issue(&seal, &settings.ticket, &earned, UnixTime::now()).unwrap().text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_a_challenge_a_ticket_and_a_kubelet_are_refused_by_what_stands_at_one_moment() {
+    for (obstacle, asks_for_a_challenge) in [
+        (Obstacle::NotListed, true),
+        (Obstacle::Revoked, true),
+        (Obstacle::NotListed, false),
+        (Obstacle::Revoked, false),
+    ] {
+        let gateway = Gateway::init();
+        let case = tpm();
+        let ek: EkDigest = gateway.endorse(&case, &[]).parse().unwrap();
+        let ticket = bearer(&ticket(&gateway, ek));
+        let request = async |gateway: &Gateway| match asks_for_a_challenge {
+            true => gateway.post(CHALLENGE_PATH, &challenge_request(&case, POOL)).await,
+            false => gateway.config("/config/worker", &[&ticket]).await,
+        };
+        let (answer, done) = ask(&gateway, (obstacle, ek), 0, request).await;
+        assert!(
+            done && answer.status == 200,
+            "{obstacle:?}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
+    }
+    let cluster = Cluster::new();
+    let gateway = kubelet::init(&cluster);
+    let get = async |gateway: &Gateway| kubelet::get(gateway, &cluster.kubelet(NAME), PATH).await;
+    let ek = digest(&tpm()).parse().unwrap();
+    let (answer, done) = ask(&gateway, (Obstacle::NameRevoked, ek), 0, get).await;
+    assert!(done && answer.status == 200);
+}

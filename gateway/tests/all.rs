@@ -26,6 +26,7 @@ mod cloud_evidence;
 mod conformance;
 mod doubt;
 mod embedded;
+mod enrolled;
 mod etcd;
 mod examples;
 mod first_boot;

@@ -140,7 +140,7 @@ fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
         holder: None,
         name: None,
         pool: POOL,
-        decision: "d",
+        decision: &"0".repeat(32),
         endorsed_by: Some(&EndorsedBy::Allowlist),
     };
     tickets::issue(&seal, &settings.ticket, &earned, UnixTime::now()).unwrap().text

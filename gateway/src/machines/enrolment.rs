@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::instances::by_its_own_tpm;
-use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Store, StoreError};
+use crate::store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -90,35 +90,78 @@ fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, 
 }
 
 /// Puts an EK on the allowlist. Its name, if it has one, becomes the node's; `replace` takes the name from whoever had it: that is
-/// the explicit re-enrolment.
+/// the explicit re-enrolment. All of it, or nothing.
 ///
 /// # Errors
-/// [`EnrolmentError::NameTaken`] and [`EnrolmentError::Store`].
+/// [`EnrolmentError`].
 pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: bool) -> Result<(), EnrolmentError> {
-    if let Some(name) = &record.name {
-        let identity = NodeIdentity::of_tpm(ek);
-        if replace {
-            make_way(store, name, &identity).await?;
-        }
-        give_name(store, name, &identity).await?;
-    }
-    store.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), &record)?).await?;
-    Ok(())
+    let Entry { id, value } = write(EntryKind::Ek, ek.to_string(), &record)?;
+    let listed = Rewrite {
+        kind: EntryKind::Ek,
+        id,
+        value: Some(value),
+    };
+    enrol(store, &NodeIdentity::of_tpm(ek), record.name.as_deref(), Some(listed), replace).await
 }
 
-/// Frees the name from whoever has it, and the identity from whatever other name it has.
-async fn make_way(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), StoreError> {
-    if let Some(old) = store.get(EntryKind::NameOf, identity.as_str()).await?
-        && old.value != name
-    {
-        forget_name(store, &old.value).await?;
+/// Gives an identity a name, and writes what else there is, at once.
+async fn enrol(
+    store: &dyn Store,
+    identity: &NodeIdentity,
+    name: Option<&str>,
+    listed: Option<Rewrite>,
+    replace: bool,
+) -> Result<(), EnrolmentError> {
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        let mut rewrites: Vec<Rewrite> = listed.clone().into_iter().collect();
+        if let Some(name) = name {
+            rewrites.extend(naming(&mut reading, name, identity, replace).await?);
+        }
+        match store.rewrite(reading.seen().clone(), rewrites).await {
+            Ok(()) => return Ok(()),
+            Err(error) => anew.again(error)?,
+        }
     }
-    if let Some(owner) = store.get(EntryKind::Name, name).await?
-        && owner.value != identity.as_str()
-    {
-        forget_name(store, name).await?;
+}
+
+/// What has to be written so that a name is this identity's, and it has no other. Where another has it, or it has another, that goes if it may be
+/// replaced.
+async fn naming(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, replace: bool) -> Result<Vec<Rewrite>, EnrolmentError> {
+    let rewrite = |kind, id: &str, value: Option<&str>| Rewrite {
+        kind,
+        id: id.to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let mut rewrites = vec![
+        rewrite(EntryKind::Name, name, Some(identity.as_str())),
+        rewrite(EntryKind::NameOf, identity.as_str(), Some(name)),
+    ];
+    let owner = reading.get(EntryKind::Name, name).await?;
+    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
+        if !replace {
+            return Err(taken(reading.store, &owner, identity).await);
+        }
+        if reading
+            .get(EntryKind::NameOf, &owner.value)
+            .await?
+            .is_some_and(|known| known.value == name)
+        {
+            rewrites.push(rewrite(EntryKind::NameOf, &owner.value, None));
+        }
     }
-    Ok(())
+    let known = reading.get(EntryKind::NameOf, identity.as_str()).await?;
+    if let Some(known) = known.filter(|known| known.value != name) {
+        if !replace {
+            return Err(other_name(reading.store, known, name).await);
+        }
+        let other = reading.get(EntryKind::Name, &known.value).await?;
+        if other.is_some_and(|other| other.value == identity.as_str()) {
+            rewrites.push(rewrite(EntryKind::Name, &known.value, None));
+        }
+    }
+    Ok(rewrites)
 }
 
 /// The EK's entry on the allowlist, if there is one.
@@ -175,23 +218,9 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 /// names of machines that have yet to boot.
 ///
 /// # Errors
-/// [`EnrolmentError::NameTaken`], [`EnrolmentError::OtherName`] and [`EnrolmentError::Store`].
+/// [`EnrolmentError`].
 pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
-    let [entry, reverse] = both_ways(name, identity);
-    let owner = store.insert(EntryKind::Name, entry).await?;
-    if let Some(owner) = owner.as_ref().filter(|owner| owner.value != identity.as_str()) {
-        return Err(taken(store, owner, identity).await);
-    }
-    // The other direction second: a crash in between leaves a name that its own machine completes at its next boot.
-    match store.insert(EntryKind::NameOf, reverse).await? {
-        Some(known) if known.value != name => {
-            if owner.is_none() {
-                store.remove(EntryKind::Name, name).await?;
-            }
-            Err(other_name(store, known, name).await)
-        }
-        _ => Ok(()),
-    }
+    enrol(store, identity, Some(name), None, false).await
 }
 
 /// As [`give_name`], for a decision that is under way: the name is the identity's if that is recorded.
@@ -302,22 +331,36 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
         .collect())
 }
 
-/// Frees a name; says whether it was taken.
+/// Frees a name; says whether it was taken. Earlier releases may have left the machine with a second one, after a crash: forgetting that leaves it
+/// the first.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
-    let Some(owner) = store.get(EntryKind::Name, name).await? else {
-        return Ok(false);
-    };
-    // In this order, so that after a failure the name is still there to be forgotten. A crash in `claim_name` may have left the
-    // machine with a second name: forgetting that one leaves it the first.
-    if let Some(known) = store.get(EntryKind::NameOf, &owner.value).await?
-        && known.value == name
-    {
-        store.remove(EntryKind::NameOf, &owner.value).await?;
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        let Some(owner) = reading.get(EntryKind::Name, name).await? else {
+            return Ok(false);
+        };
+        let gone = |kind, id: &str| Rewrite {
+            kind,
+            id: id.to_owned(),
+            value: None,
+        };
+        let mut rewrites = vec![gone(EntryKind::Name, name)];
+        if reading
+            .get(EntryKind::NameOf, &owner.value)
+            .await?
+            .is_some_and(|known| known.value == name)
+        {
+            rewrites.push(gone(EntryKind::NameOf, &owner.value));
+        }
+        match store.rewrite(reading.seen().clone(), rewrites).await {
+            Ok(()) => return Ok(true),
+            Err(error) => anew.again(error)?,
+        }
     }
-    store.remove(EntryKind::Name, name).await
 }
 
 /// The TPMs that have attested, as identities, whether they have names or not; of instances' own, that the instances have attested says it.

@@ -3,7 +3,7 @@
 
 use super::documents::{EntryDocument, Written, read, write, write_or_remove};
 use super::engine::{Transaction, Unfinished};
-use super::{Claim, Entry, EntryKind, Pending, keys, pending, uses};
+use super::{Claim, Entry, EntryKind, Pending, Rewrite, keys, pending, uses};
 
 pub(super) fn get(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<Option<Entry>, Unfinished> {
     let value = document(transaction, &keys::entry(kind.as_str(), id))?.value;
@@ -75,6 +75,18 @@ pub(super) fn change(transaction: &mut dyn Transaction, kind: EntryKind, expecte
         put(transaction, kind, entry)?;
     }
     Ok(true)
+}
+
+/// Writes these, and removes those that have no value.
+pub(super) fn rewrite(transaction: &mut dyn Transaction, rewrites: &[Rewrite]) -> Result<(), Unfinished> {
+    for Rewrite { kind, id, value } in rewrites {
+        let id = id.clone();
+        match value.clone() {
+            Some(value) => put(transaction, *kind, &Entry { id, value })?,
+            None => drop(remove(transaction, *kind, &id)?),
+        }
+    }
+    Ok(())
 }
 
 /// Writes an entry for a decision; gives what is there, if that stays.

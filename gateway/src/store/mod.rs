@@ -196,6 +196,14 @@ pub struct Entry {
     pub value: String,
 }
 
+/// An entry as it is to be from now on; `None` is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrite {
+    pub kind: EntryKind,
+    pub id: String,
+    pub value: Option<String>,
+}
+
 /// What a decision writes that is not recorded yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -406,7 +414,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How often something was used; 0 also when its uses are forgotten.
     async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError>;
 
-    /// Writes an entry if there is none with that id; gives the one there is otherwise. What this, [`Store::put`], [`Store::change`] or
+    /// Writes an entry if there is none with that id; gives the one there is otherwise. What this, [`Store::put`], [`Store::change`], [`Store::rewrite`] or
     /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
     async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 
@@ -428,6 +436,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
     /// expectation: one of them writes.
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
+
+    /// Writes and removes entries of any kinds, all or none, if all that this was decided from is unchanged: [`StoreError::Changed`] if not.
+    async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError>;
 
     /// All entries of a kind, by id.
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use super::documents::{EntryDocument, PendingDocument, parse};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
 use super::{
-    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
-    Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
+    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick,
+    Witness, Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
 };
 
 /// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
@@ -175,6 +175,14 @@ impl<E: Engine + 'static> Store for E {
 
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         run(self, move |transaction| held::change(transaction, kind, &expected, &write)).await
+    }
+
+    async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError> {
+        run(self, move |transaction| {
+            seen::refuse_changed(transaction, &seen)?;
+            held::rewrite(transaction, &rewrites)
+        })
+        .await
     }
 
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {

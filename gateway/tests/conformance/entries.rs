@@ -1,5 +1,7 @@
 //! What is written down and read.
 
+use attest_gateway::store::{Rewrite, Seen, StoreError};
+
 use super::*;
 
 pub async fn a_change_is_made_only_of_what_was_expected<P: Place>() {
@@ -18,6 +20,46 @@ pub async fn a_change_is_made_only_of_what_was_expected<P: Place>() {
     assert!(change(&[], &[("c", "1")]).await.unwrap());
     let all = store.list(EntryKind::Token).await.unwrap();
     assert_eq!(all, [entry("a", "2"), entry("b", "1"), entry("c", "1")]);
+}
+
+pub async fn entries_of_any_kinds_are_written_together_or_not_at_all<P: Place>() {
+    let place = P::empty().await;
+    let store = place.open().await;
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    let rewrite = |kind, id: &str, value: Option<&str>| Rewrite {
+        kind,
+        id: id.to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let both = vec![
+        rewrite(EntryKind::Name, "a", None),
+        rewrite(EntryKind::NameOf, "b", Some("2")),
+        rewrite(EntryKind::Ek, "a", Some("3")),
+        rewrite(EntryKind::Token, "never there", None),
+    ];
+    for (kind, id, noted) in [
+        (EntryKind::Name, "a", Some("2")),
+        (EntryKind::Name, "a", None),
+        (EntryKind::Token, "a", Some("1")),
+    ] {
+        let mut seen = Seen::default();
+        seen.note(kind, id, noted);
+        let refused = store.rewrite(seen, both.clone()).await;
+        assert!(matches!(refused, Err(StoreError::Changed { .. })), "{refused:?}");
+    }
+    assert_eq!(store.list(EntryKind::Name).await.unwrap(), [entry("a", "1")]);
+    assert_eq!(store.list(EntryKind::Ek).await.unwrap(), []);
+    let mut seen = Seen::default();
+    seen.note(EntryKind::Name, "a", Some("1"));
+    seen.note(EntryKind::Ek, "a", None);
+    store.rewrite(seen, both).await.unwrap();
+    for (kind, there) in [
+        (EntryKind::Name, vec![]),
+        (EntryKind::NameOf, vec![entry("b", "2")]),
+        (EntryKind::Ek, vec![entry("a", "3")]),
+    ] {
+        assert_eq!(store.list(kind).await.unwrap(), there);
+    }
 }
 
 pub async fn attack_18_of_many_that_change_the_same_one_writes<P: Place>() {

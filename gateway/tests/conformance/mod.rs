@@ -81,6 +81,7 @@ macro_rules! conforms {
             ]
             entries: [
                 a_change_is_made_only_of_what_was_expected,
+                entries_of_any_kinds_are_written_together_or_not_at_all,
                 attack_18_of_many_that_change_the_same_one_writes,
                 the_first_entry_stays_until_it_is_put_or_removed,
                 ids_are_told_apart_whatever_is_in_them,

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use attest_gateway::clock::Clock;
+use attest_gateway::credentials::seal::Seal;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Store};
@@ -180,6 +182,10 @@ pub fn blobs(gateway: &Gateway) -> usize {
 
 /// A gateway in this process, which the test can tell to read its certificates again.
 pub async fn in_process(gateway: &Gateway, store: Arc<dyn Store>) -> Arc<attest_gateway::api::Gateway> {
+    // A new seal is rotated when the gateway begins to serve: not while a test seals by it.
+    let seal = gateway.path("state/seal.key");
+    Seal::open(&seal).unwrap();
+    Seal::rotate(&seal, super::now(), Duration::from_secs(86_400)).unwrap();
     let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
     let server = Server::bind_with(settings, Clock::System, store).await.unwrap();
     let inner = Arc::clone(server.gateway());

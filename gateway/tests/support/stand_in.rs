@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use attest_gateway::store::{
-    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
+    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
 };
 
 /// What is otherwise than in the real one.
@@ -123,6 +123,11 @@ impl<B: Beside> Store for StandIn<B> {
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         self.beside.decided().await;
         self.store.change(kind, expected, write).await
+    }
+
+    async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError> {
+        self.beside.decided().await;
+        self.store.rewrite(seen, rewrites).await
     }
 
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {

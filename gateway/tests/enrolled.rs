@@ -1,0 +1,104 @@
+//! Who is put on the list, and under which name: all of it is there, or nothing, wherever it is broken off.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use attest::EkDigest;
+use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_gateway::store::engine::{Engine, KeyRange, KeyValue, Work};
+use attest_gateway::store::{Embedded, Entry, EntryKind, Store, StoreError, StoreMark};
+
+fn record(name: Option<&str>) -> EkRecord {
+    EkRecord {
+        name: name.map(str::to_owned),
+        added: 1,
+        pools: Vec::new(),
+        removed: None,
+    }
+}
+
+/// An engine that dies before one of its transactions.
+#[derive(Debug)]
+struct Mortal {
+    engine: Embedded,
+    left: AtomicUsize,
+}
+
+#[async_trait]
+impl Engine for Mortal {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+            return Err(StoreError::Closed);
+        }
+        self.engine.transact(work).await
+    }
+
+    fn later(&self, work: Work) {
+        self.engine.later(work);
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine.page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine.count(range).await
+    }
+
+    fn most_writes(&self) -> usize {
+        self.engine.most_writes()
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        Engine::standing(&self.engine)
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        Engine::keep_mark(&self.engine).await
+    }
+}
+
+/// Who has which name, both ways, and who is on the list.
+async fn content(store: &dyn Store) -> Vec<Vec<Entry>> {
+    let mut all = Vec::new();
+    for kind in [EntryKind::Name, EntryKind::NameOf, EntryKind::Ek] {
+        all.push(store.list(kind).await.unwrap());
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_machine_that_is_put_on_the_list_by_name_is_there_whole_wherever_it_is_broken_off() {
+    let ek = |byte: &str| byte.repeat(32).parse::<EkDigest>().unwrap();
+    for replace in [true, false] {
+        let (mut done, mut broken_off) = (false, 0);
+        while !done {
+            let folder = tempfile::tempdir().unwrap();
+            let engine = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+            if replace {
+                // The name is another's, and the machine has another name.
+                enrolment::allow(&engine, ek("ab"), record(Some("a")), false).await.unwrap();
+                enrolment::allow(&engine, ek("cd"), record(Some("b")), false).await.unwrap();
+            }
+            let before = content(&engine).await;
+            let store = Mortal {
+                engine,
+                left: AtomicUsize::new(broken_off),
+            };
+            let allowed = enrolment::allow(&store, ek("cd"), record(Some("a")), replace).await;
+            done = allowed.is_ok();
+            let after = content(&store.engine).await;
+            if done {
+                let [names, names_of, list] = after.as_slice() else {
+                    panic!("{after:?}")
+                };
+                assert_eq!((names.len(), names_of.len(), list.len()), (1, 1, 1 + usize::from(replace)));
+                assert_eq!(names[0].value, names_of[0].id);
+            } else {
+                assert_eq!(after, before, "broken off after {broken_off} transactions");
+            }
+            broken_off += 1;
+        }
+    }
+}

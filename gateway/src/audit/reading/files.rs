@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::ReadError;
 use super::begins::{Begins, Place};
 use super::lines::Lines;
-use super::opened::{Bytes, Opened, is_zipped};
+use super::opened::{Bytes, Opened};
 use crate::audit::segments::SegmentName;
 use crate::files::folder;
 
@@ -35,16 +35,13 @@ struct Listed {
     unreadable: Vec<ReadError>,
 }
 
-/// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them.
+/// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them, nor is a copy of another.
 ///
 /// # Errors
 /// [`ReadError`].
 pub fn files_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
     let mut found = all_beside(log)?;
-    // Of one that is there twice, because it is being copied or compressed, the whole one counts.
-    found.sort_by_key(|file| (is_zipped(&file.path), file.path != log));
-    order(&mut found);
-    found.dedup_by(|later, earlier| later.begins == earlier.begins);
+    drop_copies(&mut found, log);
     // Whatever the clock said.
     found.sort_by_key(|file| file.path == log);
     Ok(found)
@@ -58,7 +55,10 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
     let mut found = Vec::new();
     for path in paths {
         if path.is_dir() {
-            found.extend(all_beside(&path.join(NAME))?);
+            let log = path.join(NAME);
+            let mut beside = all_beside(&log)?;
+            drop_copies(&mut beside, &log);
+            found.append(&mut beside);
         } else {
             found.push(LogFile::of(path).map_err(ReadError::at(path))?);
         }
@@ -70,6 +70,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
 fn all_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
     let Listed { mut files, unreadable } = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
     files.retain(LogFile::holds_something);
+    order(&mut files);
     unreadable.into_iter().next().map_or(Ok(files), Err)
 }
 
@@ -109,7 +110,7 @@ fn names(log: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names)
 }
 
-/// By their chains, which come by the time of the first file that there is of each; within one by their numbers.
+/// By their chains, which come by the time of the first file that there is of each; within one by their numbers, whatever the clock said.
 fn order(files: &mut [LogFile]) {
     let mut began: BTreeMap<String, u64> = BTreeMap::new();
     for Begins { at, chain, .. } in files.iter().map(|file| &file.begins) {
@@ -118,10 +119,25 @@ fn order(files: &mut [LogFile]) {
             *first = (*at).min(*first);
         }
     }
-    files.sort_by_key(|LogFile { begins, .. }| match &begins.chain {
-        Some(Place { id, number }) => (began.get(id).copied().unwrap_or(begins.at), *number, id.clone()),
-        None => (begins.at, 0, begins.id.clone()),
+    files.sort_by_cached_key(|LogFile { path, begins, .. }| {
+        let Begins { at, id, chain, .. } = begins.clone();
+        let (chain, number) = chain.map_or((String::new(), 0), |place| (place.id, place.number));
+        (began.get(&chain).copied().unwrap_or(at), chain, number, at, id, path.clone())
     });
+}
+
+/// Of files in their order, keeps one of those that begin with the same line: the one that holds most, as the others were copied, packed or unpacked
+/// before it was whole. The log itself stays, whatever it was.
+fn drop_copies(files: &mut Vec<LogFile>, log: &Path) {
+    let mut kept: Vec<LogFile> = Vec::new();
+    for file in files.drain(..) {
+        match kept.last_mut().filter(|last| last.begins == file.begins) {
+            Some(last) if last.path != log && (file.path == log || file.length() > last.length()) => *last = file,
+            Some(_) => {}
+            None => kept.push(file),
+        }
+    }
+    *files = kept;
 }
 
 impl Listed {
@@ -186,6 +202,15 @@ impl LogFile {
         self.begins.at > 0
     }
 
+    /// Bytes that can be read of it, uncompressed.
+    fn length(&self) -> u64 {
+        let measured = self.opened().and_then(|opened| match opened.is_zipped() {
+            true => Ok(readable(opened.bytes(0)?)),
+            false => Ok(opened.metadata()?.len()),
+        });
+        measured.unwrap_or(0)
+    }
+
     /// Its lines from this byte on, of what it holds uncompressed.
     ///
     /// # Errors
@@ -193,6 +218,19 @@ impl LogFile {
     pub fn lines(&self, offset: u64) -> io::Result<Lines<Bytes>> {
         Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
     }
+}
+
+/// How much there is up to the end, or to what is damaged.
+fn readable(bytes: Bytes) -> u64 {
+    let (mut reader, mut length) = (BufReader::new(bytes), 0_u64);
+    while let Ok(chunk) = reader.fill_buf()
+        && !chunk.is_empty()
+    {
+        let read = chunk.len();
+        length = length.saturating_add(u64::try_from(read).unwrap_or(0));
+        reader.consume(read);
+    }
+    length
 }
 
 #[cfg(test)]
@@ -339,5 +377,50 @@ mod tests {
         fs::create_dir(log.path("attestation.jsonl.d")).unwrap();
         std::os::unix::net::UnixListener::bind(log.path("attestation.jsonl.socket")).unwrap();
         assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_copy_beside_a_file_hides_nothing_of_it() {
+        for name in ["attestation.jsonl.bak", "attestation.jsonl.bak.gz"] {
+            let log = Written::new();
+            // A part of the log, of a segment, and of what was moved; each packed or not, and what it is a copy of likewise.
+            log.write("attestation.jsonl.bak", 4..=4);
+            log.write("attestation.jsonl.old", 1..=1);
+            if name.ends_with("gz") {
+                log.compress("attestation.jsonl.bak");
+                log.compress("attestation.jsonl.old");
+            }
+            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5], "{name}");
+            assert_eq!(
+                numbers(&files_of(&[log.folder.path().to_owned()]).unwrap()),
+                [1, 2, 3, 4, 5],
+                "{name}"
+            );
+            log.compress(&format!("{SEGMENT}1"));
+            log.close();
+            log.compress(&format!("{SEGMENT}4"));
+            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+            // Somebody unpacks one, and has not come to its end.
+            log.write(&format!("{SEGMENT}4"), 4..=4);
+            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+            // The log is what is written, also where a copy has more.
+            log.write("attestation.jsonl.more", 6..=8);
+            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+        }
+    }
+
+    #[test]
+    fn chains_that_began_in_one_second_stay_apart() {
+        let log = Written::new();
+        let other = |number| {
+            fs::read_to_string(log.path("attestation.jsonl-moved"))
+                .unwrap()
+                .replace("\"0a\"", "\"0b\"")
+                .replace('3', number)
+        };
+        fs::write(log.path("attestation.jsonl-a"), other("1")).unwrap();
+        fs::write(log.path("attestation.jsonl-b"), other("2")).unwrap();
+        fs::rename(log.log(), log.path("attestation.jsonl-c")).unwrap();
+        assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 1, 2]);
     }
 }

@@ -10,7 +10,7 @@ use super::chain::{LineHash, Point, link_of};
 use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
-use super::segments::{Part, parts};
+use super::reading::{LogFile, rotated};
 use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -203,15 +203,15 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
     }
     let mut altered = false;
     // A copy that was made before a file was whole does not say what that holds.
-    for part in parts(log)?
+    for file in rotated(log)?
         .iter()
         .rev()
-        .filter(|part| part.begins_before(&wanted.id, wanted.number))
+        .filter(|file| file.begins_before(&wanted.id, wanted.number))
     {
-        match held_by(part, kept) {
+        match held_by(file, kept) {
             Ok(Some(true)) => return Ok(true),
             Ok(held) => altered |= held.is_some(),
-            Err(error) => part.warn(&error),
+            Err(error) => file.warn(&error),
         }
     }
     if altered {
@@ -222,9 +222,9 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
 }
 
 /// Of a file that has a line of this number, whether it is the one that is kept.
-fn held_by(part: &Part, kept: &Kept) -> std::io::Result<Option<bool>> {
+fn held_by(file: &LogFile, kept: &Kept) -> std::io::Result<Option<bool>> {
     let wanted = &kept.line.chain;
-    for line in part.open()?.split(b'\n') {
+    for line in file.open()?.split(b'\n') {
         let line = line?;
         let link = link_of(&line).ok().flatten().filter(|link| link.id == wanted.id);
         if link.is_some_and(|link| link.number == wanted.number) {

@@ -14,6 +14,7 @@ use super::checkpoint::CheckpointLine;
 use super::journal::JournalError;
 use super::log_end::{end_of_last_line, last_line, lines_from_end};
 use super::log_key::LogPublicKey;
+use super::reading;
 use super::segments::{self, SegmentLimits};
 
 /// How much of a file is hashed at a time.
@@ -135,7 +136,7 @@ impl LogFile {
         }
         // An empty one goes on where the file ends that was rotated before it.
         let last = match last {
-            None => segments::parts(&self.path).map(|parts| segments::last_line(&parts)),
+            None => reading::rotated(&self.path).map(|files| reading::last_line(&files)),
             last => Ok(last),
         };
         if let Some(chain) = last.map_err(io)?.as_deref().and_then(Chain::after) {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Verdict;
 use super::chain::Link;
 use super::reach::Reach;
-use super::segments::{Part, parts};
+use super::reading::{LogFile, rotated};
 use crate::store::{Pending, Store, StoreError};
 
 /// What came of the decisions that were pending at a start.
@@ -84,10 +84,10 @@ fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeM
         recorded: BTreeMap::new(),
     };
     let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
-    for part in since(&parts(log)?, first) {
+    for file in since(&rotated(log)?, first) {
         // What cannot be read of it leaves a gap.
-        if let Err(error) = part.open().and_then(|file| read.all_of(file)) {
-            part.warn(&error);
+        if let Err(error) = file.open().and_then(|lines| read.all_of(lines)) {
+            file.warn(&error);
         }
     }
     read.all_of(BufReader::new(File::open(log)?))?;
@@ -95,9 +95,9 @@ fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeM
 }
 
 /// The files that were written from this second on: also the one that begins before it, and one more, as clocks are set.
-fn since(parts: &[Part], at: u64) -> &[Part] {
-    let before = parts.iter().rposition(|part| part.began < at);
-    parts.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
+fn since(files: &[LogFile], at: u64) -> &[LogFile] {
+    let before = files.iter().rposition(|file| file.began() < at);
+    files.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
 }
 
 struct Read<'p> {

@@ -30,9 +30,9 @@ pub struct LogFile {
 
 /// What was found, and what of it cannot be read.
 #[derive(Debug, Default)]
-struct Listed {
-    files: Vec<LogFile>,
-    unreadable: Vec<ReadError>,
+pub(super) struct Listed {
+    pub(super) files: Vec<LogFile>,
+    pub(super) unreadable: Vec<ReadError>,
 }
 
 /// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them, nor is a copy of another.
@@ -40,7 +40,7 @@ struct Listed {
 /// # Errors
 /// [`ReadError`].
 pub fn files_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = all_beside(log)?;
+    let mut found = all_beside(log)?.readable()?;
     drop_copies(&mut found, log);
     // Whatever the clock said.
     found.sort_by_key(|file| file.path == log);
@@ -56,7 +56,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
     for path in paths {
         if path.is_dir() {
             let log = path.join(NAME);
-            let mut beside = all_beside(&log)?;
+            let mut beside = all_beside(&log)?.readable()?;
             drop_copies(&mut beside, &log);
             found.append(&mut beside);
         } else {
@@ -67,11 +67,11 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
     Ok(found)
 }
 
-fn all_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
-    let Listed { mut files, unreadable } = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
-    files.retain(LogFile::holds_something);
-    order(&mut files);
-    unreadable.into_iter().next().map_or(Ok(files), Err)
+/// The log and all files beside it whose names begin with its own; what is there twice, as while it is compressed, as often.
+pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
+    let mut listed = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
+    order(&mut listed.files);
+    Ok(listed)
 }
 
 /// The one of these that was begun next after one that begins so; the one that is written comes after all others.
@@ -141,6 +141,13 @@ fn drop_copies(files: &mut Vec<LogFile>, log: &Path) {
 }
 
 impl Listed {
+    /// Those that hold something, if all can be read.
+    fn readable(self) -> Result<Vec<LogFile>, ReadError> {
+        let mut files = self.files;
+        files.retain(LogFile::holds_something);
+        self.unreadable.into_iter().next().map_or(Ok(files), Err)
+    }
+
     fn of(paths: &[PathBuf]) -> Self {
         let (mut listed, mut held) = (Self::default(), 0);
         for path in paths {

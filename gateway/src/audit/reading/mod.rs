@@ -6,11 +6,13 @@ mod follower;
 mod last;
 mod lines;
 mod opened;
+mod rotated;
 
 pub use files::{LogFile, files_beside, files_of};
 pub use follower::{Follower, Next, Position};
 pub use last::last_of;
 pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
+pub(super) use rotated::{last_line, rotated};
 
 use std::io;
 use std::path::{Path, PathBuf};

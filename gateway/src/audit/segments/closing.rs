@@ -4,14 +4,13 @@
 //! the log. What was begun and not come so far is no part of the log.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, ErrorKind, Result, Write};
+use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::super::chain::{LineHash, link_of};
-use super::line::next_line;
+use super::super::reading::{Found, Lines, rotated};
 use super::name::SegmentName;
-use super::parts::parts;
 use crate::files::folder;
 
 /// Where the next one is written.
@@ -21,7 +20,10 @@ fn next_file(log: &Path) -> PathBuf {
 
 /// The first line of a log, without its end; `None` if it has no whole one.
 pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
-    next_line(&mut BufReader::new(File::open(log)?))
+    Ok(match Lines::new(File::open(log)?, 0).read()? {
+        Some(Found::Line(line)) => Some(line.to_owned()),
+        _ => None,
+    })
 }
 
 /// Writes what the next one begins with, durably, where nobody reads it yet.
@@ -99,11 +101,11 @@ fn is_next(log: &Path, first: &[u8]) -> Result<bool> {
     let Ok(Some(link)) = link_of(first) else {
         return Ok(false);
     };
-    let parts = parts(log)?;
-    let mut before = parts.iter().rev().filter(|part| part.begins_before(&link.id, link.number));
+    let files = rotated(log)?;
+    let mut before = files.iter().rev().filter(|file| file.begins_before(&link.id, link.number));
     // One that cannot be read to its end was not closed just now.
-    Ok(before.any(|part| {
-        part.last_line()
+    Ok(before.any(|file| {
+        file.last_line()
             .is_ok_and(|last| last.is_some_and(|last| LineHash::of(&last) == link.previous))
     }))
 }

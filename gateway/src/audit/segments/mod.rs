@@ -2,9 +2,7 @@
 
 mod closing;
 mod compression;
-mod line;
 mod name;
-mod parts;
 
 use std::fs;
 use std::io;
@@ -15,7 +13,6 @@ pub(super) use closing::{begin_next, beginning, close, discard_next, finish_clos
 pub(super) use compression::{Closed, Compression};
 pub use name::SegmentName;
 pub(super) use name::written_at;
-pub(super) use parts::{Part, last_line, parts};
 
 /// When a segment is closed. It is looked whenever a checkpoint is due, so it may come to be larger, and older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

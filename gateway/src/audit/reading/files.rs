@@ -1,14 +1,15 @@
 //! The files of a log, those also that were closed or rotated, in the order in which they were written: one list of them for all who read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::ReadError;
 use super::begins::{Begins, Place};
 use super::lines::Lines;
-use super::opened::{Bytes, Opened};
+use super::opened::{Bytes, Opened, is_zipped};
 use crate::audit::segments::SegmentName;
 use crate::files::folder;
 
@@ -72,6 +73,29 @@ pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
     let mut listed = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
     order(&mut listed.files);
     Ok(listed)
+}
+
+/// What a path stands for to whoever verifies: of a folder all that is a log's, copies too, and of a log also its closed segments. Of a segment that
+/// is there packed and unpacked only the latter.
+///
+/// # Errors
+/// [`ReadError`], also of any of them.
+pub fn files_to_verify(path: &Path) -> Result<Vec<LogFile>, ReadError> {
+    let is_folder = fs::metadata(path).map_err(ReadError::at(path))?.is_dir();
+    let log = if is_folder { path.join(NAME) } else { path.to_owned() };
+    let Listed { mut files, unreadable } = all_beside(&log)?;
+    let is_asked_for = |found: &Path| is_folder || found == log || log_of_segment(found).is_some_and(|of| of == log);
+    if let Some(error) = unreadable.into_iter().find(|error| is_asked_for(&error.path)) {
+        return Err(error);
+    }
+    files.retain(|file| is_asked_for(&file.path));
+    if !is_folder && files.iter().all(|file| file.path != log) {
+        // Whatever it is: it was named.
+        files.push(LogFile::of(path).map_err(ReadError::at(path))?);
+    }
+    let unpacked: BTreeSet<PathBuf> = files.iter().map(|file| file.path.clone()).filter(|path| !is_zipped(path)).collect();
+    files.retain(|file| !(file.is_segment() && is_zipped(&file.path) && unpacked.contains(&file.path.with_extension(""))));
+    Ok(files)
 }
 
 /// The one of these that was begun next after one that begins so; the one that is written comes after all others.
@@ -198,11 +222,25 @@ impl LogFile {
         self.held.as_ref().is_none_or(|held| held.is_at(&self.path).unwrap_or(false))
     }
 
-    /// Whether its gateway has closed it.
     fn is_segment(&self) -> bool {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.strip_suffix(".gz").unwrap_or(&name);
-        name.rsplit_once('.').is_some_and(|(_, name)| name.parse::<SegmentName>().is_ok())
+        log_of_segment(&self.path).is_some()
+    }
+
+    /// Which file it is, whatever it is called.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.opened()?.metadata()?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// What it holds, uncompressed.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn open(&self) -> io::Result<BufReader<Bytes>> {
+        Ok(BufReader::new(self.opened()?.bytes(0)?))
     }
 
     fn holds_something(&self) -> bool {
@@ -225,6 +263,18 @@ impl LogFile {
     pub fn lines(&self, offset: u64) -> io::Result<Lines<Bytes>> {
         Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
     }
+}
+
+/// Of a file that its gateway has closed, the log that it was.
+fn log_of_segment(path: &Path) -> Option<PathBuf> {
+    let unpacked = if is_zipped(path) {
+        path.with_extension("")
+    } else {
+        path.to_owned()
+    };
+    let name = unpacked.extension()?.to_str()?;
+    name.parse::<SegmentName>().ok()?;
+    Some(unpacked.with_extension(""))
 }
 
 /// How much there is up to the end, or to what is damaged.

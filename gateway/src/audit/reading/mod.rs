@@ -8,10 +8,11 @@ mod lines;
 mod opened;
 mod rotated;
 
-pub use files::{LogFile, files_beside, files_of};
+pub use files::{LogFile, files_beside, files_of, files_to_verify};
 pub use follower::{Follower, Next, Position};
 pub use last::last_of;
 pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
+pub use opened::Bytes;
 pub(super) use rotated::{last_line, rotated};
 
 use std::io;

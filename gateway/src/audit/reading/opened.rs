@@ -9,7 +9,7 @@ use std::sync::Arc;
 use flate2::read::MultiGzDecoder;
 
 /// What gives the bytes of a file, as they were written.
-pub(super) type Bytes = Box<dyn Read + Send>;
+pub type Bytes = Box<dyn Read + Send>;
 
 /// See the module. Whoever reads it has a place in it of his own.
 #[derive(Debug, Clone)]

@@ -1,11 +1,10 @@
 //! What came before the log that is written, as a start needs it: segments that were closed, and files that others have moved there.
 
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::files::{Listed, LogFile, all_beside};
 use super::lines::Found;
-use super::opened::Bytes;
 use crate::audit::chain::link_of;
 
 /// The files beside the log, the oldest first, and what is there twice, as while it is compressed, as often. What holds no record is none; what cannot
@@ -44,11 +43,6 @@ impl LogFile {
             .chain
             .as_ref()
             .is_some_and(|place| place.id == chain && place.number <= number)
-    }
-
-    /// What it holds, uncompressed.
-    pub(in super::super) fn open(&self) -> io::Result<BufReader<Bytes>> {
-        Ok(BufReader::new(self.opened()?.bytes(0)?))
     }
 
     /// Its last whole line, without its end.

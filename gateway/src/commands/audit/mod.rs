@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{
     Blobs, ChainReport, CheckpointLine, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::AnyStore;
-use logs::{LogFile, Ordered};
+use logs::Ordered;
 use review::{Judged, Review, Reviewer};
 
 use super::{clean, table};

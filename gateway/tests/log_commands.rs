@@ -1,5 +1,7 @@
 //! `log show`, `log tail` and `log export`, as an administrator runs them at 3 a.m.
 
+mod damaged;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

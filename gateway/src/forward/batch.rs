@@ -107,8 +107,8 @@ impl Reader {
 
 /// Which line is the last of the log.
 pub(super) fn newest(log: &Path) -> Result<Option<Link>, ReadError> {
-    let files = files_beside(log)?;
-    let (place, offset) = last_of(&files, 1, |_| true)?;
+    let files = files_beside(log)?.files;
+    let (place, offset) = last_of(&files, 1, |_| true);
     let Some(file) = files.get(place) else { return Ok(None) };
     // What cannot be read any more is said by whoever reads it for more than a number.
     let mut lines = file.lines(offset).ok();

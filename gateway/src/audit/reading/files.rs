@@ -19,6 +19,8 @@ const NAME: &str = "attestation.jsonl";
 const UNFINISHED: [&str; 2] = [".new", ".part"];
 /// Closed segments that are held open at once. Others are found again by their names, also when they were compressed since.
 const HELD_LIMIT: usize = 256;
+/// How far a clock may have been set back within a log.
+const CLOCKS_DIFFER_SECONDS: u64 = 24 * 3600;
 
 /// A file of the log.
 #[derive(Debug, Clone)]
@@ -29,43 +31,49 @@ pub struct LogFile {
     held: Option<Opened>,
 }
 
-/// What was found, and what of it cannot be read.
+/// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Listed {
-    pub(super) files: Vec<LogFile>,
-    pub(super) unreadable: Vec<ReadError>,
+pub struct Listed {
+    /// In the order of their lines.
+    pub files: Vec<LogFile>,
+    /// What cannot be read, and so has no place among them.
+    pub unreadable: Vec<ReadError>,
 }
 
 /// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them, nor is a copy of another.
 ///
 /// # Errors
-/// [`ReadError`].
-pub fn files_beside(log: &Path) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = all_beside(log)?.readable()?;
-    drop_copies(&mut found, log);
+/// The folder's.
+pub fn files_beside(log: &Path) -> Result<Listed, ReadError> {
+    let mut listed = all_beside(log)?;
+    listed.drop_copies(log);
     // Whatever the clock said.
-    found.sort_by_key(|file| file.path == log);
-    Ok(found)
+    listed.files.sort_by_key(|file| file.path == log);
+    Ok(listed)
 }
 
-/// The files of these paths; of a folder all that are a log's.
+/// The files of these paths; of a folder all that are a log's, and none that is a copy of another.
 ///
 /// # Errors
-/// [`ReadError`], also of a folder that holds none.
-pub fn files_of(paths: &[PathBuf]) -> Result<Vec<LogFile>, ReadError> {
-    let mut found = Vec::new();
+/// A folder's.
+pub fn files_of(paths: &[PathBuf]) -> Result<Listed, ReadError> {
+    let mut listed = Listed::default();
     for path in paths {
         if path.is_dir() {
             let log = path.join(NAME);
-            let mut beside = all_beside(&log)?.readable()?;
-            drop_copies(&mut beside, &log);
-            found.append(&mut beside);
+            let mut beside = all_beside(&log)?;
+            beside.drop_copies(&log);
+            listed.files.append(&mut beside.files);
+            listed.unreadable.append(&mut beside.unreadable);
         } else {
-            found.push(LogFile::of(path).map_err(ReadError::at(path))?);
+            match LogFile::of(path) {
+                Ok(file) => listed.files.push(file),
+                Err(source) => listed.unreadable.push(ReadError::at(path)(source)),
+            }
         }
     }
-    order(&mut found);
-    Ok(found)
+    order(&mut listed.files);
+    Ok(listed)
 }
 
 /// The log and all files beside it whose names begin with its own; what is there twice, as while it is compressed, as often.
@@ -150,26 +158,19 @@ fn order(files: &mut [LogFile]) {
     });
 }
 
-/// Of files in their order, keeps one of those that begin with the same line: the one that holds most, as the others were copied, packed or unpacked
-/// before it was whole. The log itself stays, whatever it was.
-fn drop_copies(files: &mut Vec<LogFile>, log: &Path) {
-    let mut kept: Vec<LogFile> = Vec::new();
-    for file in files.drain(..) {
-        match kept.last_mut().filter(|last| last.begins == file.begins) {
-            Some(last) if last.path != log && (file.path == log || file.length() > last.length()) => *last = file,
-            Some(_) => {}
-            None => kept.push(file),
-        }
-    }
-    *files = kept;
-}
-
 impl Listed {
-    /// Those that hold something, if all can be read.
-    fn readable(self) -> Result<Vec<LogFile>, ReadError> {
-        let mut files = self.files;
-        files.retain(LogFile::holds_something);
-        self.unreadable.into_iter().next().map_or(Ok(files), Err)
+    /// Of files that begin with the same line, keeps the one that holds most, as the others were copied, packed or unpacked before it was whole; and
+    /// none that holds nothing. The log itself stays, whatever it holds.
+    fn drop_copies(&mut self, log: &Path) {
+        let mut kept: Vec<LogFile> = Vec::new();
+        for file in self.files.drain(..).filter(LogFile::holds_something) {
+            match kept.last_mut().filter(|last| last.begins == file.begins) {
+                Some(last) if last.path != log && (file.path == log || file.length() > last.length()) => *last = file,
+                Some(_) => {}
+                None => kept.push(file),
+            }
+        }
+        self.files = kept;
     }
 
     fn of(paths: &[PathBuf]) -> Self {
@@ -198,7 +199,7 @@ impl LogFile {
         let opened = Opened::open(path)?;
         let begins = match Begins::of(&opened) {
             // While it is being compressed there may be nothing yet.
-            Err(_) if opened.is_zipped() => Begins::default(),
+            Err(_) if opened.is_zipped() && path.with_extension("").exists() => Begins::default(),
             begins => begins?,
         };
         Ok(Self {
@@ -211,6 +212,16 @@ impl LogFile {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether all that it holds was written before this second, as another one says that begins after it; nearly so, as clocks are set.
+    #[must_use]
+    pub fn is_over_before(&self, at: u64, next: &Self) -> bool {
+        let chains = self.begins.chain.iter().zip(&next.begins.chain);
+        let is_one_chain = chains
+            .into_iter()
+            .any(|(here, there)| here.id == there.id && here.number < there.number);
+        is_one_chain && next.begins.at.saturating_add(CLOCKS_DIFFER_SECONDS) < at
     }
 
     /// The file itself, open.
@@ -291,7 +302,7 @@ fn readable(bytes: Bytes) -> u64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
     use std::fs::File;
     use std::io::Write;
@@ -353,6 +364,12 @@ mod tests {
         }
     }
 
+    fn listed(log: &Path) -> Vec<LogFile> {
+        let Listed { files, unreadable } = files_beside(log).unwrap();
+        assert!(unreadable.is_empty(), "{unreadable:?}");
+        files
+    }
+
     /// The numbers of all lines.
     fn numbers(files: &[LogFile]) -> Vec<u64> {
         let mut numbers = Vec::new();
@@ -369,16 +386,16 @@ mod tests {
     #[test]
     fn what_was_listed_is_read_whatever_becomes_of_it_meanwhile() {
         let log = Written::new();
-        let files = files_beside(&log.log()).unwrap();
+        let files = listed(&log.log());
         log.go_on();
         assert_eq!(numbers(&files), [1, 2, 3, 4, 5]);
-        let files = files_beside(&log.log()).unwrap();
+        let files = listed(&log.log());
         // A rule removes the oldest.
         fs::remove_file(log.path(&format!("{SEGMENT}1.gz"))).unwrap();
         fs::remove_file(log.path("attestation.jsonl-elsewhere")).unwrap();
         assert_eq!(numbers(&files), [1, 2, 3, 4, 5, 6]);
         // One that is not held open.
-        let mut files = files_beside(&log.log()).unwrap();
+        let mut files = listed(&log.log());
         assert_eq!(numbers(&files), [4, 5, 6]);
         files.iter_mut().filter(|file| file.is_segment()).for_each(|file| file.held = None);
         assert_eq!(numbers(&files), [4, 5, 6]);
@@ -419,7 +436,7 @@ mod tests {
     #[test]
     fn a_segment_that_is_not_held_is_found_when_it_was_compressed_since() {
         let log = Written::new();
-        let mut files = files_beside(&log.log()).unwrap();
+        let mut files = listed(&log.log());
         files.iter_mut().filter(|file| file.is_segment()).for_each(|file| file.held = None);
         log.compress(&format!("{SEGMENT}1"));
         assert_eq!(numbers(&files), [1, 2, 3, 4, 5]);
@@ -433,7 +450,7 @@ mod tests {
         let log = Written::new();
         fs::create_dir(log.path("attestation.jsonl.d")).unwrap();
         std::os::unix::net::UnixListener::bind(log.path("attestation.jsonl.socket")).unwrap();
-        assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5]);
+        assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5]);
     }
 
     #[test]
@@ -447,22 +464,22 @@ mod tests {
                 log.compress("attestation.jsonl.bak");
                 log.compress("attestation.jsonl.old");
             }
-            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5], "{name}");
+            assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5], "{name}");
             assert_eq!(
-                numbers(&files_of(&[log.folder.path().to_owned()]).unwrap()),
+                numbers(&files_of(&[log.folder.path().to_owned()]).unwrap().files),
                 [1, 2, 3, 4, 5],
                 "{name}"
             );
             log.compress(&format!("{SEGMENT}1"));
             log.close();
             log.compress(&format!("{SEGMENT}4"));
-            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+            assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5, 6], "{name}");
             // Somebody unpacks one, and has not come to its end.
             log.write(&format!("{SEGMENT}4"), 4..=4);
-            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+            assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5, 6], "{name}");
             // The log is what is written, also where a copy has more.
             log.write("attestation.jsonl.more", 6..=8);
-            assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 6], "{name}");
+            assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5, 6], "{name}");
         }
     }
 
@@ -478,6 +495,44 @@ mod tests {
         fs::write(log.path("attestation.jsonl-a"), other("1")).unwrap();
         fs::write(log.path("attestation.jsonl-b"), other("2")).unwrap();
         fs::rename(log.log(), log.path("attestation.jsonl-c")).unwrap();
-        assert_eq!(numbers(&files_beside(&log.log()).unwrap()), [1, 2, 3, 4, 5, 1, 2]);
+        assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5, 1, 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_hides_nothing_else() {
+        let log = Written::new();
+        log.compress("attestation.jsonl-moved");
+        let path = log.path("attestation.jsonl-moved.gz");
+        let whole = fs::read(&path).unwrap();
+        for damaged in [&b"no gzip"[..], &[], &whole[..20]] {
+            fs::write(&path, damaged).unwrap();
+            let Listed { files, unreadable } = files_beside(&log.log()).unwrap();
+            assert_eq!(numbers(&files), [1, 2, 4, 5]);
+            assert_eq!(
+                unreadable.iter().map(|error| &error.path).collect::<Vec<_>>(),
+                [&path],
+                "{damaged:?}"
+            );
+        }
+        // Of what is just being packed there may be nothing yet.
+        log.write("attestation.jsonl-moved", 3..=3);
+        assert_eq!(numbers(&listed(&log.log())), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_file_is_over_before_a_time_if_the_next_of_its_chain_says_so() {
+        let log = Written::new();
+        let files = listed(&log.log());
+        let [first, second, third] = &files[..] else { panic!() };
+        let over = 100 + CLOCKS_DIFFER_SECONDS;
+        assert!(first.is_over_before(over + 1, second) && second.is_over_before(over + 1, third));
+        assert!(!first.is_over_before(over, second) && !second.is_over_before(over + 1, first));
+        let text = fs::read_to_string(log.log()).unwrap();
+        for other in [text.replace("0a", "0b"), "{\"at\":100,\"id\":\"4\"}\n".to_owned()] {
+            fs::write(log.log(), other).unwrap();
+            let files = listed(&log.log());
+            let [.., second, third] = &files[..] else { panic!() };
+            assert!(!second.is_over_before(over + 1, third));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The log as it grows: on over files that are moved, compressed, copied or emptied meanwhile, without losing a line or giving one twice.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use super::begins::Begins;
 use super::files::next_of;
 use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened};
-use super::{LogFile, ReadError, files_beside};
+use super::{Listed, LogFile, ReadError, files_beside};
 use crate::audit::LineHash;
 
 /// Of a file's beginning, what tells it from what took its place: its first record's time and id, and more.
@@ -42,6 +43,8 @@ pub struct Follower {
     reading: Option<Reading>,
     /// How the file begins that was read last.
     begins: Option<Begins>,
+    /// What is passed over.
+    left_out: BTreeSet<PathBuf>,
 }
 
 struct Reading {
@@ -68,7 +71,14 @@ impl Follower {
             log: log.to_owned(),
             reading: None,
             begins: None,
+            left_out: BTreeSet::new(),
         }
+    }
+
+    /// Has it pass over a file that cannot be read, or not to its end.
+    pub fn leave_out(&mut self, path: &Path) {
+        self.reading.take_if(|reading| reading.path == path);
+        self.left_out.insert(path.to_owned());
     }
 
     /// From this byte of one of the log's files.
@@ -86,13 +96,19 @@ impl Follower {
     /// # Errors
     /// [`ReadError`].
     pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, ReadError> {
-        for file in files_beside(log)?.iter().rev() {
-            let found = next_offset(file, position);
-            if let Some(offset) = found.map_err(ReadError::at(file.path()))? {
-                return Self::from(log, file, offset).map(Some);
+        let Listed { files, unreadable } = files_beside(log)?;
+        for file in files.iter().rev() {
+            match next_offset(file, position) {
+                Ok(Some(offset)) => return Self::from(log, file, offset).map(Some),
+                // Removed since, or damaged before that line.
+                Err(error) if !is_for_good(&error) => return Err(ReadError::at(file.path())(error)),
+                _ => {}
             }
         }
-        Ok(None)
+        unreadable
+            .into_iter()
+            .find(|error| !is_for_good(&error.source))
+            .map_or(Ok(None), Err)
     }
 
     fn open(&mut self, file: &LogFile, offset: u64) -> Result<(), ReadError> {
@@ -154,6 +170,7 @@ impl Follower {
         }
         let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
         let copy = files_beside(&self.log)?
+            .files
             .into_iter()
             .find(|file| self.begins.as_ref() == Some(&file.begins));
         if let Some(copy) = copy {
@@ -172,9 +189,17 @@ impl Follower {
         asked.map(Some).map_err(ReadError::at(&reading.path))
     }
 
-    /// The file that begins next after the one that was read last.
+    /// The file that begins next after the one that was read last. One that cannot be read at the moment might be it.
     fn successor(&self) -> Result<Option<LogFile>, ReadError> {
-        let files = files_beside(&self.log)?;
+        let Listed { mut files, unreadable } = files_beside(&self.log)?;
+        let is_in = |path: &Path| !self.left_out.contains(path);
+        if let Some(error) = unreadable
+            .into_iter()
+            .find(|error| is_in(&error.path) && !is_for_good(&error.source))
+        {
+            return Err(error);
+        }
+        files.retain(|file| is_in(file.path()) || self.begins.as_ref() == Some(&file.begins));
         Ok(match &self.begins {
             Some(begins) => next_of(files, begins, &self.log),
             None => files.into_iter().next(),
@@ -224,6 +249,12 @@ impl Reading {
         let shorter = !self.file.is_zipped() && self.file.metadata()?.len() < self.lines.offset();
         Ok(shorter || self.file.read_at(0, self.head.len())? != self.head)
     }
+}
+
+/// Whether a file cannot be read, or not further, whoever tries again: it is gone, or what it holds is damaged.
+fn is_for_good(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
+    matches!(error.kind(), NotFound | InvalidData | InvalidInput | UnexpectedEof)
 }
 
 /// Where the line after this one begins, if the file has it.

@@ -3,47 +3,43 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::LogFile;
 use super::lines::{Found, LINE_LIMIT_BYTES, Lines};
 use super::opened::Opened;
-use super::{LogFile, ReadError};
 
 /// How much of a file's end is read at a time.
 const CHUNK_BYTES: u64 = 64 * 1024;
 /// Most that is read at a time, of a long line.
 const LARGEST_CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// Where to begin so that at most `count` lines follow for which `is_wanted` holds: a file, by its place among these, and a byte of it.
-///
-/// # Errors
-/// [`ReadError`].
-pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8]) -> bool) -> Result<(usize, u64), ReadError> {
+/// Where to begin so that at most `count` lines follow for which `is_wanted` holds: a file, by its place among these, and a byte of it. What was looked
+/// through for them follows, too; what of it cannot be read, whoever reads on from there is told.
+pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8]) -> bool) -> (usize, u64) {
     let mut left = count;
     let mut begin = (files.len(), 0);
     for (place, file) in files.iter().enumerate().rev() {
         if left == 0 {
             break;
         }
-        let found = file.opened().and_then(|opened| match opened.is_zipped() {
-            true => forwards(&opened, left, &mut is_wanted),
-            false => backwards(opened, left, &mut is_wanted),
+        let mut offsets = VecDeque::new();
+        let looked = file.opened().and_then(|opened| match opened.is_zipped() {
+            true => forwards(&opened, left, &mut is_wanted, &mut offsets),
+            false => backwards(opened, left, &mut is_wanted, &mut offsets),
         });
-        let offsets = found.map_err(ReadError::at(file.path()))?;
-        if let Some(first) = offsets.front() {
-            begin = (place, *first);
-        }
         left = left.saturating_sub(offsets.len());
+        let first = offsets.front().copied().filter(|_| looked.is_ok() && left == 0);
+        begin = (place, first.unwrap_or(0));
     }
-    Ok(begin)
+    begin
 }
 
 /// Where the last of them begin, in a file that can be read from its beginning only.
-fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
     let mut lines = Lines::new(file.bytes(0)?, 0);
-    let mut offsets = VecDeque::new();
     loop {
         let offset = lines.offset();
         match lines.read()? {
-            None | Some(Found::Cut) => return Ok(offsets),
+            None | Some(Found::Cut) => return Ok(()),
             Some(Found::Line(line)) if is_wanted(line) => {
                 offsets.push_back(offset);
                 if offsets.len() > count {
@@ -55,9 +51,8 @@ fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bo
     }
 }
 
-fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool) -> io::Result<VecDeque<u64>> {
+fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
     let mut lines = FromEnd::open(file)?;
-    let mut offsets = VecDeque::new();
     while offsets.len() < count
         && let Some((offset, line)) = lines.next()?
     {
@@ -65,7 +60,7 @@ fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bo
             offsets.push_front(offset);
         }
     }
-    Ok(offsets)
+    Ok(())
 }
 
 /// The whole lines of a file, the last one first.
@@ -205,13 +200,13 @@ mod tests {
         );
         // What is being compressed is none of them.
         write("attestation.jsonl.1.gz.new", &["x"]);
-        let files = files_of(&[folder.path().to_owned()]).unwrap();
+        let files = files_of(&[folder.path().to_owned()]).unwrap().files;
         let names: Vec<_> = files
             .iter()
             .map(|file| file.path().file_name().unwrap().to_str().unwrap())
             .collect();
         assert_eq!(names, ["attestation.jsonl.1.gz", "attestation.jsonl"]);
-        let last = |count| last_of(&files, count, |line| line.windows(6).any(|word| word == b"wanted")).unwrap();
+        let last = |count| last_of(&files, count, |line| line.windows(6).any(|word| word == b"wanted"));
         let length = |word: &str| u64::try_from(line(1, word).len() + 1).unwrap();
         assert_eq!(last(0), (2, 0));
         assert_eq!(last(1), (1, 0));

@@ -8,7 +8,7 @@ mod lines;
 mod opened;
 mod rotated;
 
-pub use files::{LogFile, files_beside, files_of, files_to_verify};
+pub use files::{Listed, LogFile, files_beside, files_of, files_to_verify};
 pub use follower::{Follower, Next, Position};
 pub use last::last_of;
 pub use lines::{Found, LINE_LIMIT_BYTES, Lines};

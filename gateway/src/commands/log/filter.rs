@@ -1,6 +1,7 @@
 //! Which records are asked for, and what of a record is looked at.
 
 use attest_gateway::api::CODES;
+use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{Decision, Verdict};
 use attest_gateway::clock::rfc3339;
 use serde::Deserialize;
@@ -119,6 +120,16 @@ impl Filter {
     /// Whether it says from when on.
     pub const fn has_beginning(&self) -> bool {
         self.since.is_some()
+    }
+
+    /// Leaves out files that end before what is asked for.
+    pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
+        let Some(since) = self.since else { return };
+        let mut next = files.iter().skip(1);
+        let is_over = |file: &LogFile| next.next().is_some_and(|next| file.is_over_before(since, next));
+        let over: Vec<bool> = files.iter().map(is_over).collect();
+        let mut over = over.into_iter();
+        files.retain(|_| over.next() != Some(true));
     }
 
     /// Whether a record is one of those that are asked for.

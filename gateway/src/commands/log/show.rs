@@ -87,7 +87,7 @@ fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record
     let opened = source.open(settings, None)?;
     let (mut output, _) = stdout();
     let mut found = 0;
-    opened.each(|read| match &read.fields {
+    let unread = opened.each(|read| match &read.fields {
         Some(fields) if record.is(fields) && source.filter.takes(fields, read.line) => {
             found += 1;
             print_whole(&mut output, read.line, fields)
@@ -95,10 +95,11 @@ fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record
         _ => Ok(Reader::There),
     })?;
     output.flush()?;
+    let is_unread = unread.say();
     if found == 0 {
         bail!("no record of the log is that one");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(is_unread)))
 }
 
 /// What a person reads first, and then all of it.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use attest_gateway::audit::is_written;
-use attest_gateway::audit::reading::{Found, LogFile, files_beside, files_of, last_of};
+use attest_gateway::audit::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
 use attest_gateway::settings::Settings;
 
 use super::filter::{Fields, Filter};
@@ -29,6 +29,7 @@ pub struct Source {
 pub struct Opened {
     files: Vec<LogFile>,
     begin: (usize, u64),
+    unreadable: Vec<ReadError>,
 }
 
 /// What could not be read.
@@ -36,32 +37,34 @@ pub struct Opened {
 pub struct Unread {
     count: u64,
     places: Vec<String>,
+    files: Vec<String>,
 }
 
 impl Source {
     /// Finds the files. Of the last that are asked for it is known where they begin.
     pub fn open(&self, settings: &Settings, last: Option<usize>) -> anyhow::Result<Opened> {
         let own = settings.attestation_log();
-        let files = match self.log.as_slice() {
+        let Listed { mut files, unreadable } = match self.log.as_slice() {
             [] => files_beside(&own)?,
             named => files_of(named)?,
         };
-        if files.is_empty() {
+        if files.is_empty() && unreadable.is_empty() {
             match self.log.as_slice() {
                 [] if own.exists() => {}
                 [] => bail!("{}: there is no attestation log yet; `serve` begins it", own.display()),
                 [named, ..] => bail!("{} holds no attestation.jsonl, nor one that was rotated", named.display()),
             }
         }
+        self.filter.leave_out_older(&mut files);
         if let Some(doubts) = self.filter.doubts() {
             eprintln!("attest-gateway: {doubts}");
         }
         let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
         let begin = match last {
             None => (0, 0),
-            Some(count) => last_of(&files, count, wanted)?,
+            Some(count) => last_of(&files, count, wanted),
         };
-        Ok(Opened { files, begin })
+        Ok(Opened { files, begin, unreadable })
     }
 }
 
@@ -72,41 +75,65 @@ pub struct Read<'l> {
 }
 
 impl Opened {
-    /// Gives each whole line, until nobody reads on. What is no record is noted.
+    /// Gives each whole line, until nobody reads on. What is no record is noted, and what cannot be read.
     pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
         let mut unread = Unread::default();
+        for ReadError { path, source } in &self.unreadable {
+            unread.files.push(format!("{}: {source}", path.display()));
+        }
         let (first, mut offset) = self.begin;
         for file in self.files.iter().skip(first) {
-            let failed = |error: std::io::Error| anyhow::Error::new(error).context(file.path().display().to_string());
-            let mut lines = file.lines(std::mem::take(&mut offset)).map_err(failed)?;
-            loop {
-                let at = lines.offset();
-                let read = match lines.read().map_err(failed)? {
-                    None => break,
-                    // Who writes it is not done; a gateway cuts it off at its next start otherwise.
-                    Some(Found::Cut) if is_written(file.path()) => break,
-                    Some(Found::Cut) => {
-                        unread.note(file, at, "cut off; it was never acknowledged");
-                        break;
-                    }
-                    Some(Found::TooLong(length)) => {
-                        unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
-                        continue;
-                    }
-                    Some(Found::Line(line)) => Read {
-                        line,
-                        fields: Fields::of(line),
-                    },
-                };
-                if read.fields.is_none() {
-                    unread.note(file, at, "no record");
-                }
-                if take(&read)? == Reader::Gone {
-                    return Ok(unread);
-                }
+            if each_of(file, std::mem::take(&mut offset), &mut unread, &mut take)? == Reader::Gone {
+                break;
             }
         }
         Ok(unread)
+    }
+}
+
+/// As [`Opened::each`], of one file from this byte on.
+fn each_of(
+    file: &LogFile,
+    offset: u64,
+    unread: &mut Unread,
+    take: &mut impl FnMut(&Read<'_>) -> anyhow::Result<Reader>,
+) -> anyhow::Result<Reader> {
+    let mut lines = match file.lines(offset) {
+        Ok(lines) => lines,
+        Err(error) => {
+            unread.damaged(file, None, &error);
+            return Ok(Reader::There);
+        }
+    };
+    loop {
+        let at = lines.offset();
+        let read = match lines.read() {
+            Ok(None) => return Ok(Reader::There),
+            // Who writes it is not done; a gateway cuts it off at its next start otherwise.
+            Ok(Some(Found::Cut)) if is_written(file.path()) => return Ok(Reader::There),
+            Ok(Some(Found::Cut)) => {
+                unread.note(file, at, "cut off; it was never acknowledged");
+                return Ok(Reader::There);
+            }
+            Ok(Some(Found::TooLong(length))) => {
+                unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
+                continue;
+            }
+            Ok(Some(Found::Line(line))) => Read {
+                line,
+                fields: Fields::of(line),
+            },
+            Err(error) => {
+                unread.damaged(file, Some(at), &error);
+                return Ok(Reader::There);
+            }
+        };
+        if read.fields.is_none() {
+            unread.note(file, at, "no record");
+        }
+        if take(&read)? == Reader::Gone {
+            return Ok(Reader::Gone);
+        }
     }
 }
 
@@ -118,14 +145,23 @@ impl Unread {
         }
     }
 
+    /// That a file cannot be read, or not from this byte of what it holds on.
+    fn damaged(&mut self, file: &LogFile, from: Option<u64>, error: &std::io::Error) {
+        let from = from.map(|from| format!(" from byte {from} on")).unwrap_or_default();
+        self.files.push(format!("{}{from}: {error}", file.path().display()));
+    }
+
     /// Says what it was; whether there was something.
     pub fn say(&self) -> bool {
-        let Self { count, places } = self;
+        let Self { count, places, files } = self;
+        for file in files {
+            eprintln!("attest-gateway: it cannot be read what is in {file}");
+        }
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
             eprintln!("attest-gateway: {lines} no record, and `audit` says more:");
             places.iter().for_each(|place| eprintln!("  {place}"));
         }
-        *count > 0
+        *count > 0 || !files.is_empty()
     }
 }

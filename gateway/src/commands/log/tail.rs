@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use attest_gateway::audit::reading::{Follower, Next, files_beside, last_of};
+use attest_gateway::audit::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
 use attest_gateway::files;
 use attest_gateway::settings::Settings;
 use inotify::{Inotify, WatchMask};
@@ -52,8 +52,17 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
     if !arguments.json {
         output.put(head().as_bytes())?;
     }
+    let mut left_out = false;
     loop {
-        let reader = match follower.follow()? {
+        let next = match follower.follow() {
+            Err(error) if error.path != log && error.path != files::folder(&log) => {
+                leave_out(&mut follower, &error);
+                left_out = true;
+                continue;
+            }
+            next => next?,
+        };
+        let reader = match next {
             Next::Line(line, _) => print(&mut output, arguments, &line, terminal)?,
             Next::TooLong(length) => {
                 eprintln!("attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more");
@@ -68,26 +77,39 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
             }
         };
         if reader == Reader::Gone {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(ExitCode::from(u8::from(left_out)));
         }
     }
 }
 
+fn leave_out(follower: &mut Follower, error: &ReadError) {
+    eprintln!("attest-gateway: {error}; what comes after it is gone on with");
+    follower.leave_out(&error.path);
+}
+
 fn begin(log: &Path, Arguments { filter, last, .. }: &Arguments) -> anyhow::Result<Follower> {
-    let files = files_beside(log)?;
+    let Listed { mut files, unreadable } = files_beside(log)?;
+    filter.leave_out_older(&mut files);
     let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| filter.takes(&fields, line));
-    let (place, offset) = last_of(&files, *last, wanted)?;
-    if let Some(file) = files.get(place) {
-        return Ok(Follower::from(log, file, offset)?);
-    }
-    // None of what is there: from the last line's end on.
-    let Some(newest) = files.last() else {
-        return Ok(Follower::from_beginning(log));
+    let mut follower = match last_of(&files, *last, wanted) {
+        (place, offset) if place < files.len() => follower(log, &files, place, offset)?,
+        // None of what is there: from the last line's end on.
+        _ => {
+            let (place, offset) = last_of(&files, 1, |_| true);
+            let mut follower = follower(log, &files, place, offset)?;
+            follower.follow()?;
+            follower
+        }
     };
-    let (_, offset) = last_of(std::slice::from_ref(newest), 1, |_| true)?;
-    let mut follower = Follower::from(log, newest, offset)?;
-    follower.follow()?;
+    unreadable.iter().for_each(|error| leave_out(&mut follower, error));
     Ok(follower)
+}
+
+fn follower(log: &Path, files: &[LogFile], place: usize, offset: u64) -> Result<Follower, ReadError> {
+    match files.get(place) {
+        Some(file) => Follower::from(log, file, offset),
+        None => Ok(Follower::from_beginning(log)),
+    }
 }
 
 fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {

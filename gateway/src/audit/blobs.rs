@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
-/// Largest content that is read back: larger was never accepted.
+/// Largest evidence that is read back: larger was never accepted.
 const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The folder of blobs.
@@ -44,7 +44,13 @@ impl Blobs {
                 path: folder.to_owned(),
                 source,
             })?;
-        Ok(Self { folder: folder.to_owned() })
+        Ok(Self::at(folder))
+    }
+
+    /// A folder that may not be there, for whoever only reads.
+    #[must_use]
+    pub fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
     }
 
     /// The name that `content` has.
@@ -90,10 +96,18 @@ impl Blobs {
     /// # Errors
     /// [`BlobError`].
     pub fn get(&self, name: &str) -> Result<Vec<u8>, BlobError> {
+        self.get_up_to(name, CONTENT_LIMIT_BYTES)
+    }
+
+    /// The same, of what can be so large.
+    ///
+    /// # Errors
+    /// [`BlobError`].
+    pub fn get_up_to(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>, BlobError> {
         let path = self.path(name);
         let mut content = Vec::new();
         File::open(&path)
-            .and_then(|file| GzDecoder::new(file).take(CONTENT_LIMIT_BYTES).read_to_end(&mut content))
+            .and_then(|file| GzDecoder::new(file).take(limit_bytes).read_to_end(&mut content))
             .map_err(|source| BlobError::Io {
                 path: path.clone(),
                 source,

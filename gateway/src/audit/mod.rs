@@ -7,6 +7,7 @@ mod blobs;
 mod by_command;
 mod chain;
 mod checkpoint;
+pub mod configs;
 mod counted;
 mod digests;
 mod journal;

@@ -20,6 +20,7 @@ use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
+use crate::audit::configs::{ConfigCopies, ConfigCopy};
 use crate::audit::{Decision, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use crate::certificates::Fingerprint;
 use crate::clock::Clock;
@@ -48,6 +49,7 @@ pub(super) struct ConfigEndpoint {
     store: Arc<dyn Store>,
     seal: Arc<Seal>,
     ticket: TicketSettings,
+    copies: Arc<ConfigCopies>,
     decisions: Decisions,
 }
 
@@ -63,6 +65,7 @@ impl ConfigEndpoint {
             store: Arc::clone(&gateway.store),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
+            copies: Arc::clone(&gateway.config_copies),
             decisions: Decisions::of(gateway),
         }
     }
@@ -172,16 +175,18 @@ impl<'r> ConfigCase<'r> {
     async fn decide(mut self, awaited: &Awaited) -> Option<Decided<Response>> {
         let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
+        let config = config.and_then(|config| Ok((config, self.copy_of(config)?)));
         let config = config.and_then(|config| awaited.give().map(|()| config));
         let record = &mut self.record;
         record.not_attested = not_attested(headers);
         record.alerts.extend(less_than_due(record));
         let outcome = match config {
-            Ok(config) => {
+            Ok((config, copy)) => {
                 record.verdict = Verdict::Served;
                 record.grants = Some(pool.grants);
                 record.config_sha256 = Some(config.sha256.clone());
                 record.spec_version = Some(config.version);
+                record.config_copy = copy;
                 if record.shown != Shown::Kubelet {
                     record.reason = served_for(record.shown, record.used());
                 }
@@ -198,6 +203,12 @@ impl<'r> ConfigCase<'r> {
         };
         let Self { record, kept, .. } = self;
         Some(Decided { record, kept, outcome })
+    }
+
+    /// What is kept of a config: without it nothing is served that it should be kept of.
+    fn copy_of(&self, config: &RenderedConfig) -> Result<Option<ConfigCopy>, Refusal> {
+        let copy = self.endpoint.copies.of(&config.bytes, &config.sha256);
+        copy.map_err(|error| Refusal::because(&error))
     }
 
     /// The config that is due.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
 use crate::audit::Journal;
+use crate::audit::configs::ConfigCopies;
 use crate::clock::Clock;
 use crate::credentials::seal::Seal;
 use crate::metrics::Metrics;
@@ -28,6 +29,8 @@ pub struct Gateway {
     pub store: Arc<dyn Store>,
     /// The attestation log.
     pub journal: Arc<Journal>,
+    /// What is kept of configs that are served.
+    pub config_copies: Arc<ConfigCopies>,
     /// Who vouches for EKs, and what the clouds sign with.
     pub endorsers: Arc<Endorsers>,
     /// The pools, as they are at the moment.

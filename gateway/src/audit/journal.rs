@@ -1,6 +1,7 @@
 //! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
 
 mod console;
+mod folders;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -9,12 +10,14 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use console::{show, word};
+pub use folders::Folders;
 use tokio::sync::{Mutex, oneshot, watch};
 use writer::{Append, Moment, Unsigned, Work, Writer};
 
-use super::blobs::{BlobError, Blobs};
+use super::blobs::BlobError;
 use super::chain::Point;
 use super::checkpoint::Signer;
+use super::configs::ConfigCopy;
 use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::{LogFile, WriterLock};
@@ -91,7 +94,7 @@ impl Journal {
         path: &Path,
         signer: Signer,
         limits: SegmentLimits,
-        blobs: Blobs,
+        folders: impl Into<Folders>,
         metrics: Arc<Metrics>,
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
@@ -109,7 +112,7 @@ impl Journal {
         let writer = Writer {
             log,
             chain,
-            blobs,
+            folders: folders.into(),
             signer,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
@@ -249,14 +252,14 @@ impl Journal {
             .fold(line.len(), usize::saturating_add);
         let line = match self.strangers.admit(record, bytes) {
             Recording::OneByOne => {
-                self.append(line, blobs).await?;
+                self.append(line, blobs, record.config_copy.clone()).await?;
                 show(record);
                 Some(record.id.clone())
             }
             Recording::Counted { of, announced } => {
                 if !announced {
                     let counting = counted::begins(of, record.at)?;
-                    self.append(self.line(&counting)?, Vec::new()).await?;
+                    self.append(self.line(&counting)?, Vec::new(), None).await?;
                     show(&counting);
                     self.strangers.announced(of);
                 }
@@ -276,7 +279,7 @@ impl Journal {
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
             let record = counted::sum(sum, now)?;
-            self.append(self.line(&record)?, Vec::new()).await?;
+            self.append(self.line(&record)?, Vec::new(), None).await?;
             show(&record);
         }
         Ok(())
@@ -287,11 +290,15 @@ impl Journal {
         Ok(serde_json::to_vec(&Line { record, store })?)
     }
 
-    async fn append(&self, record: Vec<u8>, blobs: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
+    async fn append(&self, record: Vec<u8>, blobs: Vec<(String, Vec<u8>)>, config: Option<ConfigCopy>) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
-        self.work
-            .try_send(Work::Append(Append { record, blobs, done }))
-            .map_err(|_| JournalError::Failed)?;
+        let append = Append {
+            record,
+            blobs,
+            config,
+            done,
+        };
+        self.work.try_send(Work::Append(append)).map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.metrics.log_broken(!written);
         self.metrics.log_moved(self.is_moved());

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::admin::Act;
 use super::checkpoint::Checkpoint;
+use super::configs::ConfigCopy;
 use super::digests::Digests;
 use super::reason::Use;
 use crate::credentials::challenges::Spent;
@@ -136,6 +137,9 @@ pub struct Record {
     /// The spec version it was served in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_version: Option<SpecVersion>,
+    /// The copy of it that is kept, if copies are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_copy: Option<ConfigCopy>,
     /// What the pool gave for each kind of proof at that time; not there where nothing was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grants: Option<Grants>,
@@ -241,6 +245,7 @@ impl Record {
             grant: None,
             config_sha256: None,
             spec_version: None,
+            config_copy: None,
             grants: None,
             ticket: None,
             earned_by: None,

@@ -9,9 +9,10 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::Finding;
+use crate::audit::configs::ConfigCopies;
 use crate::audit::{LogKey, is_written};
 use crate::credentials::seal::{Seal, SealError};
-use crate::settings::{EtcdSettings, Settings, StoreSettings};
+use crate::settings::{ConfigsSettings, EtcdSettings, Settings, StoreSettings};
 use crate::store::{AnyStore, Embedded, EntryKind};
 
 /// Whether a gateway serves with this state already.
@@ -53,12 +54,20 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
     {
         findings.push(Finding::Error(error.to_string()));
     }
-    let evidence = settings.evidence();
-    match writable(&evidence) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound || fs::symlink_metadata(&evidence).is_ok() => {
-            findings.push(fault(&evidence, &format!("cannot be written to: {error}")))
+    if let Err(error) = ConfigCopies::look(settings) {
+        findings.push(Finding::Error(error.to_string()));
+    }
+    let mut folders = vec![settings.evidence()];
+    if settings.configs != ConfigsSettings::None {
+        folders.push(settings.configs_folder());
+    }
+    for folder in folders {
+        match writable(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound || fs::symlink_metadata(&folder).is_ok() => {
+                findings.push(fault(&folder, &format!("cannot be written to: {error}")));
+            }
+            _ => {}
         }
-        _ => {}
     }
     log(&settings.attestation_log(), findings)
 }

@@ -22,8 +22,9 @@ use tokio::task::JoinSet;
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
+use crate::audit::configs::{ConfigCopies, ConfigCopyError};
 use crate::audit::{
-    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, replica_name, resolve_pending,
+    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, replica_name, resolve_pending,
 };
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
@@ -69,6 +70,9 @@ pub enum ServeError {
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
+    /// What is kept of configs.
+    #[error(transparent)]
+    Configs(#[from] ConfigCopyError),
     /// Who is sent the attestation log's records.
     #[error(transparent)]
     Forward(#[from] OpenError),
@@ -137,6 +141,7 @@ impl Server {
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let forwarders = forwarders(&settings)?;
         let blobs = Blobs::open(&settings.evidence())?;
+        let config_copies = ConfigCopies::open(&settings)?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
         let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
@@ -145,7 +150,11 @@ impl Server {
             bytes: settings.segments.bytes,
             age: settings.segments.age,
         };
-        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;
+        let folders = Folders {
+            evidence: blobs,
+            configs: ConfigCopies::folder(&settings)?,
+        };
+        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
@@ -184,6 +193,7 @@ impl Server {
             seal: Arc::new(seal),
             store,
             journal: Arc::new(journal),
+            config_copies: Arc::new(config_copies),
             endorsers: Arc::new(endorsers),
             pools: Arc::new(pools),
             metrics,

@@ -1,6 +1,6 @@
 //! What the console shows, and how the attestation log is kept.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -31,8 +31,20 @@ pub enum LogFormat {
 pub struct LogSettings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
+    pub configs: ConfigsSettings,
     /// Who is sent its records.
     pub forwards: Vec<ForwardSettings>,
+}
+
+/// What is kept of configs that were served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigsSettings {
+    /// Nothing but their digests, in the records.
+    None,
+    /// Copies without their secrets.
+    Redacted,
+    /// Whole copies, sealed to this public key.
+    Sealed(PathBuf),
 }
 
 /// When the gateway signs how far its attestation log has come.
@@ -78,6 +90,14 @@ impl Default for ConsoleSection {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Configs {
+    None,
+    Redacted,
+    Sealed,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct LogSection {
@@ -86,6 +106,8 @@ pub(super) struct LogSection {
     checkpoint_seconds: u32,
     segment_bytes: u64,
     segment_seconds: u32,
+    configs: Configs,
+    configs_key: Option<PathBuf>,
     forward: Vec<ForwardSection>,
 }
 
@@ -99,6 +121,8 @@ impl Default for LogSection {
             segment_bytes: 64 * 1024 * 1024,
             // A week.
             segment_seconds: 604_800,
+            configs: Configs::None,
+            configs_key: None,
             forward: Vec::new(),
         }
     }
@@ -122,6 +146,8 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
         checkpoint_seconds,
         segment_bytes,
         segment_seconds,
+        configs,
+        configs_key,
         forward,
     } = section;
     if let Some(name) = name.as_ref().filter(|name| !is_replica_name(name)) {
@@ -147,6 +173,22 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
             bytes: segment_bytes,
             age: Duration::from_secs(segment_seconds.into()),
         },
+        configs: configs_of(configs, configs_key, folder)?,
         forwards: forward::checked(forward, folder)?,
     })
+}
+
+fn configs_of(configs: Configs, key: Option<PathBuf>, folder: &Path) -> Result<ConfigsSettings, Fault> {
+    const KEY: &str = "attestation_log.configs_key";
+    match (configs, key) {
+        (Configs::None, None) => Ok(ConfigsSettings::None),
+        (Configs::Redacted, None) => Ok(ConfigsSettings::Redacted),
+        (Configs::Sealed, Some(key)) => Ok(ConfigsSettings::Sealed(folder.join(key))),
+        (Configs::Sealed, None) => Err((
+            KEY,
+            "not set".to_owned(),
+            "what is sealed is sealed to somebody: the file of an X25519 public key, PEM",
+        )),
+        (_, Some(_)) => Err((KEY, "set".to_owned(), "for configs = \"sealed\" only: say that, or take it out")),
+    }
 }

@@ -22,7 +22,7 @@ use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
 pub use limits::Limits;
 use log::LogSettings;
-pub use log::{CheckpointSettings, LogFormat, SegmentSettings, is_replica_name};
+pub use log::{CheckpointSettings, ConfigsSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
 pub use store::{EtcdSettings, StoreSettings};
 
@@ -66,6 +66,7 @@ pub struct Settings {
     pub log_filter: String,
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
+    pub configs: ConfigsSettings,
     /// Who is sent the attestation log's records.
     pub forwards: Vec<ForwardSettings>,
     /// Where metrics are, if anywhere.
@@ -166,6 +167,7 @@ impl Settings {
         let LogSettings {
             checkpoints,
             segments,
+            configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
         Ok(Self {
@@ -192,6 +194,7 @@ impl Settings {
             log_filter,
             checkpoints,
             segments,
+            configs,
             forwards,
             metrics_listen: file.metrics.listen,
         })
@@ -218,6 +221,18 @@ impl Settings {
     #[must_use]
     pub fn evidence(&self) -> PathBuf {
         self.state.join("evidence")
+    }
+
+    /// Copies of configs that were served.
+    #[must_use]
+    pub fn configs_folder(&self) -> PathBuf {
+        self.state.join("configs")
+    }
+
+    /// The key by which digests of redacted configs are made.
+    #[must_use]
+    pub fn redaction_key(&self) -> PathBuf {
+        self.state.join("redaction.key")
     }
 
     /// The embedded store. What is known of a store lies beside it, whatever engine keeps that.

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine};
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
-use crate::support::kubelet::{self, Cluster, embedded, in_process};
+use crate::support::kubelet::{self, CLIENT_CA, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
@@ -37,6 +37,7 @@ async fn configs() -> Vec<Value> {
     site::write(&gateway, "ek-roots/maker.der", maker.root());
     let by_maker = "endorsement = \"any-tpm-of-a-trusted-maker\"";
     gateway.edit_pool("infra", "endorsement = \"allowlist\"", by_maker);
+    gateway.settings(&format!("{CLIENT_CA}\n[attestation_log]\nconfigs = \"redacted\""));
     gateway.run();
     let (event_log, pcrs) = log_builder::like_a_server();
     let (case, stranger) = (tpm(), tpm());
@@ -278,6 +279,7 @@ async fn what_is_written_is_the_schema() {
     for (definition, pointer) in [
         ("", ""),
         ("accepted_store", "/accepted_store"),
+        ("config_copy", "/config_copy"),
         ("chain", "/chain"),
         ("begins", "/chain/begins"),
         ("checkpoint", "/checkpoint"),

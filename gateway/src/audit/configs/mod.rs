@@ -1,6 +1,7 @@
 //! Configs that were served, for whoever looks into it later: redacted, or sealed to a key whose private half is elsewhere. A copy is a file named by
 //! the SHA-256 of what is in it, which each record has that was written with it; and it names the config by its SHA-256.
 
+mod copies;
 mod document;
 mod keys;
 
@@ -8,6 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use axum::body::Bytes;
+pub use copies::ConfigCopies;
 pub use document::Document;
 pub use keys::{OpeningKey, Recipient, RedactionKey};
 use serde::{Deserialize, Serialize};

@@ -5,6 +5,7 @@ use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
 use super::super::record::Decision;
 use super::*;
+use crate::audit::Blobs;
 
 fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
     Journal::open(
@@ -147,7 +148,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
         )
         .unwrap(),
-        blobs: Blobs::open(&folder.path().join("evidence")).unwrap(),
+        folders: Blobs::open(&folder.path().join("evidence")).unwrap().into(),
         signer: signer(folder.path()),
         unsigned: Arc::default(),
         signed: watch::channel(None).0,
@@ -160,6 +161,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
     let append = Append {
         record: b"{\"id\":\"a\"}".to_vec(),
         blobs: Vec::new(),
+        config: None,
         done,
     };
     assert!(writer.write(&[append]).is_err());

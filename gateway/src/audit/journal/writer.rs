@@ -5,13 +5,13 @@ use std::sync::{Arc, mpsc};
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::super::blobs::Blobs;
 use super::super::chain::{Begins, Chain, Found, Point, Why};
 use super::super::checkpoint::Signer;
+use super::super::configs::ConfigCopy;
 use super::super::log_file::{LogFile, WriterLock};
 use super::super::record::Line;
 use super::super::segments::{Closed, SegmentLimits};
-use super::JournalError;
+use super::{Folders, JournalError};
 use crate::store::StoreMark;
 
 /// Records that go into one fsync.
@@ -36,6 +36,7 @@ pub(super) struct Append {
     /// An object of JSON, which gets its place in the chain when it is written.
     pub(super) record: Vec<u8>,
     pub(super) blobs: Vec<(String, Vec<u8>)>,
+    pub(super) config: Option<ConfigCopy>,
     pub(super) done: oneshot::Sender<bool>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Writer {
     pub(super) log: LogFile,
     /// As far as it is on disk.
     pub(super) chain: Chain,
-    pub(super) blobs: Blobs,
+    pub(super) folders: Folders,
     pub(super) signer: Signer,
     pub(super) unsigned: Arc<Unsigned>,
     /// The last checkpoint.
@@ -208,8 +209,8 @@ impl Writer {
     }
 
     pub(super) fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
-        for (name, content) in batch.iter().flat_map(|append| &append.blobs) {
-            self.blobs.put(name, content)?;
+        for append in batch {
+            self.folders.put(&append.blobs, append.config.as_ref())?;
         }
         let (mut chain, mut lines) = (self.chain.clone(), Vec::new());
         for append in batch {

@@ -203,7 +203,7 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
 /// Makes the decisions again, and prints what came of it.
 fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision: Option<&str>, continued: bool) -> anyhow::Result<Counts> {
     let blobs = Blobs::open(&settings.evidence())?;
-    let mut reviewer = Reviewer::new(&blobs, continued);
+    let mut reviewer = Reviewer::new(&blobs, Blobs::at(&settings.configs_folder()), continued);
     let mut lines = Ordered::of(files, report)?;
     if lines.are_several() {
         // Of a ticket that was used elsewhere in the second in which it was earned, the use may be read first.

@@ -2,6 +2,7 @@
 
 mod acts;
 mod configs;
+mod copies;
 mod differences;
 mod evidence;
 mod of_nobody;
@@ -13,10 +14,12 @@ use acts::Acts;
 use attest::Kind;
 use attest_gateway::api::decided_by;
 use attest_gateway::audit::admin::Act;
+use attest_gateway::audit::configs::ConfigCopy;
 use attest_gateway::audit::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Shown, TicketTerms, Verdict};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
 use attest_gateway::store::Replacement;
+use copies::Copies;
 use differences::Differences;
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,6 +56,7 @@ struct Line {
     grant: Option<ConfigSet>,
     config_sha256: Option<String>,
     spec_version: Option<String>,
+    config_copy: Option<ConfigCopy>,
     grants: Option<Grants>,
     ticket: Option<TicketTerms>,
     earned_by: Option<String>,
@@ -114,18 +118,20 @@ pub struct Reviewer<'b> {
     /// Attestations that were refused, and by which code.
     refused: BTreeMap<String, String>,
     acts: Acts,
+    copies: Copies,
     began: Option<u64>,
     latest: u64,
 }
 
 impl<'b> Reviewer<'b> {
-    pub const fn new(blobs: &'b Blobs, continued: bool) -> Self {
+    pub const fn new(blobs: &'b Blobs, configs: Blobs, continued: bool) -> Self {
         Self {
             blobs,
             ids: BTreeSet::new(),
             tickets: Tickets::new(continued),
             refused: BTreeMap::new(),
             acts: Acts::new(),
+            copies: Copies::of(configs),
             began: None,
             latest: 0,
         }
@@ -177,6 +183,7 @@ impl<'b> Reviewer<'b> {
         if line.decision == Decision::Config && line.shown == Shown::Ticket {
             self.tickets.check(&line, began, &self.ids, &mut differences);
         }
+        self.copies.check(&line, &mut differences);
         let contradicts = line.not_attested.as_ref().and_then(|said| self.contradicts(said));
         differences.warnings.extend(contradicts);
         if matches!(line.decision, Decision::Challenge | Decision::Evidence) && line.verdict == Verdict::Refused {

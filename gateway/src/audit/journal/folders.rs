@@ -1,0 +1,34 @@
+//! Where the large parts of records are kept.
+
+use super::super::blobs::Blobs;
+use super::super::configs::ConfigCopy;
+use super::JournalError;
+
+/// The folders of large parts.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    pub evidence: Blobs,
+    /// Copies of configs, if they are kept.
+    pub configs: Option<Blobs>,
+}
+
+impl From<Blobs> for Folders {
+    fn from(evidence: Blobs) -> Self {
+        let configs = None;
+        Self { evidence, configs }
+    }
+}
+
+impl Folders {
+    /// Writes what a record refers to, durably, unless it is there already.
+    pub(super) fn put(&self, blobs: &[(String, Vec<u8>)], config: Option<&ConfigCopy>) -> Result<(), JournalError> {
+        for (name, content) in blobs {
+            self.evidence.put(name, content)?;
+        }
+        if let Some(copy) = config {
+            let folder = self.configs.as_ref().ok_or(JournalError::Failed)?;
+            folder.put(&copy.sha256, &copy.content)?;
+        }
+        Ok(())
+    }
+}

@@ -23,6 +23,7 @@ mod cli;
 mod clock;
 mod cloud_anchors;
 mod cloud_evidence;
+mod config_copies;
 mod conformance;
 mod doubt;
 mod embedded;

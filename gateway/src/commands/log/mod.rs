@@ -1,5 +1,6 @@
 //! `attest-gateway log`.
 
+mod config;
 mod csv;
 mod export;
 mod filter;
@@ -26,6 +27,8 @@ pub enum Command {
     Show(show::Arguments),
     /// Print the last decisions, and each one that comes.
     Tail(tail::Arguments),
+    /// Print a config that was served, by its SHA-256: whole if it was sealed and you have the key, or what may be read of it.
+    Config(config::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
 }
@@ -36,6 +39,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Key => print!("{}", LogKey::read(&settings.log_key())?.public().pem()),
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
+        Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
     }
     Ok(ExitCode::SUCCESS)

@@ -41,6 +41,15 @@ pub struct Unread {
 }
 
 impl Source {
+    /// All of these, or of the gateway's own log.
+    pub fn all_of(log: &[PathBuf]) -> Self {
+        Self {
+            log: log.to_vec(),
+            filter: Filter::default(),
+            last: None,
+        }
+    }
+
     /// Finds the files. Of the last that are asked for it is known where they begin.
     pub fn open(&self, settings: &Settings, last: Option<usize>) -> anyhow::Result<Opened> {
         let own = settings.attestation_log();

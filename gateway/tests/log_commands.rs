@@ -1,5 +1,6 @@
 //! `log show`, `log tail` and `log export`, as an administrator runs them at 3 a.m.
 
+mod asked;
 mod damaged;
 
 use std::fs::{self, File};

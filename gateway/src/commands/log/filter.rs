@@ -18,7 +18,7 @@ const PART_LEAST: usize = 8;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub struct Filter {
-    /// A node: by its name, its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, or what was proven of it (the AK's Name, a vmId).
+    /// A node: by its name, its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
     /// A pool.
@@ -30,7 +30,7 @@ pub struct Filter {
     /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint …
     #[arg(long, value_parser = word::<Decision>)]
     decision: Option<String>,
-    /// How: trusted, served, refused.
+    /// How a challenge, evidence or a config was decided: trusted, served, refused.
     #[arg(long, value_parser = word::<Verdict>)]
     verdict: Option<String>,
     /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
@@ -68,6 +68,8 @@ pub struct Fields {
     pub not_attested: Option<Said>,
     #[serde(default)]
     pub alerts: Vec<String>,
+    /// Decisions that were not recorded one by one.
+    pub counted: Option<u64>,
     pub chain: Option<Place>,
 }
 
@@ -91,6 +93,25 @@ struct Proven {
     basis: Option<Basis>,
 }
 
+/// What an administrator did something to.
+#[derive(Deserialize)]
+struct Done {
+    admin: Option<DoneTo>,
+}
+
+#[derive(Deserialize)]
+struct DoneTo {
+    #[serde(default)]
+    things: Vec<Thing>,
+}
+
+#[derive(Deserialize)]
+struct Thing {
+    id: String,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
 #[derive(Deserialize)]
 struct Basis {
     challenge: Option<Value>,
@@ -100,6 +121,11 @@ impl Fields {
     /// What a line says; `None` if it is no record.
     pub fn of(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
+    }
+
+    /// Whether something was decided about a node: then it has a verdict.
+    pub fn decides(&self) -> bool {
+        matches!(self.decision.as_str(), "challenge" | "evidence" | "config")
     }
 }
 
@@ -140,11 +166,20 @@ impl Filter {
         let codes = [fields.code.as_deref(), said];
         is(&self.pool, &fields.pool)
             && is(&self.decision, &fields.decision)
-            && is(&self.verdict, &fields.verdict)
+            && (self.verdict.is_none() || fields.decides() && is(&self.verdict, &fields.verdict))
             && self.code.as_deref().is_none_or(|code| codes.contains(&Some(code)))
-            && self.since.is_none_or(|since| fields.at >= since)
-            && self.until.is_none_or(|until| fields.at <= until)
+            && self.is_in_time(fields.at)
             && self.node.as_deref().is_none_or(|node| is_of(node, fields, line))
+    }
+
+    fn is_in_time(&self, at: u64) -> bool {
+        self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
+    }
+
+    /// How many decisions a record stands for that were counted only, if it is not asked for itself: some of them may be what is asked for.
+    pub fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
+        let counted = fields.counted.filter(|_| self.is_in_time(fields.at)).unwrap_or(0);
+        if counted > 0 && self.takes(fields, line) { 0 } else { counted }
     }
 
     /// What may be a mistake, and is none for certain.
@@ -174,19 +209,33 @@ fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
         return true;
     }
     let identities = [&fields.identity, &fields.instance].into_iter().flatten();
-    let named = |identity: &String| {
-        let bare = identity.split_once(':').map_or("", |(_, bare)| bare);
-        let begins = node.chars().count() >= PART_LEAST && (identity.starts_with(node) || bare.starts_with(node));
-        begins || identity == node || bare == node
-    };
-    if identities.into_iter().any(named) {
+    if identities.into_iter().any(|identity| is_named(node, identity)) {
         return true;
+    }
+    if fields.decision == "admin" {
+        return serde_json::from_slice::<Done>(line).is_ok_and(|Done { admin }| admin.is_some_and(|admin| admin.is_about(node)));
     }
     let long = node.chars().count() >= PART_LEAST;
     let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
     long && std::str::from_utf8(line).is_ok_and(|line| line.contains(node))
         && serde_json::from_slice::<Proven>(line)
             .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
+}
+
+/// Whether an identity is that of a node, named by all of it or by its beginning.
+fn is_named(node: &str, identity: &str) -> bool {
+    let bare = identity.split_once(':').map_or("", |(_, bare)| bare);
+    let begins = node.chars().count() >= PART_LEAST && (identity.starts_with(node) || bare.starts_with(node));
+    begins || identity == node || bare == node
+}
+
+impl DoneTo {
+    fn is_about(&self, node: &str) -> bool {
+        let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
+        self.things
+            .iter()
+            .any(|thing| is_named(node, &thing.id) || within(&thing.before) || within(&thing.after))
+    }
 }
 
 /// Whether a text stands anywhere in it, whole.

@@ -41,11 +41,7 @@ fn node(fields: &Fields) -> String {
 
 fn decision(fields: &Fields) -> String {
     let grant = fields.grant.iter().filter(|_| fields.verdict == "served");
-    let words = [&fields.decision].into_iter().chain(match fields.decision.as_str() {
-        "challenge" | "evidence" | "config" => Some(&fields.verdict),
-        // They decide nothing.
-        _ => None,
-    });
+    let words = [&fields.decision].into_iter().chain(fields.decides().then_some(&fields.verdict));
     let words: Vec<String> = words.chain(grant).map(|word| visible(word)).collect();
     words.join(" ").replace("config served", "served")
 }

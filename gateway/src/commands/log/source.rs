@@ -9,6 +9,7 @@ use attest_gateway::settings::Settings;
 
 use super::filter::{Fields, Filter};
 use super::output::Reader;
+use super::row::visible;
 
 /// Places that are named of what cannot be read; more are counted.
 const NAMED_LIMIT: usize = 5;
@@ -30,6 +31,7 @@ pub struct Opened {
     files: Vec<LogFile>,
     begin: (usize, u64),
     unreadable: Vec<ReadError>,
+    filter: Filter,
 }
 
 /// What could not be read.
@@ -38,6 +40,8 @@ pub struct Unread {
     count: u64,
     places: Vec<String>,
     files: Vec<String>,
+    /// Decisions that were counted only, and that the filters may have been for.
+    counted: u64,
 }
 
 impl Source {
@@ -60,8 +64,14 @@ impl Source {
         if files.is_empty() && unreadable.is_empty() {
             match self.log.as_slice() {
                 [] if own.exists() => {}
-                [] => bail!("{}: there is no attestation log yet; `serve` begins it", own.display()),
-                [named, ..] => bail!("{} holds no attestation.jsonl, nor one that was rotated", named.display()),
+                [] => bail!(
+                    "{}: there is no attestation log yet; `serve` begins it",
+                    visible(&own.to_string_lossy())
+                ),
+                [named, ..] => bail!(
+                    "{} holds no attestation.jsonl, nor one that was rotated",
+                    visible(&named.to_string_lossy())
+                ),
             }
         }
         self.filter.leave_out_older(&mut files);
@@ -73,7 +83,12 @@ impl Source {
             None => (0, 0),
             Some(count) => last_of(&files, count, wanted),
         };
-        Ok(Opened { files, begin, unreadable })
+        Ok(Opened {
+            files,
+            begin,
+            unreadable,
+            filter: self.filter.clone(),
+        })
     }
 }
 
@@ -88,11 +103,17 @@ impl Opened {
     pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
         let mut unread = Unread::default();
         for ReadError { path, source } in &self.unreadable {
-            unread.files.push(format!("{}: {source}", path.display()));
+            unread.files.push(visible(&format!("{}: {source}", path.display())));
         }
         let (first, mut offset) = self.begin;
         for file in self.files.iter().skip(first) {
-            if each_of(file, std::mem::take(&mut offset), &mut unread, &mut take)? == Reader::Gone {
+            let mut counted = 0;
+            let reader = each_of(file, std::mem::take(&mut offset), &mut unread, &mut |read| {
+                counted += read.fields.as_ref().map_or(0, |fields| self.filter.passes_over(fields, read.line));
+                take(read)
+            })?;
+            unread.counted += counted;
+            if reader == Reader::Gone {
                 break;
             }
         }
@@ -150,21 +171,30 @@ impl Unread {
     fn note(&mut self, file: &LogFile, offset: u64, what: &str) {
         self.count += 1;
         if self.places.len() < NAMED_LIMIT {
-            self.places.push(format!("{} at byte {offset}: {what}", file.path().display()));
+            self.places
+                .push(visible(&format!("{} at byte {offset}: {what}", file.path().display())));
         }
     }
 
     /// That a file cannot be read, or not from this byte of what it holds on.
     fn damaged(&mut self, file: &LogFile, from: Option<u64>, error: &std::io::Error) {
         let from = from.map(|from| format!(" from byte {from} on")).unwrap_or_default();
-        self.files.push(format!("{}{from}: {error}", file.path().display()));
+        self.files.push(visible(&format!("{}{from}: {error}", file.path().display())));
     }
 
     /// Says what it was; whether there was something.
     pub fn say(&self) -> bool {
-        let Self { count, places, files } = self;
+        let Self {
+            count,
+            places,
+            files,
+            counted,
+        } = self;
+        if *counted > 0 {
+            say_counted(*counted);
+        }
         for file in files {
-            eprintln!("attest-gateway: it cannot be read what is in {file}");
+            eprintln!("attest-gateway: not read: {file}");
         }
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
@@ -173,4 +203,11 @@ impl Unread {
         }
         *count > 0 || !files.is_empty()
     }
+}
+
+/// That decisions may be asked for which have no line of their own.
+pub fn say_counted(decisions: u64) {
+    eprintln!(
+        "attest-gateway: {decisions} decisions were only counted, refusals among them: no filter can choose from them; `log show --decision counted` says whose they were"
+    );
 }

@@ -13,6 +13,7 @@ use super::export::put_as_it_is;
 use super::filter::{Fields, Filter};
 use super::output::{Output, Reader, stdout};
 use super::row::{head, row};
+use super::source::say_counted;
 
 /// How many come first if nobody says how many.
 const LAST: usize = 10;
@@ -118,6 +119,10 @@ fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line:
         return Ok(Reader::There);
     };
     if !arguments.filter.takes(&fields, line) {
+        match arguments.filter.passes_over(&fields, line) {
+            0 => {}
+            counted => say_counted(counted),
+        }
         return Ok(Reader::There);
     }
     match arguments.json {

@@ -1,0 +1,111 @@
+//! What filters choose, what they cannot choose from, and what they do not hide.
+
+use serde_json::json;
+
+use super::{Folder, plain, record, refused};
+
+/// Decisions that were counted only.
+fn counted(number: u64, decisions: u64) -> String {
+    record(number, |record| {
+        record["decision"] = "counted".into();
+        record["verdict"] = "refused".into();
+        record["peer"] = "192.0.2.0/24".into();
+        record["pool"] = "".into();
+        record["counted"] = decisions.into();
+    })
+}
+
+/// That an administrator has named a machine.
+fn named(number: u64) -> String {
+    record(number, |record| {
+        record["decision"] = "admin".into();
+        record["verdict"] = "refused".into();
+        record["pool"] = "".into();
+        record["admin"] = json!({"v": 1, "verb": "ek.add", "at": 1, "by": {}, "things": [
+            {"kind": "ek", "id": "45c9302c".repeat(8), "after": {"name": "worker-7"}},
+        ]});
+    })
+}
+
+#[test]
+fn refusals_are_decisions_about_nodes() {
+    let mut lines: Vec<String> = (1..=60)
+        .map(|number| if number == 3 { refused(3) } else { counted(number, 0) })
+        .collect();
+    lines.push(record(61, |record| {
+        record["decision"] = "checkpoint".into();
+        record["verdict"] = "refused".into();
+    }));
+    lines.push(named(62));
+    let folder = Folder::with(&lines);
+    assert_eq!(folder.listed(&["--verdict", "refused"]), [3]);
+    assert_eq!(folder.listed(&["--verdict", "refused", "--last", "1"]), [3]);
+    assert_eq!(folder.listed(&["--decision", "checkpoint"]), [61]);
+}
+
+#[test]
+fn what_an_administrator_did_to_a_node_is_found_by_the_node() {
+    let folder = Folder::with(&[plain(1), named(2)]);
+    for node in ["worker-7", "45c9302c", &"45c9302c".repeat(8)] {
+        assert_eq!(folder.listed(&["--node", node]), [2], "{node}");
+    }
+    for node in ["worker", "45c9302", "45c9302d", "ek.add"] {
+        assert_eq!(folder.listed(&["--node", node]).len(), 0, "{node}");
+    }
+}
+
+#[test]
+fn what_was_counted_only_is_not_hidden() {
+    let folder = Folder::with(&[plain(1), counted(2, 0), counted(3, 40), refused(4), counted(5, 2), plain(6)]);
+    let said = |arguments: &[&str]| {
+        let output = folder.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for arguments in [
+        &["show", "--pool", "infra"][..],
+        &["show", "--verdict", "refused"],
+        &["show", "--code", "ek-not-endorsed", "--all"],
+        &["export", "--node", "worker-7"],
+        &["export", "--format", "csv", "--decision", "config"],
+    ] {
+        assert!(
+            said(arguments).contains("42 decisions were only counted"),
+            "{arguments:?}: {}",
+            said(arguments)
+        );
+    }
+    assert!(said(&["show", "--verdict", "refused", "--until", "2026-11-21T11:00:04Z"]).contains("40 decisions"));
+    for arguments in [
+        &["show"][..],
+        &["show", "--decision", "counted"],
+        &["show", "--until", "2026-11-21T11:00:02Z", "--pool", "infra"],
+        &["export"],
+    ] {
+        assert_eq!(said(arguments), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_log_of_nothing_but_rubbish_is_no_empty_log() {
+    for lines in [
+        vec!["rubbish\n".to_owned(); 3],
+        vec!["rubbish\n".to_owned(), "{}\n".to_owned(), "\n".to_owned(), plain(4)],
+    ] {
+        let folder = Folder::with(&lines);
+        for arguments in [
+            &["show"][..],
+            &["show", "--last", "2"],
+            &["show", "--record", "4"],
+            &["export", "--pool", "worker", "--last", "7"],
+        ] {
+            let output = folder.run(arguments);
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(said.contains("3 lines are no record"), "{arguments:?}: {said}");
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        }
+    }
+    // What comes before the last of them is not looked at.
+    let folder = Folder::with(&["rubbish\n".to_owned(), plain(2), plain(3)]);
+    assert_eq!(folder.listed(&["--last", "2"]), [2, 3]);
+}

@@ -476,3 +476,26 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
     assert!(first >= Some(11), "{first:?}");
     reader.join().unwrap();
 }
+
+#[test]
+fn tail_ends_when_nobody_reads_it_any_more() {
+    let folder = Folder::with(&[plain(1), refused(2)]);
+    let tail = ["tail", "--json", "--code", "ek-not-endorsed"];
+    let mut child = folder.command(&tail).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    // As `head -1`, and nothing is ever recorded again.
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, refused(2));
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn tail_goes_on_in_a_state_that_was_put_in_the_place_of_another() {
+    let folder = Folder::with(&[plain(1)]);
+    let mut tail = Tail::begin(&folder, &[]);
+    tail.next(1);
+    fs::rename(folder.path("state"), folder.path("old")).unwrap();
+    fs::create_dir(folder.path("state")).unwrap();
+    fs::write(folder.log(), plain(2)).unwrap();
+    tail.next(2);
+}

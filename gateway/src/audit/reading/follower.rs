@@ -127,7 +127,7 @@ impl Follower {
             if let Some(next) = self.next_here()? {
                 return Ok(next);
             }
-            if self.is_at_the_end()? {
+            if self.is_on_what_is_written()? {
                 return Ok(Next::Nothing);
             }
             // Looked for first: whoever begins a file has written all that stands in the one before.
@@ -147,6 +147,11 @@ impl Follower {
         }
     }
 
+    /// Whether what comes next comes to the file that is read. Otherwise it is looked for in all of them, each time that it is asked for.
+    pub fn is_at_the_end(&mut self) -> bool {
+        self.is_on_what_is_written().unwrap_or(false)
+    }
+
     /// What comes next in the file that is read, unless it was emptied, or overwritten.
     fn next_here(&mut self) -> Result<Option<Next>, ReadError> {
         self.of_reading(|reading| match reading.at_end && reading.is_another()? {
@@ -157,7 +162,7 @@ impl Follower {
     }
 
     /// Whether what comes next comes to the file that is read.
-    fn is_at_the_end(&mut self) -> Result<bool, ReadError> {
+    fn is_on_what_is_written(&mut self) -> Result<bool, ReadError> {
         let log = self.log.clone();
         let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another()?))?;
         Ok(written.unwrap_or(false))

@@ -1,5 +1,6 @@
 //! `attest-gateway log`.
 
+mod changes;
 mod config;
 mod csv;
 mod export;

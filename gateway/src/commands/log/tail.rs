@@ -1,5 +1,6 @@
 //! `attest-gateway log tail`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use attest_gateway::audit::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
 use attest_gateway::files;
 use attest_gateway::settings::Settings;
-use inotify::{Inotify, WatchMask};
 
+use super::changes::Changes;
 use super::export::put_as_it_is;
 use super::filter::{Fields, Filter};
 use super::output::{Output, Reader, stdout};
@@ -17,10 +18,8 @@ use super::source::say_counted;
 
 /// How many come first if nobody says how many.
 const LAST: usize = 10;
-/// Room for what the kernel tells; what it tells is only that something has changed.
-const EVENTS_BYTES: usize = 16 * 1024;
-/// How often it is looked where the kernel does not tell.
-const POLL_EVERY: Duration = Duration::from_millis(500);
+/// Least time between two looks for a file that is not there yet: each looks at all of them.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -56,6 +55,8 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
     let mut left_out = false;
     loop {
         let next = match follower.follow() {
+            // It is being replaced.
+            Err(error) if error.path == files::folder(&log) && error.source.kind() == ErrorKind::NotFound => Next::Nothing,
             Err(error) if error.path != log && error.path != files::folder(&log) => {
                 leave_out(&mut follower, &error);
                 left_out = true;
@@ -71,10 +72,12 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
             }
             Next::Nothing => {
                 let reader = output.flush()?;
-                if reader == Reader::There {
-                    changes.wait();
+                // While the log is moved and no new one is begun, whatever is written is told of.
+                let at_least = if follower.is_at_the_end() { Duration::ZERO } else { LOOK_AGAIN };
+                match reader {
+                    Reader::There => changes.wait(&std::io::stdout(), at_least),
+                    Reader::Gone => Reader::Gone,
                 }
-                reader
             }
         };
         if reader == Reader::Gone {
@@ -128,27 +131,5 @@ fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line:
     match arguments.json {
         true => put_as_it_is(output, line, terminal),
         false => output.put(row(&fields, arguments.wide).as_bytes()),
-    }
-}
-
-/// What the kernel tells of a folder, if it does.
-struct Changes(Option<Inotify>);
-
-impl Changes {
-    fn of(folder: &Path) -> Self {
-        let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
-        let watched = Inotify::init().and_then(|inotify| inotify.watches().add(folder, events).map(|_| inotify));
-        Self(watched.ok())
-    }
-
-    /// Waits until something has changed, or for as long as it may go unseen.
-    fn wait(&mut self) {
-        let told = self
-            .0
-            .as_mut()
-            .map(|inotify| inotify.read_events_blocking(&mut [0; EVENTS_BYTES]).map(drop));
-        if !matches!(told, Some(Ok(()))) {
-            std::thread::sleep(POLL_EVERY);
-        }
     }
 }

@@ -1,0 +1,115 @@
+//! When to look again: the kernel tells of a folder's changes, if it does; and of a reader that has gone.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use inotify::{Inotify, WatchMask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::output::Reader;
+
+/// Room for what the kernel tells; what it tells is only that something has changed.
+const EVENTS_BYTES: usize = 16 * 1024;
+/// How often it is looked where the kernel does not tell: the folder was replaced, or others write it on a network.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often where it tells nothing at all.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub struct Changes {
+    folder: PathBuf,
+    told: Option<Inotify>,
+}
+
+impl Changes {
+    pub fn of(folder: &Path) -> Self {
+        let mut changes = Self {
+            folder: folder.to_owned(),
+            told: Inotify::init().ok(),
+        };
+        changes.watch();
+        changes
+    }
+
+    /// The folder that has the name now. That it is watched already is nothing new to the kernel.
+    fn watch(&mut self) {
+        let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
+        if let Some(told) = &self.told {
+            // It is looked every now and then all the same.
+            drop(told.watches().add(&self.folder, events));
+        }
+    }
+
+    /// Waits until something has changed, or for as long as it may go unseen; but so long at least, unless nobody reads any more what is written to
+    /// `output`.
+    pub fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> Reader {
+        if !at_least.is_zero() && is_gone(output, None, at_least) {
+            return Reader::Gone;
+        }
+        let Some(told) = &mut self.told else {
+            return reader(is_gone(output, None, POLL_EVERY));
+        };
+        let gone = is_gone(output, Some(told), LOOK_EVERY);
+        // Nothing that it has told is left, nor anything that it has not.
+        drop(told.read_events(&mut [0; EVENTS_BYTES]));
+        self.watch();
+        reader(gone)
+    }
+}
+
+const fn reader(gone: bool) -> Reader {
+    if gone { Reader::Gone } else { Reader::There }
+}
+
+/// Waits until something is told, or nobody reads `output` any more, which it says; or for that long.
+fn is_gone(output: &impl AsFd, told: Option<&Inotify>, limit: Duration) -> bool {
+    // What is always said of a descriptor: that its other end is gone.
+    let mut events = vec![PollFd::new(output, PollFlags::empty())];
+    events.extend(told.map(|told| PollFd::new(told, PollFlags::IN)));
+    let limit = Timespec::try_from(limit).ok();
+    match poll(&mut events, limit.as_ref()) {
+        Ok(_) => events
+            .first()
+            .is_some_and(|output| output.revents().intersects(PollFlags::ERR | PollFlags::HUP)),
+        // A signal: it is looked again.
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn it_is_told_of_changes_and_of_a_reader_that_has_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let mut changes = Changes::of(&state);
+        let (reader, output) = std::io::pipe().unwrap();
+        std::fs::write(state.join("a"), "").unwrap();
+        let begun = Instant::now();
+        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        assert!(begun.elapsed() < LOOK_EVERY);
+        // Another folder has its name: that is seen by looking, and what changes there is told of from then on.
+        std::fs::rename(&state, folder.path().join("old")).unwrap();
+        std::fs::create_dir(&state).unwrap();
+        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        std::fs::write(state.join("a"), "").unwrap();
+        let begun = Instant::now();
+        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        assert!(begun.elapsed() < LOOK_EVERY);
+        // So long at least, however much changes.
+        std::fs::write(state.join("a"), "b").unwrap();
+        let begun = Instant::now();
+        assert_eq!(changes.wait(&output, Duration::from_millis(50)), Reader::There);
+        assert!(begun.elapsed() >= Duration::from_millis(50));
+        drop(reader);
+        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::Gone);
+        assert_eq!(changes.wait(&output, LOOK_EVERY), Reader::Gone);
+    }
+}

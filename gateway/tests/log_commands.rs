@@ -1,6 +1,7 @@
 //! `log show`, `log tail` and `log export`, as an administrator runs them at 3 a.m.
 
 mod asked;
+mod chains;
 mod damaged;
 
 use std::fs::{self, File};

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use attest_gateway::files::{self, PRIVATE};
 use attest_gateway::settings::Settings;
 
+use super::chains::Chains;
 use super::csv;
 use super::output::{Output, Reader, stdout};
 use super::row::visible_json;
@@ -17,7 +18,7 @@ use super::source::{Opened, Source, Unread};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, for a spreadsheet\n  attest-gateway log export --verdict refused --format csv > refused.csv\n\nJSON lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: as JSON lines, without a filter, it is written all the same, unless it is cut off or longer than 16 MiB."
+    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, for a spreadsheet\n  attest-gateway log export --verdict refused --format csv > refused.csv\n\nJSON lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: as JSON lines, without a filter, it is written all the same, unless it is cut off or longer than 16 MiB."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -55,14 +56,21 @@ fn write<W: Write>(opened: &Opened, arguments: &Arguments, output: &mut Output<W
     if *format == Format::Csv {
         output.put(csv::head().as_bytes())?;
     }
-    let unread = opened.each(|read| match (&read.fields, format) {
-        (Some(fields), _) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
-        (Some(fields), Format::Csv) => output.put(csv::of(fields).as_bytes()),
-        (None, Format::Csv) => Ok(Reader::There),
-        (None, Format::Jsonl) if !source.filter.is_empty() => Ok(Reader::There),
-        (_, Format::Jsonl) => put_as_it_is(output, read.line, terminal),
+    let mut chains = Chains::default();
+    let unread = opened.each(|read| {
+        chains.line(read);
+        match (&read.fields, format) {
+            (Some(fields), _) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
+            (Some(fields), Format::Csv) => output.put(csv::of(fields).as_bytes()),
+            (None, Format::Csv) => Ok(Reader::There),
+            (None, Format::Jsonl) if !source.filter.is_empty() => Ok(Reader::There),
+            (_, Format::Jsonl) => put_as_it_is(output, read.line, terminal),
+        }
     })?;
     output.flush()?;
+    if *format == Format::Jsonl && source.filter.is_empty() {
+        chains.say();
+    }
     Ok(unread)
 }
 

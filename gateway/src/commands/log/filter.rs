@@ -5,7 +5,7 @@ use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{Decision, Verdict};
 use attest_gateway::clock::rfc3339;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -84,6 +84,9 @@ pub struct Said {
 pub struct Place {
     pub id: String,
     pub number: u64,
+    /// Of a chain's first line: how it begins.
+    #[serde(default)]
+    pub begins: Option<IgnoredAny>,
 }
 
 /// What is proven of a node, or was claimed.

@@ -1,5 +1,6 @@
 //! `attest-gateway log`.
 
+mod chains;
 mod changes;
 mod config;
 mod csv;

@@ -95,6 +95,8 @@ impl Source {
 /// A line, and what it says if it is a record.
 pub struct Read<'l> {
     pub line: &'l [u8],
+    /// Whether its file begins with it.
+    pub begins_file: bool,
     pub fields: Option<Fields>,
 }
 
@@ -151,6 +153,7 @@ fn each_of(
             }
             Ok(Some(Found::Line(line))) => Read {
                 line,
+                begins_file: at == 0,
                 fields: Fields::of(line),
             },
             Err(error) => {

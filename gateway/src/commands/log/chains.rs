@@ -1,0 +1,83 @@
+//! Where lines that are written one after the other do not verify as one file: each file begins anew what stands before a chain.
+
+use super::source::Read;
+
+/// Places that are named; more are counted.
+const NAMED_LIMIT: usize = 20;
+
+/// The chains of lines as they are written.
+#[derive(Debug, Default)]
+pub struct Chains {
+    lines: u64,
+    /// Which of the lines the present file begins with.
+    file: u64,
+    chain: Option<String>,
+    /// The lines with which another file has to begin.
+    cuts: Vec<u64>,
+}
+
+impl Chains {
+    pub fn line(&mut self, read: &Read<'_>) {
+        let place = read.fields.as_ref().and_then(|fields| fields.chain.as_ref());
+        self.next(read.begins_file, place.map(|place| (place.id.as_str(), place.begins.is_some())));
+    }
+
+    /// The next line; which chain it is of, if it is of one, and whether that begins with it.
+    fn next(&mut self, begins_file: bool, place: Option<(&str, bool)>) {
+        self.lines += 1;
+        if begins_file || self.lines == 1 {
+            self.file = self.lines;
+        }
+        let (chain, begins) = place.map_or((None, false), |(chain, begins)| (Some(chain), begins));
+        // What stands before a chain in its own file is fixed by it.
+        let is_another = begins || self.chain.as_deref() != chain;
+        if is_another && self.file > 1 && self.cuts.last() != Some(&self.file) {
+            self.cuts.push(self.file);
+        }
+        self.chain = chain.map(str::to_owned);
+    }
+
+    /// Says where the lines have to be cut apart, if they have to be.
+    pub fn say(&self) {
+        if self.cuts.is_empty() {
+            return;
+        }
+        let named: Vec<String> = self.cuts.iter().take(NAMED_LIMIT).map(u64::to_string).collect();
+        let more = match self.cuts.len().saturating_sub(NAMED_LIMIT) {
+            0 => String::new(),
+            more => format!(" and before {more} more lines"),
+        };
+        eprintln!(
+            "attest-gateway: these are lines of several chains: `audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
+            named.join(", "),
+            named.join(" ")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_cut_where_a_file_begins_that_another_chain_stands_in() {
+        let cuts = |lines: &[(bool, Option<(&str, bool)>)]| {
+            let mut chains = Chains::default();
+            for (begins_file, place) in lines {
+                chains.next(*begins_file, *place);
+            }
+            chains.cuts
+        };
+        let (a, b) = (Some(("a", false)), Some(("b", false)));
+        let (new_a, new_b) = (Some(("a", true)), Some(("b", true)));
+        assert!(cuts(&[(true, new_a), (false, a), (true, a), (true, a)]).is_empty());
+        assert_eq!(cuts(&[(true, new_a), (true, new_b), (false, b), (true, b)]), [2]);
+        assert_eq!(cuts(&[(true, new_a), (true, b), (true, a)]), [2, 3]);
+        // It begins in the middle of a file, and what stands before it there is its own.
+        assert!(cuts(&[(true, new_a), (false, new_b)]).is_empty());
+        assert_eq!(cuts(&[(true, new_a), (true, a), (false, a), (false, new_b)]), [2]);
+        // After lines of an older release: what stands before it is only what its file holds.
+        assert!(cuts(&[(true, None), (false, None), (false, new_a)]).is_empty());
+        assert_eq!(cuts(&[(true, None), (true, None), (false, new_a)]), [2]);
+    }
+}

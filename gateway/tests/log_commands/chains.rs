@@ -1,0 +1,50 @@
+//! An export of several chains: where it has to be cut, it says, and then it verifies.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{Gateway, POOL};
+
+async fn written() -> Gateway {
+    let mut gateway = Gateway::start();
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.terminate();
+    gateway.wait();
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_of_several_chains_verifies_where_it_says_that_it_is_cut() {
+    let (one, other) = (written().await, written().await);
+    let path = |name: &str| one.path(name).to_str().unwrap().to_owned();
+    let folders = [path("state"), other.path("state").to_str().unwrap().to_owned()];
+    fs::write(path("other.pub"), other.command(&["log", "key"])).unwrap();
+    fs::write(path("one.pub"), one.command(&["log", "key"])).unwrap();
+    let keys = ["--log-key", &path("one.pub"), "--log-key", &path("other.pub")].map(str::to_owned);
+    let exported = one.try_command(&["log", "export", "--output", &path("both"), "--log", &folders[0], &folders[1]]);
+    let said = String::from_utf8(exported.stderr).unwrap();
+    let (_, cut) = said.split_once("before line ").unwrap();
+    let line: String = cut.chars().take_while(char::is_ascii_digit).collect();
+    assert!(
+        exported.status.success() && said.contains(&format!("`csplit FILE {line}`")),
+        "{said}"
+    );
+    let audit = |logs: &[String]| {
+        let logs = logs.iter().flat_map(|log| ["--log", log]);
+        let keys = keys.iter().map(String::as_str);
+        one.try_command(&["audit"].into_iter().chain(keys).chain(logs).collect::<Vec<_>>())
+    };
+    assert!(!audit(&[path("both")]).status.success());
+    let pieces = path("piece");
+    let cut = Command::new("csplit")
+        .args(["-s", "-f", &pieces, &path("both"), &line])
+        .status()
+        .unwrap();
+    assert!(cut.success());
+    let audited = audit(&[format!("{pieces}00"), format!("{pieces}01")]);
+    assert!(audited.status.success(), "{}", String::from_utf8_lossy(&audited.stdout));
+    // Of one chain nothing is said.
+    let exported = one.try_command(&["log", "export", "--log", &folders[0]]);
+    assert!(exported.status.success() && exported.stderr.is_empty());
+}

@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use aws_lc_rs::digest;
 use flate2::GzBuilder;
@@ -18,6 +20,11 @@ use crate::files::folder;
 
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Left free on the disk for what is recorded meanwhile.
+const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
+/// When a segment is tried again that somebody held. Readers do for a moment.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// That there are segments that were closed.
 #[derive(Debug)]
@@ -38,29 +45,50 @@ impl Compression {
         thread::Builder::new()
             .name("attestation-log-segments".to_owned())
             .spawn(move || {
-                while let Ok(Closed) = receiver.recv() {
-                    self.compress_all();
+                let mut again = false;
+                loop {
+                    let told = match again {
+                        true => receiver.recv_timeout(AGAIN_AFTER),
+                        false => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    };
+                    match told {
+                        Ok(Closed) | Err(RecvTimeoutError::Timeout) => again = self.compress_all(),
+                        Err(RecvTimeoutError::Disconnected) => return,
+                    }
                 }
             })
             .map_err(|source| JournalError::Io { path, source })?;
         Ok(sender)
     }
 
-    fn compress_all(&self) {
+    /// Says whether one is to be tried again soon.
+    fn compress_all(&self) -> bool {
+        let mut again = false;
         let segments = closed(&self.log).unwrap_or_else(|error| {
             tracing::warn!(%error, "{}: its closed segments cannot be listed", self.log.display());
             Vec::new()
         });
         for segment in segments.iter().filter(|segment| !segment.zipped) {
-            if let Err(error) = compress(&self.log, &segment.path) {
-                tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again when the next one is closed", segment.path.display());
+            match compress(&self.log, &segment.path, room) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => again = true,
+                Err(error) => {
+                    tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again when the next one is closed", segment.path.display());
+                }
             }
         }
+        again
     }
 }
 
+/// Bytes that are free where this file is.
+fn room(file: &Path) -> io::Result<u64> {
+    let there = rustix::fs::statvfs(file)?;
+    Ok(there.f_bavail.saturating_mul(there.f_frsize))
+}
+
 /// Puts a compressed segment in its place. It is removed when the other one is whole, on disk, and reads the same.
-fn compress(log: &Path, segment: &Path) -> io::Result<()> {
+fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u64>) -> io::Result<()> {
     let held = File::open(segment)?;
     // Nobody writes to it, as to one that was moved and could not be given its name back.
     held.try_lock()?;
@@ -71,6 +99,13 @@ fn compress(log: &Path, segment: &Path) -> io::Result<()> {
         // Whoever has made it may not have waited until it was on disk.
         File::open(&zipped)?.sync_all()?;
     } else {
+        let free = room(segment)?;
+        // Compressed it is hardly ever larger.
+        let wanted = was.length.saturating_add(RESERVE_BYTES);
+        if free < wanted {
+            let said = format!("{free} bytes are free on its disk, of {wanted} that are wanted for it");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, said));
+        }
         let temporary = log.with_extension("gz.new");
         let written = write(&held, &temporary)
             .and_then(|digest| reads_the_same(&temporary, &digest))
@@ -195,7 +230,7 @@ mod tests {
                     name => fs::write(folder.path().join(name), &before.as_ref().unwrap()[..100]).unwrap(),
                 }
             }
-            compress(&log, &segment).unwrap();
+            compress(&log, &segment, room).unwrap();
             assert_eq!(names(folder.path()), [format!("{SEGMENT}.gz")]);
             assert!(unzipped(&zipped(&segment)) == text);
             let bytes = fs::read(zipped(&segment)).unwrap();
@@ -209,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\nb\n").unwrap();
-        compress(&log, &segment).unwrap();
+        compress(&log, &segment, room).unwrap();
         let whole = fs::read(zipped(&segment)).unwrap();
         // Somebody unpacks it, and has not come to its end, or never will; or it is what is packed that is not whole.
         let cases = [
@@ -222,7 +257,7 @@ mod tests {
         for (text, packed) in cases {
             fs::write(&segment, text).unwrap();
             fs::write(zipped(&segment), packed).unwrap();
-            compress(&log, &segment).unwrap_err();
+            compress(&log, &segment, room).unwrap_err();
             assert_eq!(fs::read_to_string(&segment).unwrap(), text);
             assert!(fs::read(zipped(&segment)).unwrap() == packed, "{text:?}");
             assert_eq!(names(folder.path()).len(), 2);
@@ -233,7 +268,7 @@ mod tests {
         encoder.write_all(b"a\nb\n").unwrap();
         let packed = encoder.finish().unwrap();
         fs::write(zipped(&segment), &packed).unwrap();
-        compress(&log, &segment).unwrap();
+        compress(&log, &segment, room).unwrap();
         assert!(!segment.exists() && fs::read(zipped(&segment)).unwrap() == packed);
     }
 
@@ -267,7 +302,36 @@ mod tests {
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\n").unwrap();
         fs::create_dir(folder.path().join("attestation.gz.new")).unwrap();
-        compress(&log, &segment).unwrap_err();
+        compress(&log, &segment, room).unwrap_err();
         assert_eq!(fs::read_to_string(&segment).unwrap(), "a\n");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+        fs::write(&segment, "a\n").unwrap();
+        let error = compress(&log, &segment, |_| Ok(RESERVE_BYTES + 1)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(names(folder.path()), [SEGMENT]);
+        assert!(room(&segment).unwrap() > 0);
+        compress(&log, &segment, |_| Ok(RESERVE_BYTES + 2)).unwrap();
+        assert_eq!(names(folder.path()), [format!("{SEGMENT}.gz")]);
+    }
+
+    #[test]
+    fn one_that_a_reader_holds_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+        fs::write(&segment, "a\n").unwrap();
+        let compression = Compression {
+            _lock: Arc::new(WriterLock::take(&log).unwrap()),
+            log,
+        };
+        let reader = File::open(&segment).unwrap();
+        reader.lock_shared().unwrap();
+        assert!(compression.compress_all());
+        drop(reader);
+        assert!(!compression.compress_all() && !segment.exists());
     }
 }

@@ -192,6 +192,35 @@ fn nothing_that_a_node_sends_reaches_the_terminal_as_a_command() {
     }
 }
 
+#[test]
+fn nothing_that_cannot_be_seen_reaches_the_terminal_as_it_is() {
+    let script = "import json,sys,unicodedata\nprint(json.dumps(''.join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ('Cc', 'Cf', 'Zl', 'Zp') or 0xfe00 <= ord(c) <= 0xfe0f or 0xe0100 <= ord(c) <= 0xe01ef)))";
+    let python = Command::new("python3").args(["-c", script]).output().unwrap();
+    let unseen: String = serde_json::from_slice(&python.stdout).unwrap();
+    assert!(unseen.chars().count() > 300);
+    let folder = Folder::with(&[record(1, |record| record["reason"] = format!("begin{unseen}end").into())]);
+    let whole = folder.good(&["show", "--record", "1"]);
+    // The lines that this program has written are ended by it; the rest of the text is there, as escapes.
+    assert!(whole.contains("begin\\u{0}") && whole.contains("\\u{e01ef}end"));
+    let there: Vec<char> = whole.chars().filter(|c| *c != '\n' && unseen.contains(*c)).collect();
+    assert!(there.is_empty(), "{there:?}");
+    assert_eq!(
+        serde_json::from_str::<Value>(&format!("{{{}", whole.split_once("\n{").unwrap().1)).unwrap()["reason"],
+        format!("begin{unseen}end")
+    );
+}
+
+#[test]
+fn a_files_name_does_not_act_on_a_terminal() {
+    let folder = Folder::with(&[plain(1)]);
+    fs::write(folder.path("state/attestation.jsonl.\u{1b}]0;owned\u{7}.gz"), "no gzip").unwrap();
+    fs::write(folder.path("state/attestation.jsonl.\u{9b}2J"), "no record\n").unwrap();
+    let output = folder.run(&["show"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("\\u{1b}]0;owned") && said.contains("\\u{9b}2J at byte 0"), "{said}");
+    assert!(!said.chars().any(|c| c != '\n' && c.is_control()), "{said:?}");
+}
+
 /// What an independent reader of CSV makes of it: rows of cells.
 fn read_csv(text: &str) -> Vec<Vec<String>> {
     let script = "import csv,io,json,sys\nprint(json.dumps(list(csv.reader(io.TextIOWrapper(sys.stdin.buffer, newline=''), strict=True))))";

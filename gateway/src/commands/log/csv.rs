@@ -96,6 +96,11 @@ mod tests {
             ("\u{ff1d}1", "\"'\u{ff1d}1\""),
             ("\t=1", "\\u{9}=1"),
             ("\u{1b}[2J", "\\u{1b}[2J"),
+            // Whatever cannot be seen before it is seen.
+            ("\u{ad}=1", "\\u{ad}=1"),
+            ("\u{3164}=1", "\\u{3164}=1"),
+            ("\u{fe0f}=1", "\\u{fe0f}=1"),
+            ("\u{2003}=1", "\"'\u{2003}=1\""),
         ] {
             assert_eq!(cell(text), expected, "{text:?}");
         }

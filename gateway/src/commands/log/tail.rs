@@ -13,7 +13,7 @@ use super::changes::Changes;
 use super::export::put_as_it_is;
 use super::filter::{Fields, Filter};
 use super::output::{Output, Reader, stdout};
-use super::row::{head, row};
+use super::row::{head, row, visible};
 use super::source::say_counted;
 
 /// How many come first if nobody says how many.
@@ -87,7 +87,10 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
 }
 
 fn leave_out(follower: &mut Follower, error: &ReadError) {
-    eprintln!("attest-gateway: {error}; what comes after it is gone on with");
+    eprintln!(
+        "attest-gateway: {}; what comes after it is gone on with",
+        visible(&error.to_string())
+    );
     follower.leave_out(&error.path);
 }
 

@@ -112,15 +112,8 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     assert_eq!(gateway.records()[1]["use_number"], 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_served_is_not() {
-    let mut gateway = init();
-    gateway.run();
-    let tokens = [("a", 1), ("b", 2)].map(|(name, uses)| bearer(&gateway.token(&["--name", name, "--uses", &uses.to_string()])));
-    let full = gateway.rendered(POOL, "full");
-    gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
-    gateway.kill();
-    // As if it had been killed between the two: the use is there, the record is not.
+/// Uses each token, as if the gateway had been killed then: the use is there, the record is not.
+async fn begin_uses(gateway: &Gateway) {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     for entry in store.list(EntryKind::Token).await.unwrap() {
         let thing = Spendable {
@@ -138,13 +131,42 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
             Spend::Granted { .. }
         ));
     }
-    drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_served_is_not() {
+    let mut gateway = init();
+    gateway.run();
+    let tokens = [("a", 1), ("b", 2)].map(|(name, uses)| bearer(&gateway.token(&["--name", name, "--uses", &uses.to_string()])));
+    let full = gateway.rendered(POOL, "full");
+    gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
+    gateway.kill();
+    begin_uses(&gateway).await;
     gateway.run();
     gateway.line(|line| line.contains("2 given back"));
     gateway.config("/config/worker", &[&tokens[0]]).await.is_config(&full);
     gateway.config("/config/worker", &[&tokens[0]]).await.refused(403, "token-spent");
     gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
     gateway.config("/config/worker", &[&tokens[1]]).await.refused(403, "token-spent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
+    let mut gateway = init();
+    for _ in 0..2 {
+        gateway.run();
+        gateway.terminate();
+        assert!(gateway.wait().success());
+    }
+    let token = bearer(&gateway.token(&["--name", "a", "--uses", "1"]));
+    begin_uses(&gateway).await;
+    // The log comes back from a copy that is older than what the store says was signed, and than the use.
+    let log = gateway.path("state/attestation.jsonl");
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.lines().next().unwrap().to_owned() + "\n").unwrap();
+    gateway.run();
+    gateway.line(|line| line.contains("0 given back, 1 not"));
+    gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
 }
 
 /// A gateway in this process whose store holds what is spent, and that can be told to stop.

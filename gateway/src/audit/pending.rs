@@ -8,10 +8,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Verdict;
 use super::chain::Link;
 use super::reach::Reach;
 use super::reading::{LogFile, rotated};
+use super::{Point, Verdict};
 use crate::store::{Pending, Store, StoreError};
 
 /// What came of the decisions that were pending at a start.
@@ -47,11 +47,12 @@ enum Outcome {
 
 /// Settles the decisions that are in the log and gave something, and gives back what those took that are not there, or are refused. Called
 /// with the log open, so that nobody else writes to it, before anything else is used up, and before a segment is compressed. Where the log begins
-/// too late to tell, or lines are missing since, nothing is given back: what may have been served is never good twice.
+/// too late to tell, or lines are missing since, nothing is given back: what may have been served is never good twice. Nor is anything where lines
+/// are `missing` that this gateway has signed: a log that was cut, or that came back from a copy, is whole as far as it goes.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, StoreError> {
+pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -> Result<Resolved, StoreError> {
     let pending = store.pending().await?;
     let mut resolved = Resolved::default();
     if pending.is_empty() {
@@ -65,7 +66,7 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path) -> Result<Resolved, 
         let outcome = recorded.get(&decision);
         if outcome == Some(&Outcome::Given) {
             store.settle(&decision);
-        } else if outcome == Some(&Outcome::Refused) || began.is_some_and(|began| began < at) {
+        } else if missing.is_empty() && (outcome == Some(&Outcome::Refused) || began.is_some_and(|began| began < at)) {
             store.give_back(&decision).await?;
             resolved.given_back += 1;
         } else {
@@ -170,9 +171,9 @@ mod tests {
             at: 10,
         };
         store.spend_for(thing("a"), Occasion::Any, pending.into()).await.unwrap();
-        let resolved = resolve_pending(&store, &file).await.unwrap();
+        let resolved = resolve_pending(&store, &file, &[]).await.unwrap();
         assert_eq!(store.pending().await.unwrap(), []);
-        assert_eq!(resolve_pending(&store, &file).await.unwrap(), Resolved::default(), "once");
+        assert_eq!(resolve_pending(&store, &file, &[]).await.unwrap(), Resolved::default(), "once");
         let good = matches!(store.spend(thing("a")).await.unwrap(), Spend::Granted { .. });
         assert_eq!(resolved.given_back, usize::from(good));
         good

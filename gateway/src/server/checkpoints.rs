@@ -5,28 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Gateway;
-use crate::audit::{Journal, Keeping, LogPublicKey, missing};
+use crate::audit::{Journal, Keeping, Point};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// How long after the store could not keep a checkpoint it is tried again.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// Looks whether the log holds what the store says was signed, and begins another chain if not; then whoever reads the log finds out, and
-/// nodes are served all the same. A chain that begins has a checkpoint at once.
-///
-/// # Errors
-/// [`StoreError`].
-pub(super) async fn begin(
-    journal: &Journal,
-    store: &dyn Store,
-    key: LogPublicKey,
-    log: &Path,
-    clock: Clock,
-    metrics: &Metrics,
-) -> Result<(), StoreError> {
-    let missing = missing(store, log, key).await?;
+/// Begins another chain if the log does not hold what the store says was signed; then whoever reads the log finds out, and nodes are served all the
+/// same. A chain that begins has a checkpoint at once.
+pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Point>, log: &Path, clock: Clock, metrics: &Metrics) {
     for point in &missing {
         tracing::error!(
             "{} does not hold line {} of chain {}, which this gateway has signed: lines were taken out or altered, or the file was lost; \
@@ -46,7 +35,6 @@ pub(super) async fn begin(
         tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
     }
     keep_last(journal, store, metrics).await;
-    Ok(())
 }
 
 /// Signs how far the log has come, now and then.

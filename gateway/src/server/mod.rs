@@ -24,7 +24,8 @@ use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
 use crate::audit::configs::{ConfigCopies, ConfigCopyError};
 use crate::audit::{
-    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, replica_name, resolve_pending,
+    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, missing, replica_name,
+    resolve_pending,
 };
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
@@ -161,7 +162,8 @@ impl Server {
         }
         // Before anything is given back that another one with this state might have served.
         store.serve().await?;
-        let resolved = resolve_pending(&*store, &settings.attestation_log()).await?;
+        let missing = missing(&*store, &settings.attestation_log(), key).await?;
+        let resolved = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
         if resolved != Resolved::default() {
             tracing::warn!(
                 "uses of tickets and tokens, and claims of instances and names, by decisions that were never recorded: {} given back, {} not, because the attestation log begins after them, or lines of it are missing",
@@ -170,7 +172,7 @@ impl Server {
             );
         }
         let seal = seal(&settings, clock, &store).await?;
-        checkpoints::begin(&journal, &*store, key, &settings.attestation_log(), clock, &metrics).await?;
+        checkpoints::begin(&journal, &*store, missing, &settings.attestation_log(), clock, &metrics).await;
         journal.compress_closed();
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {

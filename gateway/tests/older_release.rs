@@ -238,10 +238,13 @@ fn no_command_brings_a_store_up_to_date_under_a_gateway_that_serves() {
     for held in ["attestation.lock", "attestation.jsonl"] {
         let lock = fs::File::create(gateway.path("state").join(held)).unwrap();
         lock.lock().unwrap();
-        let refused = gateway.try_command(&["token", "list"]);
-        let said = String::from_utf8(refused.stderr).unwrap();
-        assert!(!refused.status.success() && said.contains("an older release's"), "{said}");
-        assert!(is_older(), "{held}");
+        let file = gateway.path("backup.jsonl");
+        for command in [&["token", "list"][..], &["store", "backup", file.to_str().unwrap()]] {
+            let refused = gateway.try_command(command);
+            let said = String::from_utf8(refused.stderr).unwrap();
+            assert!(!refused.status.success() && said.contains("an older release's"), "{said}");
+            assert!(is_older(), "{held}: {command:?}");
+        }
     }
     gateway.command(&["token", "list"]);
     assert!(!is_older());

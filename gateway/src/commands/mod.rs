@@ -45,17 +45,21 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     })
 }
 
-/// Opens the store. One of an older release is brought up to date by that: not under a gateway of that release, which would write to tables that are
-/// gone.
+/// Opens the store.
 fn open_store(settings: &Settings) -> anyhow::Result<AnyStore> {
-    let _alone = match AnyStore::is_older(settings)? {
-        true => {
-            let log = CommandLog::open(&settings.attestation_log());
-            Some(log.context("the store is an older release's, whose gateway may serve with it: stop that one, or run its own command")?)
-        }
-        false => None,
-    };
+    let _alone = alone_if_older(settings)?;
     Ok(AnyStore::open(settings)?)
+}
+
+/// A store of an older release is brought up to date by whoever opens it: not under a gateway of that release, which would write to tables that are
+/// gone. So no gateway serves for as long as what this gives is kept.
+fn alone_if_older(settings: &Settings) -> anyhow::Result<Option<CommandLog>> {
+    if !AnyStore::is_older(settings)? {
+        return Ok(None);
+    }
+    let log = CommandLog::open(&settings.attestation_log());
+    log.context("the store is an older release's, whose gateway may serve with it: stop that one, or run its own command")
+        .map(Some)
 }
 
 /// The store's time, where a clock that is wrong would do harm.

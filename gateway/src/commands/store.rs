@@ -69,7 +69,10 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             store::alone(&settings)?;
             write_down(&settings, file)
         }
-        Command::Backup { file } => write_down(&settings, file),
+        Command::Backup { file } => {
+            let _alone = super::alone_if_older(&settings)?;
+            write_down(&settings, file)
+        }
         Command::Import { file } => import(&settings, file),
         Command::Copy { to } => copy(&settings, &Settings::load(to)?),
         Command::Key { rotate: false } => make_key(&settings),

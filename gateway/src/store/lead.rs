@@ -53,13 +53,16 @@ pub struct Turn {
     work: &'static str,
     store: Arc<dyn Store>,
     lead: Option<Lead>,
+    /// Which of its turns this is.
+    count: u64,
 }
 
 impl Turn {
     /// By its name, which is the same for all of them.
     #[must_use]
     pub const fn new(store: Arc<dyn Store>, work: &'static str) -> Self {
-        Self { work, store, lead: None }
+        let (lead, count) = (None, 0);
+        Self { work, store, lead, count }
     }
 
     /// The store to do it on, if it is this gateway's to do: it stays so, until this is dropped, or it is lost. What is to be written there after
@@ -71,12 +74,18 @@ impl Turn {
         Ok(self.shared().await?.map(|store| &**store))
     }
 
+    /// Which of its turns it had last, by their number: between two of them another may have had its own.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
     /// As [`Turn::take`].
     pub(super) async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if self.lead.as_ref().is_none_or(Lead::is_lost) {
             // What is left of the one that was lost would stand in the way.
             self.lead = None;
             self.lead = self.store.lead(self.work).await?;
+            self.count += 1;
         }
         Ok(self.lead.as_ref().map(|Lead(led)| match led {
             Some(led) => &led.store,

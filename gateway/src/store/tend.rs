@@ -10,8 +10,8 @@ use super::{Store, StoreError, Tick, Turn};
 pub struct Tending {
     store: Arc<dyn Store>,
     turn: Turn,
-    /// When this gateway has tended it last, by how long it had run by then. `None`: another did.
-    last: Option<Duration>,
+    /// In which of its turns this gateway has tended it last, and when, by how long it had run by then.
+    last: Option<(u64, Duration)>,
 }
 
 /// What came of it.
@@ -39,14 +39,15 @@ impl Tending {
     /// # Errors
     /// [`StoreError`].
     pub async fn tick(&mut self, now: u64, running: Duration) -> Result<Tended, StoreError> {
-        let last = self.last.take();
         let Some(store) = self.turn.shared().await?.map(Arc::clone) else {
             let time = self.store.time(now).await?;
             return Ok(Tended { time, store: None });
         };
-        let passed = last.map_or(Duration::ZERO, |last| running.saturating_sub(last));
+        let turn = self.turn.count();
+        let last = self.last.take().filter(|(last, _)| *last == turn);
+        let passed = last.map_or(Duration::ZERO, |(_, last)| running.saturating_sub(last));
         let time = store.forget_expired(Tick { now, passed }).await?;
-        self.last = Some(running);
+        self.last = Some((turn, running));
         Ok(Tended { time, store: Some(store) })
     }
 }

@@ -1,7 +1,5 @@
 //! Checkpoints: a line by which a gateway says, signed, how many lines its log's chain has, and what the last of them is.
 
-use std::fs;
-
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -136,8 +134,8 @@ pub fn replica_name(configured: Option<&str>) -> String {
 
 /// The host's name.
 pub(super) fn host() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
+    let system = rustix::system::uname();
+    let name = system.nodename().to_str().unwrap_or_default();
     if is_replica_name(name) { name } else { "gateway" }.to_owned()
 }
 

@@ -88,7 +88,7 @@ impl Presence {
             v: 1,
             session: identity::new_id()?,
             place: place.clone(),
-            host: line("/proc/sys/kernel/hostname").unwrap_or_default(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         };
         Ok(Self {
             key: opened.keys.replica(replica),

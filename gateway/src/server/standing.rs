@@ -45,31 +45,28 @@ struct Known {
 pub(super) struct Standing {
     file: PathBuf,
     recorded: Things,
+    /// What its `gateway.toml` said at its start.
+    settings: Things,
     pools: Vec<Arc<Pool>>,
     tls: Arc<pki::Current>,
+    /// What is to be recorded next, and could not be so far: it is tried again.
+    left: Option<Verb>,
 }
 
 impl Standing {
     /// What it goes by at its start, and records what of that is otherwise than when it ran last.
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
-        let known = read(&file);
-        let first = known.is_none();
         let mut standing = Self {
+            // Of a first start, and where that is lost, all of it is recorded.
+            recorded: read(&file).unwrap_or_default(),
             file,
-            recorded: known.unwrap_or_default(),
+            settings: settings(&gateway.settings),
             pools: gateway.pools.all(),
             tls: gateway.tls.current(),
+            left: None,
         };
-        let mut now = settings(&gateway.settings);
-        now.extend(standing.files());
-        if first {
-            // There is nothing that it could be otherwise than.
-            standing.recorded = now;
-            standing.write();
-        } else {
-            standing.record(gateway, Verb::GatewayStart, now).await;
-        }
+        standing.record(gateway, Verb::GatewayStart).await;
         standing
     }
 
@@ -78,14 +75,12 @@ impl Standing {
         let (pools, tls) = (gateway.pools.all(), gateway.tls.current());
         let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
         let known = pools.len() == self.pools.len() && pools.iter().zip(&self.pools).all(same);
-        if known && Arc::ptr_eq(&tls, &self.tls) {
-            return;
-        }
+        let verb = match self.left {
+            None if known && Arc::ptr_eq(&tls, &self.tls) => return,
+            left => left.unwrap_or(Verb::GatewayReload),
+        };
         (self.pools, self.tls) = (pools, tls);
-        let of_settings = self.recorded.iter().filter(|((kind, _), _)| kind == SETTINGS || kind == SETTING);
-        let mut now: Things = of_settings.map(|(key, value)| (key.clone(), value.clone())).collect();
-        now.extend(self.files());
-        self.record(gateway, Verb::GatewayReload, now).await;
+        self.record(gateway, verb).await;
     }
 
     fn files(&self) -> Things {
@@ -110,8 +105,11 @@ impl Standing {
         pools.chain(certificates).collect()
     }
 
-    async fn record(&mut self, gateway: &Gateway, verb: Verb, now: Things) {
+    async fn record(&mut self, gateway: &Gateway, verb: Verb) {
+        let mut now = self.files();
+        now.extend(self.settings.clone());
         let things = differences(&self.recorded, &now);
+        let again = self.left.take().is_some();
         if things.is_empty() {
             return;
         }
@@ -122,7 +120,12 @@ impl Standing {
                 self.recorded = now;
                 self.write();
             }
-            Err(error) => tracing::error!(%error, "what this gateway goes by from now on is not recorded"),
+            Err(error) => {
+                self.left = Some(verb);
+                if !again {
+                    tracing::error!(%error, "what this gateway goes by from now on is not recorded yet; trying again");
+                }
+            }
         }
     }
 
@@ -155,7 +158,13 @@ fn read(file: &Path) -> Option<Things> {
             return None;
         }
     };
-    let known: Known = serde_json::from_str(&text).ok().filter(|known: &Known| known.v == VERSION)?;
+    let Some(known) = serde_json::from_str(&text).ok().filter(|known: &Known| known.v == VERSION) else {
+        tracing::warn!(
+            "{}: this is not what a gateway has written there; what is otherwise than at the last start is not known",
+            file.display()
+        );
+        return None;
+    };
     let things = known.things.into_iter();
     Some(things.filter_map(|thing| Some(((thing.kind, thing.id), thing.after?))).collect())
 }

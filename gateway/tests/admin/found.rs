@@ -1,11 +1,12 @@
 //! Files that are changed, by a command or by hand: the command says what it did, and the gateway what it found.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::json;
 
 use super::*;
-use crate::support::POOL;
+use crate::support::{POOL, serving_within};
 
 /// The things of one kind that an act is about.
 fn of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
@@ -100,10 +101,16 @@ async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_oth
         gateway.run();
     };
     gateway.run();
+    // Of the first start, all that it goes by.
+    let all = |started: &Value| ["settings", "setting", "pool", "certificate"].map(|kind| !of_kind(started, kind).is_empty());
+    let first = gateway.acts("gateway.start").remove(0);
+    assert_eq!(all(&first), [true; 4], "{first}");
+    let uses = json!({"kind": "setting", "id": "ticket.uses", "after": 3});
+    assert!(of_kind(&first, "setting").contains(&&uses), "{first}");
     again(&mut gateway, None);
-    assert!(gateway.acts("gateway.start").is_empty(), "nothing is otherwise");
+    assert_eq!(gateway.acts("gateway.start").len(), 1, "nothing is otherwise");
     again(&mut gateway, Some("[ticket]\nuses = 5\n[challenge]\nlifetime_seconds = 60"));
-    let started = gateway.acts("gateway.start").remove(0);
+    let started = gateway.acts("gateway.start").remove(1);
     let told: Vec<_> = of_kind(&started, "setting").into_iter().cloned().collect();
     assert_eq!(
         told,
@@ -117,16 +124,42 @@ async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_oth
     // While nobody served, somebody has changed a pool.
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     again(&mut gateway, None);
-    let started = gateway.acts("gateway.start").remove(1);
+    let started = gateway.acts("gateway.start").remove(2);
     assert_eq!(
         (of_kind(&started, "pool").len(), of_kind(&started, "setting").len()),
         (1, 0),
         "{started}"
     );
-    // What is not known any more is nothing to compare with.
-    gateway.terminate();
-    gateway.wait();
-    fs::remove_file(gateway.path("state/standing.json")).unwrap();
-    gateway.run();
-    assert_eq!(gateway.acts("gateway.start").len(), 2);
+    // Where it is not known what it went by, all of it is recorded: nobody hides a change by emptying the file.
+    for (acts, what_is_known) in [(4, None), (5, Some("")), (6, Some("{\"v\":2,\"things\":[]}"))] {
+        gateway.terminate();
+        gateway.wait();
+        let file = gateway.path("state/standing.json");
+        match what_is_known {
+            None => fs::remove_file(file).unwrap(),
+            Some(text) => fs::write(file, text).unwrap(),
+        }
+        gateway.run();
+        let started = gateway.acts("gateway.start");
+        assert_eq!((started.len(), all(&started[acts - 1])), (acts, [true; 4]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
+    const ROOM_KIBIBYTES: usize = 1 << 20;
+    let mut gateway = Gateway::init();
+    gateway.run_as(serving_within(&gateway, ROOM_KIBIBYTES));
+    gateway.wait_for_acts(1, "gateway.start");
+    let room = |bytes: usize| {
+        let process = format!("--pid={}", gateway.process_id());
+        let set = Command::new("prlimit").args([process, format!("--fsize={bytes}:")]).status();
+        assert!(set.unwrap().success());
+    };
+    room(1);
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.line(|line| line.contains("is not recorded yet"));
+    room(ROOM_KIBIBYTES * 1024);
+    let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
+    assert_eq!(of_kind(&found, "pool").len(), 1, "{found}");
 }

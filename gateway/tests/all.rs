@@ -53,6 +53,7 @@ mod pointers;
 mod probe;
 mod recorded;
 mod reload;
+mod reloaded;
 mod replicas;
 mod revocation;
 mod rotation;

@@ -154,7 +154,7 @@ fn less_than_due(record: &Record) -> Option<String> {
 /// What is known of a request.
 #[derive(Clone, Copy)]
 struct ConfigAsked<'r> {
-    pool: &'r Pool,
+    pool: &'r Arc<Pool>,
     peer: IpAddr,
     uri: &'r Uri,
     headers: &'r HeaderMap,
@@ -176,7 +176,11 @@ impl<'r> ConfigCase<'r> {
         let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
         let config = config.and_then(|config| Ok((config, self.copy_of(config)?)));
-        let config = config.and_then(|config| awaited.give().map(|()| config));
+        // By what is served at the moment: it may have been looked up long ago.
+        let config = match self.endpoint.pools.is_current(pool) {
+            true => config.and_then(|config| awaited.give().map(|()| config)),
+            false => Err(Refusal::unavailable()),
+        };
         let record = &mut self.record;
         record.not_attested = not_attested(headers);
         record.alerts.extend(less_than_due(record));

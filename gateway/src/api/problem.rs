@@ -207,6 +207,14 @@ impl Refusal {
         }
     }
 
+    /// 503, and what it was decided from has changed meanwhile: it may be decided anew.
+    pub(super) fn outdated() -> Self {
+        Self {
+            outdated: true,
+            ..Self::unavailable()
+        }
+    }
+
     /// 503: another's decision stands in the way, and may come to nothing. Who is refused now would be refused for good.
     fn undecided(error: &(dyn std::error::Error + 'static)) -> Self {
         tracing::warn!(%error, "told to come again");

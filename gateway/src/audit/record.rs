@@ -203,6 +203,12 @@ pub fn decision_id() -> Option<String> {
 }
 
 impl Record {
+    /// Says that it is decided at this time, seconds since 1970.
+    pub fn decide_at(&mut self, at: u64) {
+        self.time = crate::clock::rfc3339(at);
+        self.at = at;
+    }
+
     /// What the store remembers while something is used up for this decision and it is not recorded.
     #[must_use]
     pub fn pending(&self) -> Pending {

@@ -164,6 +164,12 @@ impl LivePools {
         }
     }
 
+    /// Whether a pool is served as it was when it was looked up.
+    #[must_use]
+    pub fn is_current(&self, pool: &Arc<Pool>) -> bool {
+        matches!(self.get(pool.name()), Lookup::Pool(current) if Arc::ptr_eq(&current, pool))
+    }
+
     /// The names of all pools.
     #[must_use]
     pub fn names(&self) -> Vec<String> {

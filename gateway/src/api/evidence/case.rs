@@ -1,6 +1,7 @@
 //! A decision about evidence on its way: what it is about, what is known of it so far, and what of that is kept.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use attest::protocol::{Blob, DOCUMENT_LIMIT_BYTES, Evidence};
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
@@ -21,10 +22,10 @@ use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
 use crate::store::{EntryKind, Reading};
 
-/// What a decision is about.
-#[derive(Clone, Copy)]
+/// What a decision is about, and by which pool and at which time it is made.
+#[derive(Clone)]
 pub(in super::super) struct EvidenceAsked<'r> {
-    pub pool: &'r Pool,
+    pub pool: Arc<Pool>,
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
     pub peer: IpAddr,
@@ -87,7 +88,7 @@ pub(super) struct Judged {
 impl<'r> EvidenceCase<'r> {
     /// Nothing is known of it yet but by which keys and which policy it is decided.
     pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
-        let made = Made::from_nothing_yet(endpoint, asked.pool);
+        let made = Made::from_nothing_yet(endpoint, &asked.pool);
         Self {
             endpoint,
             asked,
@@ -133,10 +134,33 @@ impl<'r> EvidenceCase<'r> {
                 Err(refusal) if refusal.is_outdated() => {}
                 earned => return earned,
             }
-            self.record = begun.clone();
-            self.made = Made::from_nothing_yet(self.endpoint, self.asked.pool);
+            self.begin_anew(&begun)?;
         }
         self.judge().await
+    }
+
+    /// By the pool as it is served now, and at this time: both are in no store.
+    fn begin_anew(&mut self, begun: &Record) -> Result<(), Refusal> {
+        let pool = super::super::pool(&self.endpoint.pools, self.asked.pool.name());
+        // Who asks again is told if it is gone.
+        self.asked.pool = pool.map_err(|_| Refusal::unavailable())?;
+        self.asked.now = self.endpoint.clock.now();
+        // By a challenge that is over by then nothing is decided: the node asks for another.
+        if self.asked.now.as_secs() > self.asked.challenge.expires {
+            return Err(Refusal::unavailable());
+        }
+        self.record = begun.clone();
+        self.record.decide_at(self.asked.now.as_secs());
+        self.made = Made::from_nothing_yet(self.endpoint, &self.asked.pool);
+        Ok(())
+    }
+
+    /// That the pool is served as it was when this was begun.
+    fn wants_the_pool(&self) -> Result<(), Refusal> {
+        match self.endpoint.pools.is_current(&self.asked.pool) {
+            true => Ok(()),
+            false => Err(Refusal::outdated()),
+        }
     }
 
     /// As [`Self::earn`]; who is refused is so by what stands there at one moment.
@@ -146,8 +170,10 @@ impl<'r> EvidenceCase<'r> {
             Err(refusal) if !refusal.is_unavailable() => {
                 let confirmed = reading.confirm().await;
                 confirmed.map_err(|error| Refusal::because(&error))?;
-                Err(refusal)
+                self.wants_the_pool().and(Err(refusal))
             }
+            // What is used up by now is used once.
+            Ok(_) if self.wants_the_pool().is_err() => Err(Refusal::unavailable()),
             earned => earned,
         }
     }
@@ -155,7 +181,7 @@ impl<'r> EvidenceCase<'r> {
     async fn earn(&mut self, reading: &mut Reading<'_>) -> Result<Earned, Refusal> {
         let (vouched, claims) = self.verify(reading).await?;
         self.refuse_revoked(reading, &vouched, &claims).await?;
-        let EvidenceAsked { pool, now, .. } = self.asked;
+        let EvidenceAsked { pool, now, .. } = self.asked.clone();
         let result = attest::appraise(claims, &pool.policy, now)?;
         if let Some(inventory) = &pool.inventory {
             self.made.anchors.use_inventory(inventory, &mut self.made.basis);
@@ -192,7 +218,7 @@ impl<'r> EvidenceCase<'r> {
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
         let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;
-        let vouched = endorsers.vouched(reading, ek, asked.pool).await;
+        let vouched = endorsers.vouched(reading, ek, &asked.pool).await;
         let vouched = vouched.map_err(|error| Refusal::because(&error))?;
         endorsers.note(&vouched, basis);
         let known = self.held.sts_answer.as_ref();
@@ -243,7 +269,7 @@ impl<'r> EvidenceCase<'r> {
         reading: &mut Reading<'_>,
     ) -> Result<Option<InstanceRecord>, Refusal> {
         let (store, record, claims) = (&*self.endpoint.store, &mut self.record, result.claims());
-        let EvidenceAsked { pool, peer, now, .. } = self.asked;
+        let EvidenceAsked { pool, peer, now, .. } = self.asked.clone();
         let node = tokens::Node::Attested(claims.identity());
         let token = token::examine(store, &self.asked, node).await?;
         let decision = record.pending();
@@ -266,6 +292,9 @@ impl<'r> EvidenceCase<'r> {
         record.alerts.extend(self.held.superseded.clone());
         let (name, identity) = (claims.name(), claims.identity());
         record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
+        if !self.endpoint.pools.is_current(&pool) {
+            return Err(Refusal::outdated());
+        }
         // Last, when nothing else can be wrong with the node, and all that it was decided from stands there at this moment.
         match token {
             Some(token) => {

@@ -121,7 +121,7 @@ pub(super) async fn post(
         }
     };
     let asked = EvidenceAsked {
-        pool: &pool,
+        pool,
         challenge: spent.challenge(),
         evidence: &request.evidence,
         peer: peer.ip(),

@@ -1,0 +1,124 @@
+//! A pool that changes, and time that goes by, while a decision is made: what is given is by what is served then.
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use attest::EkDigest;
+use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_gateway::pools::live::{LivePools, Occasion};
+use attest_gateway::store::{EntryKind, Store};
+
+use crate::support::kubelet::{embedded, in_process};
+use crate::support::meanwhile::after;
+use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
+use crate::torn;
+
+const FULL: &str = "attested = \"full\"";
+const REFUSE: &str = "attested = \"refuse\"";
+
+/// What comes of a request to a gateway whose pool is given these grants before that step of a decision; and whether it came to that.
+async fn ask(gateway: &Gateway, grants: [&'static str; 2], steps: usize, request: impl AsyncFnOnce(&Gateway) -> Answer) -> (Answer, bool) {
+    let pool = gateway.path("pools/worker/pool.toml");
+    let text = fs::read_to_string(&pool).unwrap();
+    let [before, later] = grants.map(|grant| text.replace(FULL, grant));
+    fs::write(&pool, &before).unwrap();
+    let store: Arc<dyn Store> = Arc::new(embedded(gateway));
+    let (pools, done): (Arc<OnceLock<Arc<LivePools>>>, _) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
+    let (served, count) = (Arc::clone(&pools), Arc::clone(&done));
+    let stand_in = after(&store, steps, 1, move |_| {
+        let (served, count, pool, later) = (Arc::clone(&served), Arc::clone(&count), pool.clone(), later.clone());
+        async move {
+            fs::write(&pool, later).unwrap();
+            served.get().unwrap().reload(Occasion::Signal, None).await;
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let inner = in_process(gateway, Arc::new(stand_in)).await;
+    pools.set(Arc::clone(&inner.pools)).unwrap();
+    let answer = request(gateway).await;
+    assert_eq!(store.pending().await.unwrap(), [], "what is not given is given back");
+    (answer, done.load(Ordering::Relaxed) == 1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_a_pool_that_takes_its_grant_back_meanwhile_gives_nothing() {
+    for steps in 0.. {
+        let gateway = Gateway::init();
+        let case = tpm();
+        gateway.endorse(&case, &[]);
+        let again = next_boot(&case);
+        let (answer, done) = ask(&gateway, [FULL, REFUSE], steps, async |gateway| {
+            gateway.attest(case, Some("worker-0")).await
+        })
+        .await;
+        if !done {
+            answer.ticket();
+            assert!(steps >= 3, "{steps} steps");
+            break;
+        }
+        // It is judged anew, but where all was confirmed by then.
+        if answer.status != 503 {
+            answer.refused(403, "attested-not-accepted");
+        }
+        gateway.attest(again, Some("worker-0")).await.refused(403, "attested-not-accepted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_would_be_refused_by_a_pool_that_is_another_by_then_is_judged_by_that() {
+    let gateway = Gateway::init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let (answer, done) = ask(&gateway, [REFUSE, FULL], 0, async |gateway| gateway.attest(case, None).await).await;
+    assert!(done);
+    answer.ticket();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_a_ticket_and_its_pool_are_looked_at_at_one_moment() {
+    let gateway = Gateway::init();
+    let ek = gateway.endorse(&tpm(), &[]);
+    let ticket = bearer(&torn::ticket(&gateway, ek.parse().unwrap()));
+    let fetch = async |gateway: &Gateway| gateway.config("/config/worker", &[&ticket]).await;
+    let (answer, done) = ask(&gateway, [FULL, REFUSE], 0, fetch).await;
+    assert!(done);
+    answer.try_again();
+    fetch(&gateway).await.refused(403, "attested-not-accepted");
+    assert_eq!(gateway.records().len(), 1, "nothing was decided in between");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_44_what_is_judged_anew_is_judged_at_that_time() {
+    for is_over in [false, true] {
+        let gateway = Gateway::init();
+        let case = tpm();
+        let ek: EkDigest = gateway.endorse(&case, &[]).parse().unwrap();
+        let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
+        let mut challenge = gateway.challenge(&case, None);
+        let later = now() + 2;
+        challenge.expires = later + if is_over { 0 } else { 100 };
+        let stand_in = after(&store, 0, 1, move |store| async move {
+            while now() <= later {
+                tokio::task::yield_now().await;
+            }
+            let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
+            let mut record: EkRecord = serde_json::from_str(&found.value).unwrap();
+            record.added += 1;
+            enrolment::allow(&*store, ek, record, false).await.unwrap();
+        });
+        in_process(&gateway, Arc::new(stand_in)).await;
+        let answer = gateway.post("/v1/attest/evidence", &gateway.answer(case, &challenge)).await;
+        if is_over {
+            answer.refused(503, "unavailable");
+            assert_eq!(gateway.records().len(), 0, "nothing is decided by a challenge that is over");
+            continue;
+        }
+        answer.ticket();
+        let record = gateway.records().pop().unwrap();
+        assert!(record["at"].as_u64().unwrap() > later, "{record}");
+        assert_eq!(record["pool"], POOL);
+        let audit = gateway.command(&["audit"]);
+        assert!(audit.contains("1 as recorded, 0 different"), "{audit}");
+    }
+}

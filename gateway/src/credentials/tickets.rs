@@ -23,7 +23,7 @@ struct Content {
     /// Which instance of a cloud it is, if that is not the identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instance: Option<NodeIdentity>,
-    /// To whom the instance belonged.
+    /// To whom the instance belonged; if it was nobody's, there is only since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
     /// Since when, seconds since 1970; not there in a ticket of an earlier release. Who has the instance anew has another time.
@@ -114,7 +114,8 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         identity: earned.identity.clone(),
         instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
         holder: earned.holder.map(|first| first.holder.clone()),
-        held_since: earned.holder.map(|first| first.at),
+        // Releases that do not ask whether it is nobody's still take no notice of it.
+        held_since: earned.holder.map(|first| first.at).or(earned.instance.map(|_| now.as_secs())),
         name: earned.name.map(str::to_owned),
         pool: earned.pool.to_owned(),
         decision: earned.decision.to_owned(),
@@ -359,8 +360,6 @@ impl Presented {
         let Content {
             identity,
             instance,
-            holder,
-            held_since,
             name,
             pool,
             by_allowlist,
@@ -370,24 +369,7 @@ impl Presented {
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
         revocations::refuse(reading, &names, &identities).await?;
         let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
-        if let Some(holder) = holder {
-            let instance = instance.as_ref().unwrap_or(identity);
-            // Who comes back after a release has it anew, though he is known by the same.
-            let still = |first: &InstanceRecord| first.holder == *holder && held_since.is_none_or(|since| since == first.at);
-            match instances::record(reading, instance).await? {
-                Some(first) if still(&first) => {}
-                Some(_) if !instances::stands(reading, instance).await? => {
-                    let instance = instance.clone();
-                    return Err(TicketError::InstanceUndecided { instance });
-                }
-                _ => {
-                    return Err(TicketError::Released {
-                        instance: instance.clone(),
-                        holder: holder.clone(),
-                    });
-                }
-            }
-        }
+        self.belongs(reading).await?;
         let record = match ek {
             Some(ek) => enrolment::allowlisted(reading, ek).await?,
             None => None,
@@ -399,6 +381,39 @@ impl Presented {
         Err(TicketError::Withdrawn {
             identity: identity.clone(),
             pool: pool.clone(),
+        })
+    }
+
+    /// Asks to whom the instance belongs, if it is one: to the same, since the same time, or to nobody still.
+    async fn belongs(&self, reading: &mut Reading<'_>) -> Result<(), TicketError> {
+        let Content {
+            identity,
+            instance,
+            holder,
+            held_since,
+            ..
+        } = &self.content;
+        if holder.is_none() && held_since.is_none() {
+            return Ok(());
+        }
+        let instance = instance.as_ref().unwrap_or(identity);
+        let found = instances::record(reading, instance).await?;
+        let still = match (&found, holder) {
+            // Who comes back after a release has it anew, though he is known by the same.
+            (Some(first), Some(holder)) => first.holder == *holder && held_since.is_none_or(|since| since == first.at),
+            (None, None) => true,
+            _ => false,
+        };
+        if still {
+            return Ok(());
+        }
+        if found.is_some() && !instances::stands(reading, instance).await? {
+            let instance = instance.clone();
+            return Err(TicketError::InstanceUndecided { instance });
+        }
+        Err(TicketError::Released {
+            instance: instance.clone(),
+            holder: holder.clone().unwrap_or_else(|| "nobody".to_owned()),
         })
     }
 }

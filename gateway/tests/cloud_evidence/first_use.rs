@@ -312,3 +312,32 @@ async fn attack_33_a_ticket_is_not_withdrawn_by_a_claim_that_may_come_to_nothing
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_27_a_ticket_for_an_instance_of_nobodys_ends_when_it_is_claimed() {
+    let gateway = site::init(&format!("[[\"gcp\"]]\n{MEANS_NOTHING}"), &[GCP]);
+    site::pool(&gateway, "binds", r#"[["gcp"]]"#, &[GCP]);
+    site::configs(&gateway, "binds");
+    let mut gateway = gateway;
+    gateway.run();
+    let [first, second] = [Machine::new(), Machine::another()];
+    let mut tickets = Vec::new();
+    for machine in [&first, &second] {
+        tickets.push(bearer(&machine.attest(&gateway, &[Kind::Gcp]).await.ticket()));
+    }
+    let fetch = async |ticket: &str| gateway.config("/config/worker", &[ticket]).await;
+    for ticket in &tickets {
+        assert_eq!(fetch(ticket).await.status, 200);
+    }
+    // The node shows who it is, in a pool where that binds.
+    let binding = Machine::new().but(|machine| machine.pool = "binds".to_owned());
+    drop(binding.attest(&gateway, &[Kind::Gcp]).await.ticket());
+    for ticket in &tickets {
+        fetch(ticket).await.refused(403, "ticket-withdrawn");
+    }
+    // From now on it stands on what belongs to the node, and ends with that.
+    let ticket = bearer(&first.attest(&gateway, &[Kind::Gcp]).await.ticket());
+    assert_eq!(fetch(&ticket).await.status, 200);
+    gateway.command(&["node", "release", GCP_IDENTITY]);
+    fetch(&ticket).await.refused(403, "ticket-withdrawn");
+}

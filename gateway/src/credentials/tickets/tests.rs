@@ -193,6 +193,44 @@ async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was(
 }
 
 #[tokio::test]
+async fn a_ticket_of_an_earlier_release_is_not_ended_by_a_claim_of_what_was_nobodys() {
+    let case = case();
+    let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
+    let settings = TicketSettings { uses: 9, ..SETTINGS };
+    let earned = Earned {
+        identity: &instance,
+        instance: Some(&instance),
+        holder: None,
+        name: None,
+        pool: "worker",
+        decision: "d",
+        endorsed_by: None,
+    };
+    let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
+    // It does not say that it was.
+    let sealed = case.seal.unseal(Sealed::Ticket, text.strip_prefix(TICKET_PREFIX).unwrap()).unwrap();
+    let mut content: serde_json::Value = serde_json::from_slice(&sealed).unwrap();
+    assert_eq!(content.as_object_mut().unwrap().remove("held_since"), Some(NOW.as_secs().into()));
+    assert!(content.get("holder").is_none());
+    let older = format!(
+        "{TICKET_PREFIX}{}",
+        case.seal.seal(Sealed::Ticket, content.to_string().as_bytes()).unwrap()
+    );
+    for text in [&text, &older] {
+        case.redeem(text).await.unwrap();
+    }
+    let value = serde_json::json!({ "holder": "claimant:00", "at": 5, "peer": "::1" }).to_string();
+    let id = instance.to_string();
+    case.store
+        .put(EntryKind::Instance, crate::store::Entry { id, value })
+        .await
+        .unwrap();
+    case.redeem(&older).await.unwrap();
+    let redeemed = case.redeem(&text).await;
+    assert!(matches!(redeemed, Err(TicketError::Released { .. })), "{redeemed:?}");
+}
+
+#[tokio::test]
 async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
     let case = case();
     let (by_list, by_root) = (case.issue(true), case.issue(false));

@@ -332,7 +332,30 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
         document["keys"][0]["ciphertext"] = good["keys"][1]["ciphertext"].clone();
     })
     .await;
-    check("version", &|document| document["v"] = 2.into()).await;
+    check("taken out", &|document| {
+        document["keys"].as_array_mut().unwrap().remove(0);
+    })
+    .await;
+    check("put in twice", &|document| {
+        let keys = document["keys"].as_array_mut().unwrap();
+        keys.push(keys[0].clone());
+    })
+    .await;
+    check("another order", &|document| document["keys"].as_array_mut().unwrap().reverse()).await;
+    for changes in [Value::Null, 0.into(), 9.into()] {
+        check("changes", &|document| document["changes"] = changes.clone()).await;
+    }
+    for set in ["", "AAAA", good["keys"][0]["ciphertext"].as_str().unwrap()] {
+        check("set", &|document| document["set"] = set.into()).await;
+    }
+    check("no set", &|document| drop(document.as_object_mut().unwrap().remove("set"))).await;
+    for version in [0, 1, 3] {
+        check("version", &|document| document["v"] = version.into()).await;
+    }
+    check("as an earlier release writes it", &|document| {
+        *document = uncounted(document.clone())
+    })
+    .await;
     check("a member", &|document| document["x"] = 1.into()).await;
     check("key file", &|document| document["key_file"] = "0123456789abcdef".into()).await;
     check("no JSON", &|document| *document = "x".into()).await;
@@ -340,6 +363,113 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
     Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
     let new = site.replica(NOW).await;
     assert!(!opens(&new, &text) && opens(&new, &sealed(&new)));
+}
+
+/// As earlier releases write it: nobody counts, and each key is authenticated by itself.
+fn uncounted(mut document: Value) -> Value {
+    let members = document.as_object_mut().unwrap();
+    members.insert("v".to_owned(), 1.into());
+    assert!(members.remove("changes").is_some() && members.remove("set").is_some());
+    document
+}
+
+#[tokio::test]
+async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let rotated = site.document().await;
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+    // One of the old set in the new one.
+    let mut spliced = rotated.clone();
+    spliced["keys"].as_array_mut().unwrap().remove(1);
+    site.put(spliced.to_string()).await;
+    assert!(matches!(seal.tend(NOW + 2, KEEP).await, Err(SealError::OtherSet)));
+    // The old set as a whole, also as an earlier release has it.
+    let older = uncounted(serde_json::from_str(&before).unwrap()).to_string();
+    for (put_back, number) in [(&before, 1), (&older, 0)] {
+        site.put(put_back.clone()).await;
+        for refused in [
+            seal.tend(NOW + 2, KEEP).await.map(drop),
+            site.try_replica(NOW).await.map(drop),
+            Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
+        ] {
+            assert!(
+                matches!(refused, Err(SealError::SetBack { found, known: 2, .. }) if found == number),
+                "{refused:?}"
+            );
+        }
+        assert!(
+            opens(&seal, &text) && site.entry().await.unwrap().value == *put_back,
+            "nothing is overwritten"
+        );
+    }
+    seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
+    // What is begun anew is newer than all, for who has read the old ones as well.
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
+    seal.tend(NOW + 3, KEEP).await.unwrap();
+    assert!(!opens(&seal, &text));
+    site.replica(NOW + 3).await;
+}
+
+#[tokio::test]
+async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
+    let site = Site::new();
+    drop(site.replica(NOW).await);
+    let kept = site.folder.path().join("seal.set");
+    let good = fs::read_to_string(&kept).unwrap();
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    let document: Value = serde_json::from_str(&good).unwrap();
+    for (member, value) in [
+        ("v", Value::from(2)),
+        ("changes", 0.into()),
+        ("changes", 9.into()),
+        ("store", "00".repeat(16).into()),
+        ("tag", "AAAA".into()),
+        ("x", 1.into()),
+    ] {
+        let mut altered = document.clone();
+        altered[member] = value;
+        fs::write(&kept, altered.to_string()).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))), "{altered}");
+    }
+    fs::write(&kept, "").unwrap();
+    assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))));
+    // With the key file it is replaced, too.
+    fs::write(&kept, &good).unwrap();
+    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let said = fs::read_to_string(&kept).unwrap();
+    assert!(said.contains(&new) && !said.contains(&old), "{said}");
+    // Of another store it says nothing.
+    let other = Site::new();
+    fs::copy(site.key_file(), other.key_file()).unwrap();
+    fs::write(other.folder.path().join("seal.set"), said).unwrap();
+    drop(other.replica(NOW).await);
+}
+
+#[tokio::test]
+async fn keys_of_an_earlier_release_are_taken_as_they_are_until_they_change() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    let older = uncounted(site.document().await).to_string();
+    fs::remove_file(site.folder.path().join("seal.set")).unwrap();
+    site.put(older.clone()).await;
+    // An older gateway may be beside this one: it reads no other.
+    let seal = site.replica(NOW).await;
+    assert!(!seal.tend(NOW + 1, KEEP).await.unwrap());
+    assert!(opens(&seal, &text) && site.entry().await.unwrap().value == older);
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let document = site.document().await;
+    assert_eq!((&document["v"], &document["changes"]), (&2.into(), &1.into()));
+    // From now on no other is taken here, whoever puts it there.
+    seal.tend(NOW + 2, KEEP).await.unwrap();
+    site.put(older).await;
+    assert!(matches!(
+        seal.tend(NOW + 3, KEEP).await,
+        Err(SealError::SetBack { found: 0, known: 1, .. })
+    ));
+    assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
 }
 
 #[tokio::test]

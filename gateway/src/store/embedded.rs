@@ -394,6 +394,10 @@ impl Engine for Embedded {
         self.open.standing.lock().ok().map(|standing| standing.clone())
     }
 
+    fn beside(&self) -> Option<&Path> {
+        Some(&self.open.file)
+    }
+
     async fn keep_mark(&self) -> Result<(), StoreError> {
         let file = self.open.file.clone();
         // In a transaction, so that of two processes one writes.

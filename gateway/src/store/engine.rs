@@ -3,6 +3,7 @@
 //! What a spend is, or a claim, is said once, above this ([`super::Store`]), in terms of one [`Transaction`]. An engine knows nothing of it, so
 //! that a store may move from one engine to another as it is: key by key.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -130,6 +131,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     async fn keep_mark(&self) -> Result<(), StoreError>;
+
+    /// The file beside which that is written down: as [`super::Store::beside`].
+    fn beside(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// Reads these at once: an engine that has to fetch what stands there knows all of it before it begins, and not one key after the other.

@@ -1,5 +1,6 @@
 //! What keeps one who led from writing after another leads.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -126,5 +127,9 @@ impl<E: Engine> Engine for Fenced<E> {
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
         self.engine.keep_mark().await
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        self.engine.beside()
     }
 }

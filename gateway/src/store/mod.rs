@@ -34,7 +34,7 @@ mod transactions;
 mod turnstile;
 mod uses;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -463,6 +463,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    /// The file beside which that is written down. `None` if there is no place for it.
+    fn beside(&self) -> Option<&Path> {
+        None
     }
 
     /// From here on this gateway decides, and no other that has the same state: [`StoreError::Copied`] says that one serves. The caller keeps

@@ -1,5 +1,7 @@
 //! The store that the settings name, whatever engine keeps it.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
@@ -153,5 +155,9 @@ impl Engine for AnyStore {
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
         self.engine().keep_mark().await
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        self.engine().beside()
     }
 }

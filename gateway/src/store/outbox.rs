@@ -2,6 +2,7 @@
 //! the other; it stays until a gateway has recorded it in its attestation log.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -113,6 +114,10 @@ impl Engine for Witnessed {
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
         self.engine.keep_mark().await
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        self.engine.beside()
     }
 }
 

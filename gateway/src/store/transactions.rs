@@ -1,5 +1,6 @@
 //! What a store does, over any engine: each method is one transaction, and what takes more pages and transactions says so.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,6 +221,10 @@ impl<E: Engine + 'static> Store for E {
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Engine::keep_mark(self).await
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        Engine::beside(self)
     }
 
     async fn serve(&self) -> Result<(), StoreError> {

@@ -1,5 +1,6 @@
 //! A store in the place of the gateway's own, that does what a test has it do beside.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -152,6 +153,10 @@ impl<B: Beside> Store for StandIn<B> {
 
     fn standing(&self) -> Option<StoreMark> {
         self.store.standing()
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        self.store.beside()
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {

@@ -8,8 +8,12 @@ use super::{Keys, ROTATE_EVERY, SealError};
 
 /// What is encrypted, and for what.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
-/// The document's version.
-const VERSION: u8 = 1;
+/// What the keys are authenticated for, all together.
+const SET_DOMAIN: &str = "attestation-gateway/v2/sealing-keys";
+/// The document's version. What stands there is written so with its next change: an older gateway beside this one has its keys until then.
+const VERSION: u8 = 2;
+/// As earlier releases write it: each key is authenticated by itself, and nobody knows how many there were.
+const UNCOUNTED: u8 = 1;
 /// Bytes of a key's id.
 const ID_BYTES: usize = 8;
 /// How long before a key seals it is there: every replica reads the store many times meanwhile.
@@ -29,7 +33,13 @@ pub(super) struct Document {
     key_file: String,
     /// Id of the store that they are for. In another one they are worth nothing: what was spent may not be known there.
     store: String,
+    /// How often they were changed: a set that was put back has a lower number. Not there in version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changes: Option<u64>,
     keys: Vec<EncryptedKey>,
+    /// That these are all, and what stands above: made by the key of the file. Not there in version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    set: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +65,9 @@ struct SharedKey {
 
 /// The keys of a store, readable.
 pub(super) struct SharedKeys {
-    store: String,
+    pub(super) store: String,
+    /// How often they were changed; 0 as long as nobody counts.
+    pub(super) changes: u64,
     keys: Vec<SharedKey>,
 }
 
@@ -63,7 +75,7 @@ impl Document {
     pub(super) fn parse(text: &str) -> Result<Self, SealError> {
         let document: Self = serde_json::from_str(text).map_err(SealError::Document)?;
         match document.v {
-            VERSION => Ok(document),
+            VERSION | UNCOUNTED => Ok(document),
             other => Err(SealError::Version(other)),
         }
     }
@@ -83,6 +95,8 @@ impl Document {
 
     /// All of them, or the id of one that was altered.
     pub(super) fn decrypt(self, key: &StoreKey) -> Result<SharedKeys, SealError> {
+        let is_whole = self.is_whole(key);
+        let changes = self.changes();
         let Self { store, keys, .. } = self;
         let keys = keys.into_iter().map(
             |encrypted| match key.decrypt(&encrypted.ciphertext, &encrypted.beside(key, &store)) {
@@ -97,7 +111,36 @@ impl Document {
             },
         );
         let keys = keys.collect::<Result<_, _>>()?;
-        Ok(SharedKeys { store, keys })
+        // One that is altered is named before.
+        match is_whole {
+            true => Ok(SharedKeys { store, changes, keys }),
+            false => Err(SealError::OtherSet),
+        }
+    }
+
+    /// How often they were changed, whoever says so.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.unwrap_or(0)
+    }
+
+    /// Whether these are the keys that were written, as far as their version says.
+    fn is_whole(&self, key: &StoreKey) -> bool {
+        match (self.v, &self.changes, &self.set) {
+            (UNCOUNTED, None, None) => true,
+            (VERSION, Some(_), Some(set)) => key.is_authentic(set, &self.beside()),
+            _ => false,
+        }
+    }
+
+    /// What is authenticated of all together.
+    fn beside(&self) -> String {
+        let Self { key_file, store, .. } = self;
+        let mut beside = format!("{SET_DOMAIN}\n{key_file}\n{store}\n{}", self.changes());
+        for EncryptedKey { id, ciphertext, .. } in &self.keys {
+            // Its dates are authenticated by this.
+            beside.push_str(&format!("\n{id} {ciphertext}"));
+        }
+        beside
     }
 }
 
@@ -117,9 +160,10 @@ impl EncryptedKey {
 
 impl SharedKeys {
     /// One new key, for a store that has none, or whose keys are worth nothing.
-    pub(super) fn new(store: String, now: u64) -> Result<Self, SealError> {
+    pub(super) fn new(store: String, now: u64, changes: u64) -> Result<Self, SealError> {
         Ok(Self {
             store,
+            changes,
             keys: vec![SharedKey::new(now, now)?],
         })
     }
@@ -136,12 +180,16 @@ impl SharedKeys {
             encrypted.ciphertext = key.encrypt(&shared.secret, &encrypted.beside(key, &self.store))?;
             Ok::<_, SealError>(encrypted)
         };
-        Ok(Document {
+        let mut document = Document {
             v: VERSION,
             key_file: key.id.clone(),
             store: self.store.clone(),
+            changes: Some(self.changes),
             keys: self.keys.iter().map(encrypt).collect::<Result<_, _>>()?,
-        })
+            set: None,
+        };
+        document.set = Some(key.authenticate(&document.beside())?);
+        Ok(document)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -235,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_over() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW).unwrap();
+        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
         let first = keys.keys[0].id.clone();
         let month = NOW + 30 * DAY;
         assert!(!keys.tend(month - LEAD_SECONDS - 1).unwrap());
@@ -254,14 +302,14 @@ mod tests {
 
     #[test]
     fn a_key_ends_also_if_no_other_takes_its_place() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW).unwrap();
+        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
         let first = keys.keys[0].id.clone();
         keys.drop_over(NOW + 70 * DAY);
         assert_eq!(ids(&keys.keys(NOW + 70 * DAY).unwrap()), [first.as_str()]);
         // It does not seal any more by then, as what it sealed would outlive it.
         assert!(keys.tend(NOW + 60 * DAY).unwrap());
         assert_ne!(ids(&keys.keys(NOW + 60 * DAY).unwrap())[0], first);
-        let mut keys = SharedKeys::new("store".to_owned(), NOW).unwrap();
+        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
         keys.drop_over(NOW + 70 * DAY + 1);
         assert!(keys.keys(NOW + 70 * DAY + 1).unwrap().0.is_empty());
         assert!(keys.tend(NOW + 70 * DAY + 1).unwrap());
@@ -269,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_rotated_by_hand_waits_as_well() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW).unwrap();
+        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
         let first = keys.keys[0].id.clone();
         keys.rotate(NOW + 10).unwrap();
         assert_eq!(ids(&keys.keys(NOW + 10 + LEAD_SECONDS - 1).unwrap())[0], first);

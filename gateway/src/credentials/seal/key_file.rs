@@ -97,6 +97,17 @@ impl KeyFile {
         lock.await.map_err(|_| SealError::Interrupted)?.map_err(locked)
     }
 
+    /// Keeps other processes that have this file from what is done for it here, until what this gives is dropped.
+    pub(super) fn lock(&self) -> Result<File, SealError> {
+        let io = |source| SealError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let file = File::open(&self.path).map_err(io)?;
+        file.lock().map_err(io)?;
+        Ok(file)
+    }
+
     /// Puts a new key before the one by which the store is encrypted. Another one, of a replacement that was broken off, goes: somebody may have read that, too.
     pub(super) fn begin_to_replace(self, in_use: &str) -> Result<Self, SealError> {
         let mut keys = vec![StoreKey::new(Secret::random()?)?];
@@ -129,6 +140,29 @@ impl StoreKey {
             cipher: secret.cipher()?,
             secret,
         })
+    }
+
+    /// Base64url of a nonce and a tag over this text.
+    pub(super) fn authenticate(&self, text: &str) -> Result<String, SealError> {
+        let mut tag = Vec::new();
+        let nonce = self
+            .cipher
+            .seal_in_place_append_tag(Aad::from(text.as_bytes()), &mut tag)
+            .map_err(|_| SealError::Cipher)?;
+        Ok(BASE64URL_NOPAD.encode(&[nonce.as_ref().as_slice(), &tag].concat()))
+    }
+
+    /// Whether [`StoreKey::authenticate`] has made it of this text.
+    pub(super) fn is_authentic(&self, tag: &str, text: &str) -> bool {
+        let opened = || {
+            let bytes = BASE64URL_NOPAD.decode(tag.as_bytes()).ok()?;
+            let (nonce, tag) = bytes.split_at_checked(NONCE_LEN)?;
+            let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+            let mut tag = tag.to_vec();
+            let rest = self.cipher.open_in_place(nonce, Aad::from(text.as_bytes()), &mut tag).ok()?;
+            Some(rest.is_empty())
+        };
+        opened() == Some(true)
     }
 
     /// Base64url of nonce, ciphertext and tag. What stands beside it has to be `beside` when it is decrypted.

@@ -6,6 +6,7 @@
 
 mod document;
 mod file;
+mod kept;
 mod key;
 mod key_file;
 mod shared;
@@ -115,11 +116,35 @@ pub enum SealError {
         "the seal's key {0:?} in the store was altered, or its dates; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
     )]
     Altered(String),
+    /// The keys in the store are not all, or not those, that were written.
+    #[error(
+        "the seal's keys in the store are not the set that was written: one was taken out, or put in; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
+    )]
+    OtherSet,
+    /// The keys in the store are older ones.
+    #[error(
+        "the seal's keys in the store were set back, to change {found}, and {known} were known ({by}); bring the newer ones back, or begin anew by `attest-gateway seal rotate --drop`: challenges and tickets under way are worthless then"
+    )]
+    SetBack {
+        /// How often they had been changed; 0 is as a release writes them that does not count.
+        found: u64,
+        /// How often they have been changed, as far as is known here.
+        known: u64,
+        /// Where that is known.
+        by: String,
+    },
+    /// What says how far the keys had come is not what was written.
+    #[error(
+        "{0} does not say how far the seal's keys in the store had come: it was altered. Bring it back; if it is lost: remove it, and begin anew by `attest-gateway seal rotate --drop`"
+    )]
+    NotKept(PathBuf),
     /// What stands in the store is no seal's keys.
     #[error("the seal's keys in the store cannot be read: {0}")]
     Document(serde_json::Error),
     /// They are a newer release's.
-    #[error("the seal's keys in the store are of version {0}, this release knows 1: run the release that wrote them, or a newer one")]
+    #[error(
+        "the seal's keys in the store are of version {0}, this release knows 2 at most: run the release that wrote them, or a newer one"
+    )]
     Version(u8),
     /// The store cannot say which it is.
     #[error("the store does not say which one it is, so that the seal's keys cannot be told to be its own")]
@@ -226,7 +251,7 @@ impl Seal {
     /// # Errors
     /// [`SealError`].
     pub async fn rotate_shared(store: &dyn Store, key_file: &Path, now: u64) -> Result<(), SealError> {
-        shared::change(store, key_file, now, &Change::Rotate).await.map(drop)
+        shared::change(store, key_file, now, &Change::Rotate, None).await.map(drop)
     }
 
     /// As [`Seal::replace`], of keys in a store, whatever is there; but if that is encrypted by a key that the file lacks, only if this key is lost.
@@ -234,7 +259,9 @@ impl Seal {
     /// # Errors
     /// [`SealError`].
     pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: u64, key_is_lost: bool) -> Result<(), SealError> {
-        shared::change(store, key_file, now, &Change::Drop { key_is_lost }).await.map(drop)
+        shared::change(store, key_file, now, &Change::Drop { key_is_lost }, None)
+            .await
+            .map(drop)
     }
 
     /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one. If it is

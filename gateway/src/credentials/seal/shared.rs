@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 use super::document::{Document, SharedKeys};
+use super::kept::{self, Set};
 use super::key_file::KeyFile;
 use super::{Keys, SealError};
 use crate::store::{Entry, EntryKind, Store};
@@ -52,7 +53,7 @@ pub(super) enum Change {
 
 impl Shared {
     pub(super) async fn open(store: Arc<dyn Store>, key_file: &Path, now: u64) -> Result<(Self, Keys), SealError> {
-        let (keys, _) = change(&*store, key_file, now, &Change::Tend).await?;
+        let (keys, _) = change(&*store, key_file, now, &Change::Tend, None).await?;
         let ready = keys.keys(now)?;
         let shared = Self {
             store,
@@ -65,7 +66,8 @@ impl Shared {
 
     /// The keys as they are in the store, with what is due; and whether there is a new one.
     pub(super) async fn tend(&self, now: u64) -> Result<(Keys, bool), SealError> {
-        let (keys, made) = change(&*self.store, &self.key_file, now, &Change::Tend).await?;
+        let known = self.known();
+        let (keys, made) = change(&*self.store, &self.key_file, now, &Change::Tend, Some(&known)).await?;
         let ready = keys.keys(now)?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Known { keys, now };
         Ok((ready, made))
@@ -102,8 +104,18 @@ impl Shared {
         found.map(Some)
     }
 
+    /// Which set is known, as of before the store is read: what is read after that is none before it.
+    fn known(&self) -> Set {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        Set {
+            store: known.keys.store.clone(),
+            changes: known.keys.changes,
+        }
+    }
+
     async fn read(&self) -> Result<Keys, SealError> {
-        let keys = Found::read(&*self.store, &self.key_file).await?.keys;
+        let known = self.known();
+        let keys = Found::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = keys {
             known.keys = keys;
@@ -123,17 +135,77 @@ struct Found {
     keys: Option<SharedKeys>,
     /// The id of the key of the file that they are encrypted by.
     encrypted_by: Option<String>,
+    /// Where it is kept how far they have come.
+    kept: Option<PathBuf>,
 }
 
 impl Found {
     async fn read(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
         let mut found = Self::unread(store, key_file).await?;
+        // Before it is compared: what was read here meanwhile is no newer.
+        let known = found.known()?;
         if let Some(entry) = &found.entry {
             let (id, keys) = open(entry, &found.store, &found.file)?;
             found.encrypted_by = Some(id);
             found.keys = keys;
         }
-        Ok(found)
+        found.not_before(known.as_ref())
+    }
+
+    /// The newest set that was read here.
+    fn known(&self) -> Result<Option<Set>, SealError> {
+        match &self.kept {
+            Some(path) => kept::read(path, &self.file),
+            None => Ok(None),
+        }
+    }
+
+    /// Wants a set that is none from before the one that is known.
+    fn not_before(self, known: Option<&Set>) -> Result<Self, SealError> {
+        match (&self.keys, known) {
+            (Some(keys), Some(known)) if keys.store == known.store && keys.changes < known.changes => Err(SealError::SetBack {
+                found: keys.changes,
+                known: known.changes,
+                by: self
+                    .kept
+                    .map_or_else(|| "this gateway".to_owned(), |path| path.display().to_string()),
+            }),
+            _ => Ok(self),
+        }
+    }
+
+    /// Writes down how far these have come, so that older ones in their place are noticed.
+    fn keep(kept: Option<&Path>, file: &KeyFile, keys: &SharedKeys) -> Result<(), SealError> {
+        let set = Set {
+            store: keys.store.clone(),
+            changes: keys.changes,
+        };
+        let Some(path) = kept.filter(|_| set.changes > 0) else {
+            return Ok(());
+        };
+        let is_newer = || {
+            let known = kept::read(path, file)?;
+            Ok::<_, SealError>(known.is_none_or(|known| known.store != set.store || known.changes < set.changes))
+        };
+        if !is_newer()? {
+            return Ok(());
+        }
+        let _alone = file.lock()?;
+        match is_newer()? {
+            true => kept::write(path, file.newest()?, &set),
+            false => Ok(()),
+        }
+    }
+
+    /// The number of a set that is begun anew at this time: higher than that of any that was there, also where nobody can read that.
+    fn anew(&self, now: u64) -> u64 {
+        let document = self.entry.as_ref().map(|entry| Document::parse(&entry.value));
+        let known = self.known().ok().flatten().map_or(0, |known| known.changes);
+        let next = match document {
+            None => 1,
+            Some(document) => document.map_or(now, |document| now.max(document.changes().saturating_add(1))),
+        };
+        next.max(known.saturating_add(1))
     }
 
     async fn unread(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
@@ -146,6 +218,7 @@ impl Found {
             file,
             keys: None,
             encrypted_by: None,
+            kept: kept::file(store),
         })
     }
 
@@ -160,6 +233,7 @@ impl Found {
 
     /// Puts these in their place; says whether nobody else was faster.
     async fn write(self, store: &dyn Store, keys: &SharedKeys, newest_key: bool) -> Result<bool, SealError> {
+        let (kept, file) = (self.kept.clone(), &self.file);
         // Replicas whose file is an older one go on until they have the newer.
         let key = match self.encrypted_by.as_deref() {
             Some(id) if !newest_key => self.file.key(id)?,
@@ -169,10 +243,14 @@ impl Found {
             id: ENTRY.to_owned(),
             value: keys.encrypt(key)?.text()?,
         };
-        match self.entry {
-            Some(before) => Ok(store.change(EntryKind::SealKey, vec![before], vec![entry]).await?),
-            None => Ok(store.insert(EntryKind::SealKey, entry).await?.is_none()),
+        let written = match self.entry {
+            Some(before) => store.change(EntryKind::SealKey, vec![before], vec![entry]).await?,
+            None => store.insert(EntryKind::SealKey, entry).await?.is_none(),
+        };
+        if written {
+            Self::keep(kept.as_deref(), file, keys)?;
         }
+        Ok(written)
     }
 }
 
@@ -188,14 +266,21 @@ pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<(String
 }
 
 /// Changes the keys in the store, whoever else does so at the same time; gives them, and whether there is a new one by this.
-pub(super) async fn change(store: &dyn Store, key_file: &Path, now: u64, change: &Change) -> Result<(SharedKeys, bool), SealError> {
+/// None is from before what is `known`, or was read here.
+pub(super) async fn change(
+    store: &dyn Store,
+    key_file: &Path,
+    now: u64,
+    change: &Change,
+    known: Option<&Set>,
+) -> Result<(SharedKeys, bool), SealError> {
     for _ in 0..ATTEMPTS {
         let mut found = match change {
             Change::Drop { key_is_lost } => Found::unread(store, key_file).await?.for_drop(*key_is_lost)?,
-            Change::Tend | Change::Rotate => Found::read(store, key_file).await?,
+            Change::Tend | Change::Rotate => Found::read(store, key_file).await?.not_before(known)?,
         };
         let (keys, made) = match found.keys.take() {
-            None => (SharedKeys::new(found.store.clone(), now)?, true),
+            None => (SharedKeys::new(found.store.clone(), now, found.anew(now))?, true),
             Some(mut keys) => {
                 let before = keys.count();
                 let made = match change {
@@ -203,8 +288,10 @@ pub(super) async fn change(store: &dyn Store, key_file: &Path, now: u64, change:
                     Change::Tend | Change::Drop { .. } => keys.tend(now)?,
                 };
                 if !made && keys.count() == before {
+                    Found::keep(found.kept.as_deref(), &found.file, &keys)?;
                     return Ok((keys, false));
                 }
+                keys.changes = keys.changes.saturating_add(1);
                 (keys, made)
             }
         };
@@ -230,8 +317,11 @@ pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u6
         let mut found = Found::read(store, key_file).await?;
         found.file = found.file.begins_with(&new)?;
         let keys = match found.keys.take() {
-            Some(keys) => keys,
-            None => SharedKeys::new(found.store.clone(), now)?,
+            Some(mut keys) => {
+                keys.changes = keys.changes.saturating_add(1);
+                keys
+            }
+            None => SharedKeys::new(found.store.clone(), now, found.anew(now))?,
         };
         if found.write(store, &keys, true).await? {
             KeyFile::read(key_file)?.begins_with(&new)?.end_replacing()?;

@@ -442,6 +442,10 @@ impl Engine for Etcd {
         Some(standing(&self.open.opened))
     }
 
+    fn beside(&self) -> Option<&Path> {
+        Some(&self.open.beside)
+    }
+
     async fn keep_mark(&self) -> Result<(), StoreError> {
         let (standing, beside) = (standing(&self.open.opened), self.open.beside.clone());
         let written = self

@@ -1,0 +1,86 @@
+//! How far the seal's keys in the store have come, beside the mark of the store: who could write there could set them back, to keys that were dropped.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::SealError;
+use super::key_file::{KeyFile, StoreKey};
+use crate::files;
+use crate::store::Store;
+
+/// Beside the store's mark.
+const FILE: &str = "seal.set";
+/// What is authenticated.
+const DOMAIN: &str = "attestation-gateway/v1/sealing-keys-kept";
+/// The document's version.
+const VERSION: u8 = 1;
+
+/// Which set of keys, of which store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Set {
+    pub(super) store: String,
+    pub(super) changes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    v: u8,
+    /// Id of the key in the key file.
+    key_file: String,
+    store: String,
+    changes: u64,
+    tag: String,
+}
+
+/// The file of a store, if that has one.
+pub(super) fn file(store: &dyn Store) -> Option<PathBuf> {
+    Some(files::folder(store.beside()?).join(FILE))
+}
+
+/// The newest set that was read here. What was written by a key that the file no longer has says nothing.
+pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<Set>, SealError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(SealError::Io { path, source });
+        }
+    };
+    let altered = || SealError::NotKept(path.to_owned());
+    let document: Document = serde_json::from_str(&text).map_err(|_| altered())?;
+    let Ok(key) = key_file.key(&document.key_file) else {
+        return Ok(None);
+    };
+    let set = Set {
+        store: document.store,
+        changes: document.changes,
+    };
+    match document.v == VERSION && key.is_authentic(&document.tag, &beside(key, &set)) {
+        true => Ok(Some(set)),
+        false => Err(altered()),
+    }
+}
+
+/// Writes down that this set was read.
+pub(super) fn write(path: &Path, key: &StoreKey, set: &Set) -> Result<(), SealError> {
+    let document = Document {
+        v: VERSION,
+        key_file: key.id.clone(),
+        store: set.store.clone(),
+        changes: set.changes,
+        tag: key.authenticate(&beside(key, set))?,
+    };
+    let text = serde_json::to_string(&document)?;
+    Ok(files::replace(path, files::PRIVATE, &format!("{text}\n"))?)
+}
+
+/// No part has a line break.
+fn beside(key: &StoreKey, set: &Set) -> String {
+    let Set { store, changes } = set;
+    format!("{DOMAIN}\n{}\n{store}\n{changes}", key.id)
+}

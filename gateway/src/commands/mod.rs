@@ -1,4 +1,4 @@
-//! What the administrator can ask for; each command is one file.
+//! What the administrator can ask for: each command is a file, or a folder; `acting` and `owner` say who acts, and as whom.
 
 mod acting;
 pub mod audit;

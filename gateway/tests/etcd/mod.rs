@@ -11,6 +11,7 @@ mod pending;
 mod presence;
 mod rotation;
 mod schema;
+mod setup;
 mod suite;
 mod tls;
 mod transactions;

@@ -74,7 +74,6 @@ async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
         }
     }
     gateway.command(&["ek", "list"]);
-    fs::write(gateway.path("state/standing.json"), standing).unwrap();
     // There is room for the checkpoint of a chain that begins.
     let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 1300));
     let log = gateway.path("state/attestation.jsonl");

@@ -2,6 +2,7 @@
 
 mod asked;
 mod chains;
+mod closed;
 mod damaged;
 
 use std::fs::{self, File};

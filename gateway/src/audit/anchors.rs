@@ -10,8 +10,8 @@ use attest::gcp::GoogleKeys;
 use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
+use super::basis::CloudBasis;
 use super::blobs::{BlobError, Blobs};
-use super::record::CloudBasis;
 use super::replay::ReplayError;
 use crate::cloud::{self, Clouds, Role};
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::chain::Chain;
 use super::journal::JournalError;
-use super::log_file::{LogFile, WriterLock};
+use super::log_file::LogFile;
 use super::record::{Decision, Line, Record, decision_id};
+use super::writer_lock::WriterLock;
 use crate::store::{Replacement, StoreMark};
 
 /// Whose lines they are.

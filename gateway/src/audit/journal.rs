@@ -20,9 +20,10 @@ use super::checkpoint::Signer;
 use super::configs::ConfigCopy;
 use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
-use super::log_file::{LogFile, WriterLock};
+use super::log_file::LogFile;
 use super::record::{Line, Record};
 use super::segments::{Closed, Compression, SegmentLimits};
+use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
 

@@ -1,6 +1,6 @@
 //! The log's file: whole lines at its end, whoever moves or empties it meanwhile.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Result, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use super::log_end::{end_of_last_line, last_line, lines_from_end};
 use super::log_key::LogPublicKey;
 use super::reading;
 use super::segments::{self, SegmentLimits};
+use super::writer_lock::lock;
 
 /// How much of a file is hashed at a time.
 const HASHED_BYTES: usize = 1024 * 1024;
@@ -23,48 +24,6 @@ const HASHED_BYTES: usize = 1024 * 1024;
 const PROBE_BYTES: usize = 64 * 1024;
 /// How long what was found is believed: whoever asks for it costs no more than one write in that time.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-
-/// That one process writes the log, through whatever files: held in a file beside it that nobody moves. The file's own lock goes with the file.
-#[derive(Debug)]
-pub(super) struct WriterLock {
-    _file: File,
-}
-
-impl WriterLock {
-    /// Takes it. It goes with the process, however that ends.
-    pub(super) fn take(log: &Path) -> std::result::Result<Self, JournalError> {
-        let path = lock_file(log);
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = opened.map_err(|source| JournalError::Io {
-            path: path.clone(),
-            source,
-        })?;
-        lock(&file, &path, log)?;
-        Ok(Self { _file: file })
-    }
-}
-
-fn lock_file(log: &Path) -> PathBuf {
-    log.with_extension("lock")
-}
-
-/// Whether somebody writes the log at this moment, also one that was moved since; nothing is made, and nothing kept.
-#[must_use]
-pub fn is_written(log: &Path) -> bool {
-    let held = |path: &Path| File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-    held(&lock_file(log)) || held(log)
-}
-
-fn lock(file: &File, path: &Path, log: &Path) -> std::result::Result<(), JournalError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(JournalError::InUse(log.to_owned())),
-        Err(TryLockError::Error(source)) => Err(JournalError::Io {
-            path: path.to_owned(),
-            source,
-        }),
-    }
-}
 
 /// The file, locked: two writers would cut off each other's lines. The lock goes with the file, however the process ends.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod anchors;
+mod basis;
 mod blobs;
 mod by_command;
 mod chain;
@@ -23,7 +24,9 @@ mod record;
 mod replay;
 mod segments;
 mod verification;
+mod writer_lock;
 
+pub use basis::{Basis, CloudBasis, RecordedAnswer};
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
 pub use chain::{Before, Begins, Found, LineHash, Link, Point, Why, link_of};
@@ -32,13 +35,11 @@ pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Folders, Journal, JournalError, Recorded};
 pub use kept::{Keeping, Kept, keep, kept, missing, standing};
-pub use log_file::is_written;
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};
-pub use record::{
-    Basis, CloudBasis, DecidedBy, Decision, NotAttested, Record, RecordedAnswer, Shown, TicketTerms, Verdict, WAITED, decision_id,
-};
+pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};
 pub use replay::{ReplayError, replay, replay_kubelet};
 pub use segments::{SegmentLimits, SegmentName, closed_segments};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};
+pub use writer_lock::is_written;

@@ -8,8 +8,8 @@ use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Kind, 
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
+use super::basis::Basis;
 use super::blobs::{BlobError, Blobs};
-use super::record::Basis;
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};

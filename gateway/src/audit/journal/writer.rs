@@ -8,9 +8,10 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::super::chain::{Begins, Chain, Found, Point, Why};
 use super::super::checkpoint::Signer;
 use super::super::configs::ConfigCopy;
-use super::super::log_file::{LogFile, WriterLock};
+use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Closed, SegmentLimits};
+use super::super::writer_lock::WriterLock;
 use super::{Folders, JournalError};
 use crate::store::StoreMark;
 

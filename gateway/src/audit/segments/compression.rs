@@ -14,7 +14,7 @@ use flate2::GzBuilder;
 use flate2::read::MultiGzDecoder;
 
 use super::super::journal::JournalError;
-use super::super::log_file::WriterLock;
+use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
 use crate::files::folder;
 

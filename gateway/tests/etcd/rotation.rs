@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
 use attest_gateway::credentials::tokens::{Done, Draft, RotateOptions, Rotation, create, rotate, tick};
-use attest_gateway::store::Store;
+use attest_gateway::store::{Embedded, EntryKind, Store};
 
 use super::*;
 use crate::support::Gateway;
@@ -37,6 +37,38 @@ fn draft(into: PathBuf) -> Draft {
 
 async fn done(store: &dyn Store, ca: &Path, now: u64) -> Option<Done> {
     tick(store, ca, at(now)).await.unwrap().pop().map(|(_, done)| done)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_token_of_an_embedded_store_goes_over_to_the_gateway_whose_folder_has_it() {
+    let site = Site::start();
+    let (one, two) = (site.open("one"), site.open("two"));
+    let settings = Gateway::init();
+    let ca = settings.path("tls/mcs-ca.crt");
+    let into = tempfile::tempdir().unwrap();
+    let embedded = Embedded::open(&site.states.path().join("embedded.db")).unwrap();
+    create(&embedded, draft(into.path().to_owned()), &ca, at(START)).await.unwrap();
+    for token in embedded.list(EntryKind::Token).await.unwrap() {
+        one.put(EntryKind::Token, token).await.unwrap();
+    }
+    // As it is on a machine that has the folder, and not the token.
+    let file = into.path().join("fleet.token");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let due = START + 30 * DAY;
+    for now in [START + 300, due] {
+        assert!(done(&two, &ca, now).await.is_none());
+    }
+    assert!(matches!(done(&two, &ca, due + 600).await, Some(Done::Overdue)), "it says so");
+    assert!(!file.exists(), "and has written nothing");
+    std::fs::write(&file, &text).unwrap();
+    assert!(done(&one, &ca, START + 300).await.is_none());
+    assert!(matches!(done(&one, &ca, due).await, Some(Done::Rotated)));
+    assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
+    // From then on it is that one's.
+    std::fs::remove_file(&file).unwrap();
+    assert!(done(&two, &ca, due + 300).await.is_none());
+    assert!(matches!(done(&one, &ca, due + 300).await, Some(Done::Rotated)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,13 +69,19 @@ async fn one(
     now: UnixTime,
 ) -> Option<Done> {
     let age = now.as_secs().saturating_sub(record.created);
+    let overdue = || (age >= rotation.every.saturating_add(OVERDUE_SECONDS)).then_some(Done::Overdue);
     if rotation.is_of_another(store.serves_as()) {
-        return (age >= rotation.every.saturating_add(OVERDUE_SECONDS)).then_some(Done::Overdue);
+        return overdue();
     }
-    if age < rotation.every {
+    let is_due = age >= rotation.every;
+    // Made on an embedded store, which several gateways have now: it is the one's whose folder holds it.
+    let is_anybodys = rotation.replica.is_none() && store.serves_as().is_some();
+    if !is_due || is_anybodys {
         match look(id, record, rotation, ca).await {
+            Ok(TokenFolder::Whole | TokenFolder::Mended) if is_due => {}
             Ok(TokenFolder::Whole) => return None,
             Ok(TokenFolder::Mended) => return Some(Done::Refreshed),
+            Ok(TokenFolder::AnotherToken) if is_anybodys => return overdue(),
             Ok(TokenFolder::AnotherToken) if age < SETTLE_SECONDS => return None,
             Ok(TokenFolder::AnotherToken) => tracing::warn!(
                 "token {:?}: {} does not hold it, after a crash or because somebody has changed it; it is rotated",

@@ -121,7 +121,7 @@ fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<Li
     loop {
         let found = names()?;
         let listed = Listed::of(&found);
-        if names()? == found && listed.files.iter().all(LogFile::has_its_name) {
+        if names()? == found && listed.has_its_names() {
             return Ok(listed);
         }
     }
@@ -159,6 +159,11 @@ fn order(files: &mut [LogFile]) {
 }
 
 impl Listed {
+    /// Whether none of them was moved since it was opened. Those that rotate by numbers give each the name of another.
+    fn has_its_names(&self) -> bool {
+        self.files.iter().all(LogFile::has_its_name)
+    }
+
     /// Of files that begin with the same line, keeps the one that holds most, as the others were copied, packed or unpacked before it was whole; and
     /// none that holds nothing. The log itself stays, whatever it holds.
     fn drop_copies(&mut self, log: &Path) {

@@ -128,6 +128,19 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
 }
 
 #[test]
+fn files_that_have_got_one_anothers_names_are_listed_again() {
+    let log = Written::new();
+    let found = names(&log.log()).unwrap();
+    let listed = Listed::of(&found);
+    assert!(listed.has_its_names());
+    fs::remove_file(log.path("attestation.jsonl-moved")).unwrap();
+    fs::rename(log.log(), log.path("attestation.jsonl-moved")).unwrap();
+    log.write("attestation.jsonl", 6..=6);
+    assert_eq!(names(&log.log()).unwrap(), found);
+    assert!(!listed.has_its_names());
+}
+
+#[test]
 fn a_segment_that_is_not_held_is_found_when_it_was_compressed_since() {
     let log = Written::new();
     let mut files = listed(&log.log());

@@ -145,6 +145,8 @@ async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
     let doubt = put(&store, "a", "2").await.unwrap_err().to_string();
     assert!(doubt.contains("whether it was done is not known"), "{doubt}");
     get(&store, "a").await.unwrap_err();
+    store.page(range("a", "b"), 1).await.unwrap_err();
+    store.count(range("a", "b")).await.unwrap_err();
     between.deaf.store(false, Ordering::Relaxed);
     let found = loop {
         if let Ok(found) = get(&store, "a").await {
@@ -155,6 +157,58 @@ async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
     let own = site.etcd.ctl(&["get", "--prefix", "--print-value-only", "a/gateway/committer/"]);
     assert!(own.trim().parse::<u64>().unwrap() > 2, "{own}");
     assert_eq!(found.as_deref(), Some("1"), "it never came to etcd");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_commit_in_doubt_a_page_and_a_count_settle_it_too() {
+    for counts in [false, true] {
+        let site = Site::start();
+        let etcd = site.etcd.endpoint().strip_prefix("http://").unwrap().to_owned();
+        let between = Between::start(etcd).await;
+        let quick = EtcdSettings {
+            timeout: Duration::from_secs(1),
+            ..settings(format!("http://{}", between.address))
+        };
+        let store = site.open_by("one", &quick).unwrap();
+        put(&store, "a", "1").await.unwrap();
+        between.deaf.store(true, Ordering::Relaxed);
+        put(&store, "a", "2").await.unwrap_err();
+        between.deaf.store(false, Ordering::Relaxed);
+        let whole = range("a", "b");
+        loop {
+            let read = match counts {
+                true => store.count(whole.clone()).await.map(drop),
+                false => store.page(whole.clone(), 1).await.map(drop),
+            };
+            if read.is_ok() {
+                break;
+            }
+        }
+        let own = site.etcd.ctl(&["get", "--prefix", "--print-value-only", "a/gateway/committer/"]);
+        assert!(own.trim().parse::<u64>().unwrap() > 2, "{own}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_text_is_an_error_and_no_other_text() {
+    let site = Site::start();
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    let put = |key: &str| {
+        let put = format!(
+            "printf '\\377' | etcdctl --endpoints={} put \"$(printf '{key}')\"",
+            site.etcd.endpoint()
+        );
+        assert!(std::process::Command::new("sh").args(["-c", &put]).status().unwrap().success());
+    };
+    let read = async || store.page(range("a", "b"), 10).await.unwrap_err().to_string();
+    put("a/gateway/kv/a1");
+    let error = read().await;
+    assert!(error.contains("under a1 cannot be read") && error.contains("utf-8"), "{error}");
+    site.etcd.ctl(&["del", "a/gateway/kv/a1"]);
+    put("a/gateway/kv/a\\377");
+    let error = read().await;
+    assert!(error.contains("a key that no release writes"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

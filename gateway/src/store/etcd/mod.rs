@@ -33,7 +33,7 @@ use keys::Keys;
 pub use leader::Leadership;
 use members::{Failure, FailureKind, Members};
 pub(super) use moment::{Moment, served_by};
-use opened::Opened;
+use opened::{Opened, pair};
 use overlay::MOST_KEYS;
 use presence::Presence;
 use queue::Job;
@@ -209,6 +209,11 @@ impl Etcd {
         }
     }
 
+    /// Waits until each commit that this process has sent has happened, or cannot happen any more: what is read after it holds.
+    async fn settled(&self) -> Result<(), StoreError> {
+        self.transact(Box::new(|_| Ok(()))).await
+    }
+
     fn keys(&self, range: &KeyRange) -> (String, String) {
         let Opened { keys, .. } = &*self.open.opened;
         (keys.of(&range.from), keys.of(&range.until))
@@ -369,6 +374,7 @@ impl Engine for Etcd {
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.settled().await?;
         let (from, until) = self.keys(&range);
         let options = GetOptions::new()
             .with_range(until)
@@ -382,19 +388,13 @@ impl Engine for Etcd {
                 TxnOpResponse::Get(found) => Some(found.kvs()),
                 _ => None,
             });
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            Ok(found
-                .flatten()
-                .map(|found| KeyValue {
-                    key: opened.keys.without(&text(found.key())).to_owned(),
-                    value: text(found.value()),
-                })
-                .collect())
+            found.flatten().map(|found| pair(&opened.keys, found)).collect()
         })
         .await
     }
 
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.settled().await?;
         let (from, until) = self.keys(&range);
         let opened = Arc::clone(&self.open.opened);
         self.spawn(async move {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use etcd_client::{GetOptions, KeyValue as Stored};
+use etcd_client::GetOptions;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
@@ -13,6 +13,7 @@ use super::super::{StoreError, StoreMark};
 use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
+use super::opened::pair;
 use super::{MOST_ANSWER_BYTES, Threads, identity};
 use crate::settings::EtcdSettings;
 
@@ -69,16 +70,8 @@ impl Below {
                 }
             });
             let answer = asked.await.map_err(|failure| below.members.explain(&failure, false))?;
-            Ok(answer.kvs().iter().map(|found| below.pair(found)).collect())
+            answer.kvs().iter().map(|found| pair(&below.keys, found)).collect()
         })
-    }
-
-    fn pair(&self, found: &Stored) -> KeyValue {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        KeyValue {
-            key: self.keys.without(&text(found.key())).to_owned(),
-            value: text(found.value()),
-        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::time::Instant;
 
+use super::super::engine::KeyValue;
 use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
 use super::keys::Keys;
@@ -155,6 +156,26 @@ impl Opened {
 
 pub(super) fn get(key: &str) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new()))
+}
+
+/// A key of the store, and its value. What is no text nobody has written who writes a store.
+pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
+    let Ok(key) = std::str::from_utf8(found.key()) else {
+        return Err(StoreError::Key {
+            key: String::from_utf8_lossy(found.key()).into_owned(),
+        });
+    };
+    let key = keys.without(key).to_owned();
+    match std::str::from_utf8(found.value()) {
+        Ok(value) => Ok(KeyValue {
+            key,
+            value: value.to_owned(),
+        }),
+        Err(error) => Err(StoreError::Document {
+            key,
+            source: serde::de::Error::custom(error),
+        }),
+    }
 }
 
 /// What an answer to a get of one key says.

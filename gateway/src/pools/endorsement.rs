@@ -15,14 +15,25 @@ pub enum Endorsement {
     GcpInstance,
 }
 
+impl Endorsement {
+    /// As `pool.toml` says it.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Allowlist => ALLOWLIST,
+            Self::AnyTpmOfATrustedMaker => ANY_TPM,
+            Self::GcpInstance => GCP_INSTANCE,
+        }
+    }
+}
+
 impl TryFrom<String> for Endorsement {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
         match word.as_str() {
-            "allowlist" => Ok(Self::Allowlist),
+            ALLOWLIST => Ok(Self::Allowlist),
             ANY_TPM => Ok(Self::AnyTpmOfATrustedMaker),
-            "gcp-instance" => Ok(Self::GcpInstance),
+            GCP_INSTANCE => Ok(Self::GcpInstance),
             _ => Err(format!(
                 "tpm.endorsement cannot be {word:?}: say \"allowlist\" (`ek add` for each machine), \"gcp-instance\", or, if whoever buys a TPM of a maker in ek-roots may be a node, \"{ANY_TPM}\" (earlier releases: \"any\")"
             )),
@@ -30,5 +41,7 @@ impl TryFrom<String> for Endorsement {
     }
 }
 
+const ALLOWLIST: &str = "allowlist";
+const GCP_INSTANCE: &str = "gcp-instance";
 /// The words for [`Endorsement::AnyTpmOfATrustedMaker`], so long because of what they give away.
 pub(super) const ANY_TPM: &str = "any-tpm-of-a-trusted-maker";

@@ -182,6 +182,14 @@ impl LivePools {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
     }
 
+    /// What is wrong with the newest state of pools, by their names, whether an older one is served or none.
+    #[must_use]
+    pub fn broken_sources(&self) -> BTreeMap<String, String> {
+        let pools = self.pools.load();
+        let broken = pools.iter().filter_map(|(name, live)| Some((name, live.broken.as_ref()?)));
+        broken.map(|(name, broken)| (name.clone(), broken.reason.clone())).collect()
+    }
+
     /// The pools that are not served.
     #[must_use]
     pub fn unserved(&self) -> Vec<Unserved> {

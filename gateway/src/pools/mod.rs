@@ -146,7 +146,7 @@ impl Pool {
         };
         json!({
             "grants": self.grants,
-            "endorsement": format!("{:?}", self.endorsement),
+            "endorsement": self.endorsement.word(),
             "hold_seconds": self.hold_seconds,
             "policy": sha256(&serde_json::to_vec(&self.policy).unwrap_or_default()),
             "inventory": self.inventory.as_ref().map(|inventory| sha256(inventory.text().as_bytes())),

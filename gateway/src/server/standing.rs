@@ -26,8 +26,11 @@ const VERSION: u32 = 1;
 const SETTINGS: &str = "settings";
 const SETTING: &str = "setting";
 const POOL: &str = "pool";
+const BROKEN_POOL: &str = "broken_pool";
 const CERTIFICATE: &str = "certificate";
 
+/// Longest reason for which a pool is broken that is recorded, in characters.
+const REASON_LIMIT_CHARACTERS: usize = 1000;
 /// Longest value of a setting that is recorded as it is.
 const VALUE_LIMIT_BYTES: usize = 1024;
 
@@ -48,6 +51,7 @@ pub(super) struct Standing {
     /// What its `gateway.toml` said at its start.
     settings: Things,
     pools: Vec<Arc<Pool>>,
+    broken: BTreeMap<String, String>,
     tls: Arc<pki::Current>,
     /// What is to be recorded next, and could not be so far: it is tried again.
     left: Option<Verb>,
@@ -63,6 +67,7 @@ impl Standing {
             file,
             settings: settings(&gateway.settings),
             pools: gateway.pools.all(),
+            broken: gateway.pools.broken_sources(),
             tls: gateway.tls.current(),
             left: None,
         };
@@ -72,14 +77,14 @@ impl Standing {
 
     /// Records what was changed since.
     pub(super) async fn look(&mut self, gateway: &Gateway) {
-        let (pools, tls) = (gateway.pools.all(), gateway.tls.current());
+        let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
         let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
         let known = pools.len() == self.pools.len() && pools.iter().zip(&self.pools).all(same);
         let verb = match self.left {
-            None if known && Arc::ptr_eq(&tls, &self.tls) => return,
+            None if known && broken == self.broken && Arc::ptr_eq(&tls, &self.tls) => return,
             left => left.unwrap_or(Verb::GatewayReload),
         };
-        (self.pools, self.tls) = (pools, tls);
+        (self.pools, self.broken, self.tls) = (pools, broken, tls);
         self.record(gateway, verb).await;
     }
 
@@ -88,6 +93,11 @@ impl Standing {
             .pools
             .iter()
             .map(|pool| ((POOL.to_owned(), pool.name().to_owned()), pool.standing()));
+        // What is served of it is what was: that somebody wants it otherwise is said all the same.
+        let broken = self.broken.iter().map(|(name, reason)| {
+            let reason: String = reason.chars().take(REASON_LIMIT_CHARACTERS).collect();
+            ((BROKEN_POOL.to_owned(), name.clone()), json!({ "reason": reason }))
+        });
         let serving = &self.tls.serving;
         let shown = serving.chain().iter().map(|certificate| ("tls.certificate", certificate));
         let authorities = serving.authorities().iter().map(|certificate| ("tls.ca", certificate));
@@ -102,7 +112,7 @@ impl Standing {
                 certificate.told(),
             )
         });
-        pools.chain(certificates).collect()
+        pools.chain(broken).chain(certificates).collect()
     }
 
     async fn record(&mut self, gateway: &Gateway, verb: Verb) {

@@ -73,6 +73,7 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
     for same in ["full", "pre_approved", "policy", "endorsement"] {
         assert_eq!(before[same], after[same]);
     }
+    assert_eq!(after["endorsement"], "allowlist", "as pool.toml says it");
     // And what it serves, by digest: as the record of a node that gets it has it.
     let secret = "a-password-that-nobody-may-read";
     let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/secret", "contents": {"source": format!("data:,{secret}")}}]}});
@@ -86,6 +87,26 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
     for file in ["state/attestation.jsonl", "state/standing.json"] {
         assert!(!fs::read_to_string(gateway.path(file)).unwrap().contains(secret));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_becomes_broken_or_well_again_is_recorded_with_the_reason() {
+    let gateway = Gateway::start();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"all of it\"");
+    let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
+    let [broken] = of_kind(&found, "broken_pool")[..] else {
+        panic!("{found}")
+    };
+    assert_eq!((&broken["id"], &broken["before"]), (&json!(POOL), &Value::Null));
+    let reason = broken["after"]["reason"].as_str().unwrap();
+    assert!(reason.contains("pool.toml") && reason.contains("token"), "{reason}");
+    assert!(of_kind(&found, "pool").is_empty(), "what is served is what was");
+    gateway.edit_pool(POOL, "token = \"all of it\"", "token = \"refuse\"");
+    let found = gateway.wait_for_acts(2, "gateway.reload").remove(1);
+    let [well] = of_kind(&found, "broken_pool")[..] else {
+        panic!("{found}")
+    };
+    assert!(!well["before"].is_null() && well["after"].is_null(), "{well}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

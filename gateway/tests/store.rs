@@ -75,6 +75,10 @@ async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tic
         (&"store_accepted".into(), &"store accept".into())
     );
     assert_eq!(line["accepted_store"]["known"], *known);
+    let act = &line["admin"];
+    assert_eq!((&act["verb"], &act["by"]["pid"].is_u64()), (&"store.accept".into(), &true));
+    assert!(act["by"]["uid"].is_u64() && act["by"]["gateway"].is_null(), "{act}");
+    assert_eq!(act["things"][0]["before"], *known);
     assert!(line["accepted_store"]["found"]["mark"].as_u64() < known["mark"].as_u64(), "{line}");
     let audit = gateway.command(&["audit"]);
     assert!(
@@ -211,6 +215,13 @@ async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_wor
     assert_eq!(imported.lines().take(2).map(str::to_owned).collect::<Vec<_>>(), contents(&said));
     let line = gateway.records().pop().unwrap();
     assert_eq!(line["decision"], "store_accepted");
+    assert_eq!(
+        (&line["peer"], &line["admin"]["verb"]),
+        (&"store import".into(), &"store.import".into())
+    );
+    assert_eq!(line["admin"]["things"][0]["after"]["from"], backup);
+    let audit = gateway.command(&["audit"]);
+    assert!(audit.contains("0 different") && audit.contains("store.import"), "{audit}");
     let checked = gateway.command(&["store", "backup", again]);
     assert_eq!(contents(&checked), contents(&said), "the digest is that of what was written down");
 

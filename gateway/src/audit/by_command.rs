@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::journal::JournalError;
 use super::log_file::LogFile;
 use super::record::{Decision, Line, Record, decision_id};
 use super::writer_lock::WriterLock;
 use crate::store::{Replacement, StoreMark};
-
-/// Whose lines they are.
-const STORE_ACCEPT: &str = "store accept";
 
 /// The attestation log in the hands of a command: no gateway writes to it meanwhile.
 #[derive(Debug)]
@@ -38,14 +36,17 @@ impl CommandLog {
         })
     }
 
-    /// Says, durably, that the administrator takes a store for the right one that is not the one that is known.
+    /// Says, durably, that somebody takes a store for the right one that is not the one that is known: by which command, and what store
+    /// that is now.
     ///
     /// # Errors
     /// [`JournalError`]: then it must not be taken.
-    pub fn store_accepted(&mut self, replacement: &Replacement, at: u64) -> Result<(), JournalError> {
+    pub fn store_accepted(&mut self, replacement: &Replacement, (verb, by): (Verb, By), store: Thing, at: u64) -> Result<(), JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let mut record = Record::new(id, Decision::StoreAccepted, at, STORE_ACCEPT.to_owned(), String::new());
+        let command = verb.word().replace('.', " ");
+        let mut record = Record::new(id, Decision::StoreAccepted, at, command, String::new());
         record.reason = reason(replacement);
+        record.admin = Some(Act::done(verb, at, by, vec![store]));
         record.accepted_store = Some(replacement.clone());
         // Which store it is from now on is not known before it is one: the next line says it.
         let line = serde_json::to_vec(&Line {

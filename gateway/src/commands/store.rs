@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use attest_gateway::audit::CommandLog;
-use attest_gateway::audit::admin::{Thing, Verb};
+use attest_gateway::audit::admin::{By, Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{PRIVATE, make_private_folder};
-use attest_gateway::settings::Settings;
+use attest_gateway::settings::{Settings, StoreSettings};
 use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
+use serde_json::json;
 
 use super::acting::{change_files, change_store};
 
@@ -112,18 +113,32 @@ fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
 }
 
 fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
+    // Before this becomes the state's owner.
+    let who = (Verb::StoreAccept, By::this_process());
     super::owner::act(settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
-    let accepted = AnyStore::accept(settings, |replacement| begin_anew(settings, &mut log, replacement))?;
+    let accepted = AnyStore::accept(settings, |replacement| begin_anew(settings, &mut log, replacement, who, None))?;
     say(accepted);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Before another store is in use: says so, and makes worthless what it may not know to be spent.
-fn begin_anew(settings: &Settings, log: &mut CommandLog, replacement: &Replacement) -> anyhow::Result<()> {
-    log.store_accepted(replacement, super::now())?;
+fn begin_anew(
+    settings: &Settings,
+    log: &mut CommandLog,
+    replacement: &Replacement,
+    who: (Verb, By),
+    from: Option<String>,
+) -> anyhow::Result<()> {
+    let store = Thing {
+        kind: "store".to_owned(),
+        id: place(settings),
+        before: replacement.known.as_ref().map(|known| json!(known)),
+        after: Some(from.map_or_else(|| json!({ "found": replacement.found }), |from| json!({ "from": from }))),
+    };
+    log.store_accepted(replacement, who, store, super::now())?;
     // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one; a
     // file of before there was a key file would be used again without one.
     match settings.store_key_file {
@@ -131,6 +146,14 @@ fn begin_anew(settings: &Settings, log: &mut CommandLog, replacement: &Replaceme
         Some(_) => Seal::replace_if_there(&settings.seal_key())?,
     }
     Ok(())
+}
+
+/// Where a store is.
+fn place(settings: &Settings) -> String {
+    match &settings.engine {
+        StoreSettings::Embedded => settings.store().display().to_string(),
+        StoreSettings::Etcd(etcd) => etcd.place(),
+    }
 }
 
 fn say(accepted: Accepted) {
@@ -179,12 +202,13 @@ fn print_contents(Contents { count, sha256 }: &Contents) {
 }
 
 fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
+    let who = (Verb::StoreImport, By::this_process());
     super::owner::act(settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(File::open(file)?)));
-    let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement);
+    let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()));
     let (accepted, contents) = store::import(settings, open, first).with_context(|| file.display().to_string())?;
     print_contents(&contents);
     say(accepted);
@@ -196,6 +220,7 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
         from.engine != to.engine || from.store() != to.store(),
         "both settings name the same store"
     );
+    let who = (Verb::StoreCopy, By::this_process());
     super::owner::act(to)?;
     make_private_folder(&to.state).with_context(|| to.state.display().to_string())?;
     // No gateway serves meanwhile, with either of the state folders.
@@ -205,7 +230,9 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
         false => Some(CommandLog::open(&from.attestation_log())?),
     };
     store::alone(from)?;
-    let (accepted, contents) = store::copy(from, to, |replacement| begin_anew(to, &mut log, replacement))?;
+    let (accepted, contents) = store::copy(from, to, |replacement| {
+        begin_anew(to, &mut log, replacement, who, Some(place(from)))
+    })?;
     print_contents(&contents);
     say(accepted);
     println!("The store that was copied is what it was: let no gateway serve with it any more.");

@@ -88,6 +88,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
     assert_eq!(contents(&copy(&gateway, "embedded.toml", "etcd.toml")), before);
     let line = gateway.records().pop().unwrap();
     assert_eq!(line["decision"], "store_accepted");
+    assert_eq!(line["admin"]["verb"], "store.copy");
     assert!(
         refusal(&copy(&gateway, "embedded.toml", "etcd.toml")).contains("another one may trust nodes"),
         "the state knows the new one"

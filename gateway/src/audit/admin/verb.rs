@@ -55,6 +55,12 @@ verbs! {
     SealRotate = "seal.rotate";
     /// The seal was given a new key, and all others were dropped.
     SealDrop = "seal.drop";
+    /// A store was taken for the right one that is not the one that was known.
+    StoreAccept = "store.accept";
+    /// The store was taken from a file.
+    StoreImport = "store.import";
+    /// The store was taken from another engine.
+    StoreCopy = "store.copy";
     /// The key file of replicas was made.
     StoreKey = "store.key";
     /// The key file of replicas was given another key.

@@ -1,5 +1,7 @@
 //! Lines that are about no node.
 
+use attest_gateway::audit::admin::Verb;
+
 use super::{Differences, Judged, Line, VERSION};
 
 impl Line {
@@ -12,6 +14,13 @@ impl Line {
 
     pub(super) fn store_accepted(&self, differences: &mut Differences) -> (String, Judged) {
         differences.there("accepted_store", self.accepted_store.as_ref());
+        // Earlier releases did not say who it was.
+        if let Some(act) = &self.admin {
+            differences.same("admin.v", &act.v, &VERSION);
+            if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&act.verb) {
+                differences.say(format!("{} accepts no store", act.verb));
+            }
+        }
         self.gives_nothing(differences);
         differences.warn(format!("another store was accepted here: {}", self.reason));
         ("accepted".to_owned(), Judged::Whole)

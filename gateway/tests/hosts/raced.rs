@@ -10,7 +10,7 @@ use crate::support::Answer;
 use crate::support::node::Node;
 
 /// `ATTEST_ROUNDS` says how many; 1,000 take two minutes.
-const ROUNDS: usize = 250;
+const ROUNDS: usize = 100;
 const USES: usize = 300;
 /// How often they are used.
 const ASKED: usize = 1000;

@@ -241,6 +241,16 @@ fn journal(folder: &Path) -> Journal {
     }
 }
 
+/// A record as somebody else can write it who has no key, after the last line of a log.
+fn invented(last: &str, record: &str) -> String {
+    let link = link_of(last.as_bytes()).unwrap().unwrap();
+    let own = link_of(record.as_bytes()).unwrap().unwrap();
+    record
+        .replace(&format!("\"number\":{}", own.number), &format!("\"number\":{}", link.number + 1))
+        .replace(&own.previous.to_string(), &LineHash::of(last.as_bytes()).to_string())
+        .replace("\"peer\":\"127", "\"peer\":\"128")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_own() {
     let mut gateway = Gateway::start();
@@ -249,16 +259,11 @@ async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_ow
     gateway.wait();
     let found = |gateway: &Gateway| checkpoints(gateway).pop().unwrap().checkpoint.found;
     assert_eq!(found(&gateway), None, "it has signed its end");
-    // As somebody else can write it who has no key.
     let log = gateway.path(LOG);
     let text = fs::read_to_string(&log).unwrap();
-    let (last, record) = (text.lines().last().unwrap(), &gateway.record_lines()[0]);
+    let last = text.lines().last().unwrap();
     let link = link_of(last.as_bytes()).unwrap().unwrap();
-    let own = link_of(record.as_bytes()).unwrap().unwrap();
-    let invented = record
-        .replace(&format!("\"number\":{}", own.number), &format!("\"number\":{}", link.number + 1))
-        .replace(&own.previous.to_string(), &LineHash::of(last.as_bytes()).to_string())
-        .replace("\"peer\":\"127", "\"peer\":\"128");
+    let invented = invented(last, &gateway.record_lines()[0]);
     fs::write(&log, format!("{text}{invented}\n")).unwrap();
     gateway.run();
     let number = link.number + 1;
@@ -281,4 +286,120 @@ async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_ow
     gateway.wait();
     gateway.run();
     assert_eq!(named(&gateway), 2);
+}
+
+/// What becomes of a log's lines, and of files beside it, between two starts.
+type Forgery = dyn Fn(&[&str], &str) -> Vec<(&'static str, Vec<String>)>;
+
+/// A gateway that starts again after somebody has put invented lines into its log, and moved them aside.
+async fn forged(forge: &Forgery) -> Gateway {
+    let mut gateway = Gateway::start();
+    gateway.wait_for_acts(1, "gateway.start");
+    fetch(&gateway).await;
+    gateway.terminate();
+    gateway.wait();
+    let text = fs::read_to_string(gateway.path(LOG)).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4);
+    fs::remove_file(gateway.path(LOG)).unwrap();
+    for (name, lines) in forge(&lines, lines[2]) {
+        let bytes = lines.iter().flat_map(|line| [line, "\n"]).collect::<String>().into_bytes();
+        let bytes = if name.ends_with(".gz") { zipped(&bytes) } else { bytes };
+        fs::write(gateway.path(&format!("{LOG}{name}")), bytes).unwrap();
+    }
+    gateway.run();
+    gateway
+}
+
+fn zipped(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn owned(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
+/// The log's lines, and so many invented ones after them.
+fn with_invented(lines: &[&str], record: &str, count: usize) -> Vec<String> {
+    let mut lines = owned(lines);
+    for _ in 0..count {
+        lines.push(invented(lines.last().unwrap(), record));
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
+    let cases: [&Forgery; 6] = [
+        &|lines, record| vec![(".1", with_invented(lines, record, 2))],
+        &|lines, record| vec![("", Vec::new()), (".1.gz", with_invented(lines, record, 2))],
+        &|lines, record| {
+            let all = with_invented(lines, record, 2);
+            vec![(".1", all[..5].to_vec()), ("", all[5..].to_vec())]
+        },
+        &|lines, record| {
+            let all = with_invented(lines, record, 2);
+            vec![(".2", all[..4].to_vec()), (".1.gz", all[4..5].to_vec()), ("", all[5..].to_vec())]
+        },
+        // What nobody can read hides none of them; nor does a checkpoint that is not the gateway's.
+        &|lines, record| {
+            let mut all = with_invented(lines, record, 2);
+            all.insert(5, "what is this".to_owned());
+            vec![(".1", all)]
+        },
+        &|lines, record| {
+            let mut all = with_invented(lines, record, 1);
+            let checkpoint = lines[3].replace("\"number\":4", "\"number\":6");
+            let previous = link_of(lines[3].as_bytes()).unwrap().unwrap().previous.to_string();
+            all.push(checkpoint.replace(&previous, &LineHash::of(all[4].as_bytes()).to_string()));
+            vec![("", all)]
+        },
+    ];
+    for forge in cases {
+        let gateway = forged(forge).await;
+        gateway.line(|line| line.contains("WARN") && line.contains("lines 5 to 6 of the attestation log were there at the start"));
+        let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
+        assert!(said.contains("lines 5 to 6 stood there unsigned"), "{said}");
+    }
+}
+
+/// A record as a release wrote it that knew of no chain.
+fn unchained(record: &str) -> String {
+    record[..record.find(",\"chain\":").unwrap()].to_owned() + "}"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
+    let cases: [(&Forgery, &str); 4] = [
+        (
+            &|lines, record| {
+                let mut all = with_invented(lines, record, 1);
+                all.push(unchained(record));
+                vec![("", all)]
+            },
+            "line 5; lines 5 to 5 of it no checkpoint holds",
+        ),
+        (
+            &|lines, record| vec![(".1", with_invented(lines, record, 1)), ("", vec![unchained(record)])],
+            "line 5; lines 5 to 5 of it no checkpoint holds",
+        ),
+        (
+            &|lines, record| {
+                let mut all = with_invented(lines, record, 1);
+                all.push(unchained(record));
+                vec![(".1", all)]
+            },
+            "line 5; lines 5 to 5 of it no checkpoint holds",
+        ),
+        (
+            &|lines, record| vec![("", [owned(lines), vec![unchained(record)]].concat())],
+            "line 4: an older release has written them",
+        ),
+    ];
+    for (forge, expected) in cases {
+        let gateway = forged(forge).await;
+        gateway.line(|line| line.contains("WARN") && line.contains("ends with lines of no chain") && line.contains(expected));
+    }
 }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use aws_lc_rs::digest::{self, SHA256, SHA256_OUTPUT_LEN};
 use data_encoding::HEXLOWER;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::journal::JournalError;
@@ -129,7 +128,6 @@ pub struct Found {
 #[derive(Deserialize)]
 struct Linked {
     chain: Option<Link>,
-    checkpoint: Option<IgnoredAny>,
 }
 
 /// A line's place in its chain, if it has one.
@@ -168,32 +166,21 @@ impl Chain {
 
     /// The one that `last` is the last line of; `None` if it is of none.
     pub(super) fn after(last: &[u8]) -> Option<Self> {
-        let Linked { chain, checkpoint } = serde_json::from_slice(last).ok()?;
-        let link = chain?;
+        let link = link_of(last).ok()??;
         Some(Self {
             id: link.id,
             number: link.number,
             head: LineHash::of(last),
-            signed: checkpoint.is_some(),
+            signed: false,
             found: None,
             begins: None,
         })
     }
 
-    /// With what stands at its end since its last checkpoint, by the log's lines, the last one first.
-    pub(super) fn with_found<E>(self, from_end: impl Iterator<Item = Result<Vec<u8>, E>>) -> Result<Self, E> {
-        let mut first = None;
-        for line in from_end {
-            let linked = serde_json::from_slice::<Linked>(&line?).ok();
-            let link = linked.filter(|line| line.checkpoint.is_none()).and_then(|line| line.chain);
-            let Some(link) = link.filter(|link| link.id == self.id) else {
-                break;
-            };
-            first = Some(link.number);
-        }
-        let last = self.number;
-        let found = first.map(|first| Found { first, last });
-        Ok(Self { found, ..self })
+    /// With what stands at its end since its last checkpoint; nothing, if that is its last line.
+    pub(super) fn with_found(self, found: Option<Found>) -> Self {
+        let signed = found.is_none();
+        Self { signed, found, ..self }
     }
 
     /// What stood at its end when it was opened, if no checkpoint was made since.

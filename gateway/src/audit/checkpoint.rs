@@ -80,6 +80,16 @@ pub struct CheckpointLine {
     pub checkpoint: Checkpoint,
 }
 
+impl CheckpointLine {
+    /// A line, if this key has signed it for the place where it stands.
+    pub(super) fn signed_by(key: LogPublicKey, line: &[u8]) -> Option<Self> {
+        let read: Self = serde_json::from_slice(line).ok()?;
+        let Self { at, chain, checkpoint } = &read;
+        let here = checkpoint.count.checked_add(1) == Some(chain.number) && checkpoint.head == chain.previous;
+        (here && checkpoint.key == key && checkpoint.is_signed(&chain.id, *at)).then_some(read)
+    }
+}
+
 /// Who signs checkpoints of a log: its gateway.
 #[derive(Debug)]
 pub struct Signer {

@@ -23,6 +23,7 @@ use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::record::{Line, Record};
 use super::segments::{Closed, Compression, SegmentLimits};
+use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
@@ -100,7 +101,10 @@ impl Journal {
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
         let (mut log, cut) = LogFile::open(path)?;
-        let chain = log.chain()?;
+        let chain = with_unsigned(path, signer.key(), log.chain()?).map_err(|source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         let last = log.last_checkpoint(signer.key())?;
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());

@@ -12,7 +12,7 @@ use aws_lc_rs::digest;
 use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::checkpoint::CheckpointLine;
 use super::journal::JournalError;
-use super::log_end::{end_of_last_line, last_line, lines_from_end};
+use super::log_end::{end_of_last_line, last_line};
 use super::log_key::LogPublicKey;
 use super::reading;
 use super::segments::{self, SegmentLimits};
@@ -90,9 +90,6 @@ impl LogFile {
             source,
         };
         let last = last_line(&mut self.file).map_err(io)?;
-        if let Some(chain) = last.as_deref().and_then(Chain::after) {
-            return lines_from_end(&self.path).and_then(|lines| chain.with_found(lines)).map_err(io);
-        }
         // An empty one goes on where the file ends that was rotated before it.
         let last = match last {
             None => reading::rotated(&self.path).map(|files| reading::last_line(&files)),
@@ -113,12 +110,8 @@ impl LogFile {
             path: self.path.clone(),
             source,
         })?;
-        let last = last.and_then(|last| String::from_utf8(last).ok());
-        let is_own = |text: &String| {
-            let line = serde_json::from_str::<CheckpointLine>(text);
-            line.is_ok_and(|line| line.checkpoint.key == key)
-        };
-        Ok(last.filter(is_own).map(Into::into))
+        let last = last.filter(|last| CheckpointLine::signed_by(key, last).is_some());
+        Ok(last.and_then(|last| String::from_utf8(last).ok()).map(Into::into))
     }
 
     /// What the file holds, unless it holds nothing.

@@ -23,6 +23,7 @@ mod reason;
 mod record;
 mod replay;
 mod segments;
+mod unsigned;
 mod verification;
 mod writer_lock;
 

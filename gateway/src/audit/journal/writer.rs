@@ -172,7 +172,7 @@ impl Writer {
         self.put(&line)?;
         if let Some(Found { first, last }) = self.chain.found() {
             tracing::warn!(
-                "lines {first} to {last} of the attestation log were there at the start, and no checkpoint after them: the gateway was killed, or somebody else has written them"
+                "lines {first} to {last} of the attestation log were there at the start, and no checkpoint of this gateway after them: it was killed, or somebody else has written them"
             );
         }
         self.is_signed(chain, &line);

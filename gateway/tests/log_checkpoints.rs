@@ -401,5 +401,21 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
     for (forge, expected) in cases {
         let gateway = forged(forge).await;
         gateway.line(|line| line.contains("WARN") && line.contains("ends with lines of no chain") && line.contains(expected));
+        // And by whoever audits it, who says so if it is known that an older release has written them.
+        let audit = gateway.try_command(&["audit"]);
+        let said = String::from_utf8(audit.stdout).unwrap();
+        assert!(
+            !audit.status.success() && said.contains("put in, or altered: 1 line(s) of no chain"),
+            "{said}"
+        );
+        assert_eq!(
+            said.contains("line 5 stood there unsigned"),
+            expected.contains("lines 5 to 5"),
+            "{said}"
+        );
+        let audit = gateway.try_command(&["audit", "--unchained"]);
+        let said = String::from_utf8(audit.stdout).unwrap();
+        // In a file of its own it is before no chain.
+        assert_ne!(said.contains("put in, or altered"), said.contains("unchained up to line"), "{said}");
     }
 }

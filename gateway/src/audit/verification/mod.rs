@@ -3,6 +3,7 @@
 //! Pure: it is given lines, and what is known from elsewhere, and says what is wrong.
 
 mod finding;
+mod followed;
 mod stitched;
 mod strict;
 
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_lc_rs::digest;
 pub use finding::{Finding, Note, Place};
+use followed::Followed;
 pub use stitched::ChainReport;
 use stitched::Stitched;
 use strict::Placed;
@@ -31,6 +33,8 @@ pub struct Trust {
     pub from: BTreeMap<String, Point>,
     /// That what comes before the first line is elsewhere.
     pub continued: bool,
+    /// That an older release has written lines of no chain, also after those of one.
+    pub unchained: bool,
 }
 
 /// Lines of one chain that follow one another in one file.
@@ -69,6 +73,14 @@ struct Outside {
     why: String,
 }
 
+/// Lines of no chain, and the chain that has begun after them.
+#[derive(Debug)]
+struct Before {
+    place: Place,
+    lines: u64,
+    chain: String,
+}
+
 /// A file, as far as it was read.
 struct Reading {
     name: String,
@@ -90,6 +102,7 @@ struct Signed {
     number: u64,
     at: u64,
     replica: String,
+    key: LogPublicKey,
     good: bool,
 }
 
@@ -106,6 +119,8 @@ pub struct Verifier {
     begun: BTreeSet<String>,
     /// Chains that another one names as what stands before it in its file, and that one.
     covered: BTreeMap<String, String>,
+    /// Lines of no chain that one has begun after, which it names.
+    before: Vec<Before>,
     /// Keys that were said to be unknown, by chain: once is enough.
     unknown: BTreeSet<(String, LogPublicKey)>,
     findings: Vec<Finding>,
@@ -144,6 +159,7 @@ impl Verifier {
             lost: Vec::new(),
             begun: BTreeSet::new(),
             covered: BTreeMap::new(),
+            before: Vec::new(),
             unknown: BTreeSet::new(),
             findings: Vec::new(),
             notes: Vec::new(),
@@ -285,13 +301,14 @@ impl Verifier {
         } else if found == before {
             let covered = reading.chains.iter().map(|chain| (chain.clone(), link.id.clone()));
             self.covered.extend(covered);
-            if let Some(outside) = outside {
-                self.notes.push(Note::Unchained {
+            self.before.extend(outside.map(|outside| Before {
+                place: Place {
                     file: place.file.clone(),
-                    to: outside.first + outside.count - 1,
-                    held: true,
-                });
-            }
+                    line: outside.first,
+                },
+                lines: outside.count,
+                chain: link.id.clone(),
+            }));
         } else if before.is_none() && !reading.chains.is_empty() {
             self.spliced(reading, &link.id, link.number, place);
         } else {
@@ -366,6 +383,7 @@ impl Verifier {
             number,
             at,
             replica: checkpoint.replica.clone(),
+            key: checkpoint.key,
             good: finding.is_none(),
         });
         if let Some(Finding::CheckpointUnknown { .. }) = &finding
@@ -404,11 +422,15 @@ impl Verifier {
             mut lost,
             begun,
             covered,
+            before,
             mut findings,
             mut notes,
             files,
             ..
         } = self;
+        let followed = Followed::of(&runs, &signed, &covered);
+        followed.unsigned(&signed, &mut notes);
+        followed.unchained(before, trust.unchained, &mut findings, &mut notes);
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());

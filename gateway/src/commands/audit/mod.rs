@@ -36,6 +36,10 @@ pub struct Arguments {
     /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
     #[arg(long)]
     continued: bool,
+    /// An older release has written lines of no chain: they are taken as they are. Without this only those are that stand where a gateway's first
+    /// chain began.
+    #[arg(long)]
+    unchained: bool,
     /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own].
     #[arg(long, value_name = "FILE")]
     log_key: Vec<PathBuf>,
@@ -95,6 +99,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut trust = Trust {
         keys: keys(&settings, &arguments.log_key, &mut notes)?,
         continued: arguments.continued,
+        unchained: arguments.unchained,
         ..Trust::default()
     };
     for file in &arguments.holds {

@@ -102,7 +102,7 @@ impl Site {
         }
         let keys = ["a", "b", "older"].map(|name| self.gateway.path(&format!("{name}/log.pub")));
         let mut arguments = vec!["audit", "--log", folder.to_str().unwrap()];
-        for key in &keys {
+        for key in keys.iter().filter(|_| !options.contains(&"--log-key")) {
             arguments.extend(["--log-key", key.to_str().unwrap()]);
         }
         arguments.extend(options);
@@ -541,6 +541,56 @@ async fn what_was_done_to_checkpoints_is_named() {
     refused(&edited(a, 5, "\"count\":4", "\"count\":3")[4], "checkpoint false");
     refused(&signed_by(a, 5, &strangers)[4], "unknown key");
     refused(&a[2], "no checkpoint's line");
+}
+
+#[tokio::test]
+async fn no_gateway_signs_anothers_chain_unnoticed() {
+    let site = Site::new().await;
+    let (a, b) = (&site.a, &site.b);
+    let key_of_b = LogKey::open(&site.gateway.path("b/log.key")).unwrap();
+    // As whoever has that key makes them: the alteration, each line after it, and these checkpoints.
+    let forged = |checkpoints: &[usize]| {
+        let altered = chained_anew(&edited(a, 3, "nothing was", "something was"), 3);
+        let sign = |lines: Lines, number: &usize| chained_anew(&signed_by(&lines, *number, &key_of_b), *number);
+        checkpoints.iter().fold(altered, sign)
+    };
+    let [pub_a, pub_b] = ["a", "b"].map(|name| site.gateway.path(&format!("{name}/log.pub")).display().to_string());
+    let is_a = |file: &str| format!("a={file}");
+    let (a_is_a, b_is_a, b_is_b) = (is_a(&pub_a), is_a(&pub_b), format!("b={pub_b}"));
+    let named = ["--log-key", &a_is_a, "--log-key", &b_is_b];
+    let (some, all) = (forged(&CHECKPOINTS[1..]), forged(&CHECKPOINTS));
+    let missed = [
+        site.says("from some line on", &[&some, b], "line 5 is signed by another key"),
+        site.says_with(
+            "so, by names",
+            &[&some, b],
+            &named,
+            "by another gateway's key: line 5 says it is of a",
+        ),
+        site.says_with(
+            "all of it, by names",
+            &[&all, b],
+            &named,
+            "by another gateway's key: line 1 says it is of a",
+        ),
+    ];
+    assert_eq!(missed, [const { None }; 3]);
+    let told = |files: &[&[String]], options: &[&str], expected: &str| {
+        let (sound, text) = site.audit(files, options);
+        assert!(sound && text.contains(expected), "{text}");
+    };
+    told(&[a, b], &named, "16 as recorded");
+    // Who says no names is told what may be well.
+    told(&[&all, b], &[], "one key signs as a and b");
+    let lost = ["--log-key", &a_is_a, "--log-key", &b_is_a];
+    told(
+        &[&some],
+        &lost,
+        "from line 5 on it is signed by another key, which is its gateway's",
+    );
+    let anew = written(&site.gateway.path("anew/a"), "").await;
+    let pub_anew = site.gateway.path("anew/a/log.pub").display().to_string();
+    told(&[a, &anew], &["--log-key", &pub_a, "--log-key", &pub_anew], "a signs with 2 keys");
 }
 
 #[tokio::test]

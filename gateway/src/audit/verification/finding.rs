@@ -60,6 +60,10 @@ pub enum Finding {
     CheckpointMoved { chain: String, number: u64, count: u64 },
     /// A checkpoint by a key that is not trusted.
     CheckpointUnknown { chain: String, number: u64, key: String },
+    /// A checkpoint by a key that is trusted, and is said to be another gateway's.
+    CheckpointOfAnother { chain: String, number: u64, replica: String },
+    /// From this checkpoint on another key has signed it than before.
+    KeyReplaced { chain: String, number: u64, replica: String },
     /// No trusted key has signed any line of it.
     NeverSigned { chain: String },
     /// A file's last line has no end.
@@ -170,6 +174,16 @@ impl fmt::Display for Finding {
                 "chain {}: checkpoint by an unknown key: line {number}, {key}; if it is your gateway's, give it with --log-key",
                 short(chain)
             ),
+            Self::CheckpointOfAnother { chain, number, replica } => write!(
+                f,
+                "chain {}: checkpoint by another gateway's key: line {number} says it is of {replica}; if it is, say so with --log-key {replica}=FILE",
+                short(chain)
+            ),
+            Self::KeyReplaced { chain, number, replica } => write!(
+                f,
+                "chain {}: line {number} is signed by another key than the checkpoints before it: if {replica} has lost its log.key and this is the one that was made then, say so with --log-key {replica}=FILE",
+                short(chain)
+            ),
             Self::NeverSigned { chain } => write!(
                 f,
                 "chain {}: never signed: no line of it is a checkpoint by a key that is trusted, as a gateway writes one when a chain begins",
@@ -192,6 +206,12 @@ pub enum Note {
     TimeBack { chain: String, number: u64 },
     /// The first lines are not looked at, because it was asked so.
     Continued { chain: String, first: u64 },
+    /// From this checkpoint on the gateway's other key has signed it, as was said.
+    KeyReplaced { chain: String, number: u64 },
+    /// Checkpoints of a gateway of one name are by several keys.
+    KeysOfOne { replica: String, keys: usize },
+    /// Checkpoints by one key are of gateways of several names.
+    NamesOfOne { replicas: Vec<String> },
     /// Lines that their gateway found when it started, and has not written since.
     Found { chain: String, from: u64, to: u64 },
 }
@@ -219,6 +239,20 @@ impl fmt::Display for Note {
                 short(chain),
                 lines(*from, *to)
             ),
+            Self::KeyReplaced { chain, number } => write!(
+                f,
+                "chain {}: from line {number} on it is signed by another key, which is its gateway's as you say",
+                short(chain)
+            ),
+            Self::KeysOfOne { replica, keys } => write!(
+                f,
+                "{replica} signs with {keys} keys: it was set up anew, or two gateways have one name, or one of them is somebody else's; --log-key {replica}=FILE says which are its own"
+            ),
+            Self::NamesOfOne { replicas } => write!(
+                f,
+                "one key signs as {}: the gateway got another name, or it signs for another one; --log-key NAME=FILE says whose it is",
+                replicas.join(" and ")
+            ),
             Self::Continued { chain, first } => write!(f, "chain {}: what comes before line {first} is not at hand", short(chain)),
         }
     }
@@ -240,6 +274,8 @@ impl Finding {
             | Self::CheckpointFalse { chain, .. }
             | Self::CheckpointMoved { chain, .. }
             | Self::CheckpointUnknown { chain, .. }
+            | Self::CheckpointOfAnother { chain, .. }
+            | Self::KeyReplaced { chain, .. }
             | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
             Self::PutIn { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,

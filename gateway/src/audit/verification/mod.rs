@@ -4,6 +4,7 @@
 
 mod finding;
 mod followed;
+mod signers;
 mod stitched;
 mod strict;
 
@@ -25,6 +26,8 @@ use super::log_key::LogPublicKey;
 pub struct Trust {
     /// Whose checkpoints are believed. None: signatures are looked at, and whose they are is not.
     pub keys: BTreeSet<LogPublicKey>,
+    /// Of these, the names of the gateways whose they are, as far as they were said. One without a name is believed whatever its gateway calls itself.
+    pub names: BTreeMap<LogPublicKey, BTreeSet<String>>,
     /// Lines that are known to have been signed, such as those that the store keeps.
     pub known: Vec<Point>,
     /// Of these also the chain has to be there.
@@ -365,6 +368,11 @@ impl Verifier {
                 to: last,
             });
         }
+        let is_its = self
+            .trust
+            .names
+            .get(&checkpoint.key)
+            .is_none_or(|names| names.contains(&checkpoint.replica));
         let finding = match (signed, here, trusted) {
             (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
             (true, _, false) => Some(Finding::CheckpointUnknown {
@@ -376,6 +384,11 @@ impl Verifier {
                 chain,
                 number,
                 count: checkpoint.count,
+            }),
+            (true, true, true) if !is_its => Some(Finding::CheckpointOfAnother {
+                chain,
+                number,
+                replica: checkpoint.replica.clone(),
             }),
             (true, true, true) => None,
         };
@@ -430,6 +443,8 @@ impl Verifier {
         } = self;
         let followed = Followed::of(&runs, &signed, &covered);
         followed.unsigned(&signed, &mut notes);
+        signers::replaced(&signed, &trust, &mut findings, &mut notes);
+        signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());

@@ -3,7 +3,7 @@
 mod logs;
 mod review;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use attest_gateway::audit::{
     Blobs, ChainReport, CheckpointLine, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
 use attest_gateway::clock::rfc3339;
-use attest_gateway::settings::Settings;
+use attest_gateway::settings::{Settings, is_replica_name};
 use attest_gateway::store::AnyStore;
 use logs::Ordered;
 use review::{Judged, Review, Reviewer};
@@ -40,9 +40,10 @@ pub struct Arguments {
     /// chain began.
     #[arg(long)]
     unchained: bool,
-    /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own].
-    #[arg(long, value_name = "FILE")]
-    log_key: Vec<PathBuf>,
+    /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own]. With a name only those of
+    /// the gateway that calls itself so.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    log_key: Vec<String>,
     /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
     #[arg(long, value_name = "CHECKPOINT")]
     from: Vec<PathBuf>,
@@ -96,8 +97,10 @@ impl std::fmt::Display for Counts {
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let mut notes = Vec::new();
+    let Keys { believed, names } = keys(&settings, &arguments.log_key, &mut notes)?;
     let mut trust = Trust {
-        keys: keys(&settings, &arguments.log_key, &mut notes)?,
+        keys: believed,
+        names,
         continued: arguments.continued,
         unchained: arguments.unchained,
         ..Trust::default()
@@ -141,25 +144,41 @@ fn own_folder(settings: &Settings) -> PathBuf {
     log.parent().map_or_else(|| log.clone(), Path::to_owned)
 }
 
-/// The keys by which checkpoints are believed.
-fn keys(settings: &Settings, files: &[PathBuf], notes: &mut Vec<String>) -> anyhow::Result<BTreeSet<LogPublicKey>> {
-    if files.is_empty() {
-        return Ok(match LogKey::read(&settings.log_key()) {
-            Ok(key) => BTreeSet::from([key.public()]),
-            Err(error) => {
-                notes.push(format!("whose checkpoints these are is not known: give --log-key ({error})"));
-                BTreeSet::new()
-            }
-        });
+/// The keys by which checkpoints are believed, and whose they are said to be.
+#[derive(Default)]
+struct Keys {
+    believed: BTreeSet<LogPublicKey>,
+    names: BTreeMap<LogPublicKey, BTreeSet<String>>,
+}
+
+fn keys(settings: &Settings, given: &[String], notes: &mut Vec<String>) -> anyhow::Result<Keys> {
+    let mut keys = Keys::default();
+    if given.is_empty() {
+        match LogKey::read(&settings.log_key()) {
+            Ok(key) => drop(keys.believed.insert(key.public())),
+            Err(error) => notes.push(format!("whose checkpoints these are is not known: give --log-key ({error})")),
+        }
     }
-    let mut keys = BTreeSet::new();
-    for file in files {
-        let pem = fs::read(file).with_context(|| file.display().to_string())?;
-        let Some(found) = LogPublicKey::all_of_pem(&pem) else {
-            bail!("{}: no public keys as `log key` prints them", file.display());
+    let mut of_all = BTreeSet::new();
+    for given in given {
+        let (name, file) = match given.split_once('=') {
+            Some((name, file)) if is_replica_name(name) => (Some(name), file),
+            _ => (None, given.as_str()),
         };
-        keys.extend(found);
+        let pem = fs::read(file).with_context(|| file.to_owned())?;
+        let Some(found) = LogPublicKey::all_of_pem(&pem) else {
+            bail!("{file}: no public keys as `log key` prints them");
+        };
+        for key in found {
+            keys.believed.insert(key);
+            match name {
+                Some(name) => drop(keys.names.entry(key).or_default().insert(name.to_owned())),
+                None => drop(of_all.insert(key)),
+            }
+        }
     }
+    // Given without a name, too, it is anybody's.
+    keys.names.retain(|key, _| !of_all.contains(key));
     Ok(keys)
 }
 

@@ -1,0 +1,55 @@
+//! By whom chains are signed: each by one key, from its first checkpoint on, and each key by one gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::log_key::LogPublicKey;
+use super::{Finding, Note, Signed, Trust};
+
+/// Chains that are signed by another key from some line on: log.key was lost, and whoever knows that says whose the other one is; or somebody else who has
+/// a key that is trusted has made the lines anew.
+pub(super) fn replaced(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, findings: &mut Vec<Finding>, notes: &mut Vec<Note>) {
+    for (chain, signed) in signed {
+        let mut good: Vec<&Signed> = signed.iter().filter(|signed| signed.good).collect();
+        good.sort_by_key(|signed| signed.number);
+        for (_, after) in good
+            .iter()
+            .zip(good.iter().skip(1))
+            .filter(|(before, after)| before.key != after.key)
+        {
+            let (chain, number) = (chain.clone(), after.number);
+            if is_said(trust, after) {
+                notes.push(Note::KeyReplaced { chain, number });
+            } else {
+                let replica = after.replica.clone();
+                findings.push(Finding::KeyReplaced { chain, number, replica });
+            }
+        }
+    }
+}
+
+fn is_said(trust: &Trust, signed: &Signed) -> bool {
+    trust.names.get(&signed.key).is_some_and(|names| names.contains(&signed.replica))
+}
+
+/// Gateways of one name with several keys, and of several names with one: a gateway may have been set up anew, or have got another name.
+pub(super) fn named(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, notes: &mut Vec<Note>) {
+    let (mut keys, mut names) = (Keys::new(), Names::new());
+    for signed in signed.values().flatten().filter(|signed| signed.good && !is_said(trust, signed)) {
+        keys.entry(&signed.replica).or_default().insert(signed.key);
+        names.entry(signed.key).or_default().insert(&signed.replica);
+    }
+    for (replica, keys) in keys.into_iter().filter(|(_, keys)| keys.len() > 1) {
+        notes.push(Note::KeysOfOne {
+            replica: replica.to_owned(),
+            keys: keys.len(),
+        });
+    }
+    for names in names.into_values().filter(|names| names.len() > 1) {
+        notes.push(Note::NamesOfOne {
+            replicas: names.into_iter().map(str::to_owned).collect(),
+        });
+    }
+}
+
+type Keys<'s> = BTreeMap<&'s str, BTreeSet<LogPublicKey>>;
+type Names<'s> = BTreeMap<LogPublicKey, BTreeSet<&'s str>>;

@@ -212,7 +212,8 @@ async fn what_gateways_have_left_is_whole_in_whatever_files_it_is() {
     good(&[a, b], &[], &["16 as recorded", " a ", " b "]);
     good(&[older], &[], &["unchained up to line 3", "11 as recorded"]);
     good(&[&a[7..], b, &a[..3], &a[3..7]], &[], &["1 to 11"]);
-    good(&[&older[..3]], &[], &["unchained, 3 line(s)"]);
+    good(&[&older[..3]], &["--unchained"], &["unchained, 3 line(s)"]);
+    good(&[&older[..3], a], &["--unchained"], &["unchained, 3 line(s)", "1 to 11"]);
     good(&[&a[5..]], &["--continued"], &["6 to 11", "before line 6 is not at hand"]);
     // After a checkpoint, which the archive may hold still.
     let from = site.kept(&a[4]);
@@ -378,6 +379,8 @@ async fn lines_that_were_taken_out_put_in_or_moved_are_named() {
             &edited(older, 2, "nothing was", "something was"),
             "unchained beginning altered",
         ),
+        says("a file of no chain", &older[..3], "unchained, 3 line(s)"),
+        site.says("one before a log", &[&older[..3], a], "unchained, 3 line(s)"),
         says("the beginning, shorter", &without(older, 2, 2), "unchained beginning altered"),
         says("the beginning, gone", &older[3..], "unchained beginning altered"),
         says("the beginning, longer", &with(older, 1, &older[..1]), "unchained beginning altered"),

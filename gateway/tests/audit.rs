@@ -84,7 +84,7 @@ impl Log {
 
     fn audit_with(&self, lines: &[String], options: &[&str]) -> (bool, String) {
         fs::write(&self.altered, lines.join("\n") + "\n").unwrap();
-        let arguments = [&["audit", "--log", self.altered.to_str().unwrap()], options].concat();
+        let arguments = [&["audit", "--unchained", "--log", self.altered.to_str().unwrap()], options].concat();
         let output = self.gateway.try_command(&arguments);
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     }

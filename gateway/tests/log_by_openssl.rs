@@ -176,4 +176,25 @@ async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
     assert!(sound && said.contains("whole"), "{said}");
     let (sound, said) = verified(&gateway, &[&log.replace("\"found\":{\"first\":2", "\"found\":{\"first\":1")]);
     assert!(!sound && said.contains("its checkpoint is not signed by this key"), "{said}");
+    // In front of it what somebody has made who has no key, and a line between it and what comes after.
+    let zeros = "0".repeat(64);
+    let invented =
+        format!("{{\"at\":1,\"chain\":{{\"id\":\"0a\",\"number\":1,\"previous\":\"{zeros}\",\"begins\":{{\"why\":\"new\"}}}}}}\n");
+    let unchained = "{\"at\":1}\n";
+    fs::write(gateway.path("state/attestation.jsonl"), format!("{log}{unchained}")).unwrap();
+    gateway.run();
+    gateway.terminate();
+    gateway.wait();
+    let after = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    for (files, expected) in [
+        ([&invented, log.as_str()], "chain 0a before it was never signed by this key"),
+        ([unchained, &log], "line 2: the lines before it are of no chain"),
+        ([&log, unchained], "line 2: the lines before it are of no chain"),
+        ([&after, ""], "lines of no chain stand between it and the chain before it"),
+    ] {
+        let (sound, said) = verified(&gateway, &files);
+        assert!(!sound && said.contains(expected), "{expected:?}: {said}");
+    }
+    // What is not of this release's form has no place in the test's check of the schema.
+    fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
 }

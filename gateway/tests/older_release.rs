@@ -69,7 +69,7 @@ fn each_decision_is_made_again() {
     assert_eq!((records.len(), trusted), (47, 15));
 
     let log = written("records.jsonl");
-    let said = gateway.command(&["audit", "--continued", "--log", log.to_str().unwrap()]);
+    let said = gateway.command(&["audit", "--unchained", "--continued", "--log", log.to_str().unwrap()]);
     assert!(said.contains("47 as recorded, 0 different"), "{said}");
 }
 
@@ -138,7 +138,7 @@ fn what_was_decided_where_enclaves_were_taken_is_read() {
     let audit = |lines: &[&Value]| {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         fs::write(&log, text).unwrap();
-        gateway.try_command(&["audit", "--log", log.to_str().unwrap()])
+        gateway.try_command(&["audit", "--unchained", "--log", log.to_str().unwrap()])
     };
     for line in [&by_tpm, &in_inventory, &by_enclave] {
         LOG.check(line).unwrap();

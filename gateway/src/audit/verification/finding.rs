@@ -52,6 +52,8 @@ pub enum Finding {
     },
     /// Lines of no chain stand among those of one.
     PutIn { place: Place, lines: u64, why: String },
+    /// A file of lines of no chain: nothing holds them.
+    Unchained { file: String, lines: u64 },
     /// What stands before a chain's first line is not what stood there when it began.
     BeforeAltered { place: Place, lines: u64 },
     /// A checkpoint's signature is not by its key over what it says.
@@ -153,6 +155,10 @@ impl fmt::Display for Finding {
             Self::PutIn { place, lines, why } => {
                 write!(f, "{place}: put in, or altered: {lines} line(s) of no chain: {why}")
             }
+            Self::Unchained { file, lines } => write!(
+                f,
+                "{file}: unchained, {lines} line(s): nothing holds them, and anybody may have written them; if an older release has, say --unchained"
+            ),
             Self::BeforeAltered { place, lines } => write!(
                 f,
                 "{place}: unchained beginning altered: the {lines} line(s) before it are not what stood there when its chain began"
@@ -278,7 +284,7 @@ impl Finding {
             | Self::KeyReplaced { chain, .. }
             | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
-            Self::PutIn { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,
+            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,
         }
     }
 }

@@ -412,11 +412,13 @@ impl Verifier {
         if reading.report.chains.is_empty()
             && let Some(outside) = reading.outside.take()
         {
-            self.notes.push(Note::Unchained {
-                file: reading.name.clone(),
-                to: outside.count,
-                held: false,
-            });
+            let (file, lines) = (reading.name.clone(), outside.count);
+            if self.trust.unchained {
+                let (to, held) = (lines, false);
+                self.notes.push(Note::Unchained { file, to, held });
+            } else {
+                self.findings.push(Finding::Unchained { file, lines });
+            }
         }
         self.outside(&mut reading, None);
         self.runs.extend(reading.run);

@@ -419,3 +419,44 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
         assert_ne!(said.contains("put in, or altered"), said.contains("unchained up to line"), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_checkpoint_says_what_it_has_signed_and_no_more() {
+    let mut gateway = Gateway::start();
+    fetch(&gateway).await;
+    gateway.terminate();
+    gateway.wait();
+    let text = fs::read_to_string(gateway.path(LOG)).unwrap();
+    let (before, last) = text.trim_end().rsplit_once('\n').unwrap();
+    let altered = gateway.path("altered.jsonl");
+    let audit = |last: &str| {
+        fs::write(&altered, format!("{before}\n{last}\n")).unwrap();
+        let output = gateway.try_command(&["audit", "--without-store", "--log", altered.to_str().unwrap()]);
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (sound, said) = audit(last);
+    assert!(sound && said.contains("whole"), "{said}");
+    let more = |member: &str| format!(",{member},\"chain\":");
+    for (from, to, expected) in [
+        ("the log's chain", "The log's chain", "reason is"),
+        ("\"peer\":\"", "\"peer\":\"x", "peer is"),
+        ("\"pool\":\"\"", "\"pool\":\"worker\"", "pool is"),
+        ("\"decided_by\":\"evidence\"", "\"decided_by\":\"policy\"", "decided_by is"),
+        ("\"decided_by\":\"evidence\",", "", "decided_by is missing"),
+        ("\"verdict\":\"refused\"", "\"verdict\":\"trusted\"", "verdict is"),
+        (",\"chain\":", &more("\"name\":\"worker-1\""), "name does not belong there"),
+        (",\"chain\":", &more("\"alerts\":[\"x\"]"), "alerts does not belong there"),
+        (",\"chain\":", &more("\"user_agent\":\"x\""), "user_agent does not belong there"),
+        (",\"chain\":", &more("\"counted\":7"), "counted does not belong there"),
+        (
+            "\"decision\":\"checkpoint\"",
+            "\"decision\":\"config\"",
+            "checkpoint does not belong there",
+        ),
+    ] {
+        let edited = last.replacen(from, to, 1);
+        assert_ne!(edited, last, "{from}");
+        let (sound, said) = audit(&edited);
+        assert!(!sound && said.contains(expected), "{expected}: {said}");
+    }
+}

@@ -64,6 +64,18 @@ impl Checkpoint {
         } = self;
         key.has_signed(text(replica, chain, *count, *head, at, *found).as_bytes(), &signature.0)
     }
+
+    /// The record that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
+    #[must_use]
+    pub fn record(self, id: String, at: u64) -> Record {
+        let mut record = Record::new(id, Decision::Checkpoint, at, self.replica.clone(), String::new());
+        record.reason = format!("the log's chain had {} lines before this one", self.count);
+        if let Some(Found { first, last }) = self.found {
+            record.reason += &format!("; {first} to {last} stood there at a start, unsigned");
+        }
+        record.checkpoint = Some(self);
+        record
+    }
 }
 
 /// What is signed: six lines, and a seventh if something was found.
@@ -119,20 +131,15 @@ impl Signer {
     /// The record that says how far a chain has come at this time, seconds since 1970.
     pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Record, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let mut record = Record::new(id, Decision::Checkpoint, at, self.replica.clone(), String::new());
-        record.reason = format!("the log's chain had {count} lines before this one");
-        if let Some(Found { first, last }) = found {
-            record.reason += &format!("; {first} to {last} stood there at a start, unsigned");
-        }
-        record.checkpoint = Some(Checkpoint {
+        let checkpoint = Checkpoint {
             replica: self.replica.clone(),
             count,
             head,
             found,
             key: self.key.public(),
             signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at, found).as_bytes())),
-        });
-        Ok(record)
+        };
+        Ok(checkpoint.record(id, at))
     }
 }
 

@@ -169,13 +169,14 @@ impl<'b> Reviewer<'b> {
         if !line.is_about_nobody() {
             line.check_verdict(&mut differences);
         }
+        line.says_its_own(&mut differences);
         let of_certificate = line.decision == Decision::Config && line.shown == Shown::Kubelet;
         let (again, judged) = match line.decision {
             Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Counted => line.counted(&mut differences),
             Decision::StoreAccepted => line.store_accepted(&mut differences),
-            Decision::Checkpoint => line.checkpoint(&mut differences),
+            Decision::Checkpoint => line.checkpoint(text, &mut differences),
             Decision::Admin => line.admin(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),

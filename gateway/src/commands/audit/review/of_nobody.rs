@@ -1,8 +1,19 @@
 //! Lines that are about no node.
 
 use attest_gateway::audit::admin::Verb;
+use serde_json::{Map, Value};
 
-use super::{Differences, Judged, Line, VERSION};
+use super::{Decision, Differences, Judged, Line, VERSION};
+
+/// What a line has beside its record: how far the store had come, and its place.
+const PLACED: [&str; 2] = ["store", "chain"];
+
+fn members(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
 
 impl Line {
     /// A line that stands for many gives nothing to anybody.
@@ -26,9 +37,22 @@ impl Line {
         ("accepted".to_owned(), Judged::Whole)
     }
 
-    pub(super) fn checkpoint(&self, differences: &mut Differences) -> (String, Judged) {
+    /// Of the log's last line nothing but its signature says what it was: it holds what the signature is over, and no more.
+    pub(super) fn checkpoint(&self, text: &str, differences: &mut Differences) -> (String, Judged) {
         differences.there("checkpoint", self.checkpoint.as_ref());
-        self.gives_nothing(differences);
+        if let Some(checkpoint) = &self.checkpoint {
+            let record = serde_json::to_value(checkpoint.clone().record(self.id.clone(), self.at));
+            let mut expected = members(record.unwrap_or_default());
+            let mut recorded = members(serde_json::from_str(text).unwrap_or_default());
+            recorded.retain(|name, _| !PLACED.contains(&name.as_str()));
+            for (name, value) in recorded {
+                match expected.remove(&name) {
+                    Some(said) => differences.same(&name, &value, &said),
+                    None => differences.say(format!("{name} does not belong there")),
+                }
+            }
+            differences.said.extend(expected.keys().map(|name| format!("{name} is missing")));
+        }
         ("signed".to_owned(), Judged::Checkpoint)
     }
 
@@ -44,6 +68,23 @@ impl Line {
         }
         self.gives_nothing(differences);
         ("done".to_owned(), Judged::Admin)
+    }
+
+    /// That it says nothing of what other lines are about.
+    pub(super) fn says_its_own(&self, differences: &mut Differences) {
+        if self.decision != Decision::Checkpoint {
+            differences.absent("checkpoint", self.checkpoint.as_ref());
+        }
+        // Whoever accepts a store says so in the same line.
+        if ![Decision::Admin, Decision::StoreAccepted].contains(&self.decision) {
+            differences.absent("admin", self.admin.as_ref());
+        }
+        if self.decision != Decision::Counted {
+            differences.absent("counted", self.counted.as_ref());
+        }
+        if self.decision != Decision::StoreAccepted {
+            differences.absent("accepted_store", self.accepted_store.as_ref());
+        }
     }
 
     fn gives_nothing(&self, differences: &mut Differences) {

@@ -69,7 +69,16 @@ async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
     let (sound, text) = audit(&gateway, &["--replica", "gw-1"]);
     assert!(sound, "{text}");
     let (sound, text) = audit(&gateway, &["--replica", "gw-2"]);
-    assert!(!sound && text.contains("missing, up to line 1 at least"), "{text}");
+    assert!(!sound && text.contains("of gateway gw-2: missing, up to line 1 at least"), "{text}");
+    assert!(text.contains("give its log, too (--log, --log-key)"), "{text}");
+    // Of a name that nobody has nothing is known.
+    for names in [&["--replica", "gw-3"][..], &["--replica", "gw-1", "--replica", "gw-3"]] {
+        let (sound, text) = audit(&gateway, names);
+        assert!(
+            !sound && text.contains("of a gateway gw-3; they are of: gw-1, gw-2"),
+            "{names:?}: {text}"
+        );
+    }
     let key = |name: &str, text: String| {
         let file = gateway.path(name);
         fs::write(&file, text).unwrap();
@@ -113,4 +122,25 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
     assert!(sound && !text.contains("the store"), "{text}");
     let (sound, _) = audit(&gateway, &["--whole", "--log", log.to_str().unwrap()]);
     assert!(!sound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_not_found_to_be_whole() {
+    let gateway = stopped().await;
+    let path = |name: &str| gateway.path(name).to_str().unwrap().to_owned();
+    let (log, empty) = (path("state/attestation.jsonl"), path("empty.jsonl"));
+    fs::write(&empty, "").unwrap();
+    let (sound, text) = audit(&gateway, &["--log", &empty]);
+    assert!(!sound && text.contains("there is no record"), "{text}");
+    let (sound, text) = audit(&gateway, &["--log", &empty, "--continued"]);
+    assert!(sound, "{text}");
+    // As a shell lists them.
+    let (sound, text) = audit(&gateway, &["--log", &empty, &log]);
+    assert!(sound && text.contains("1 as recorded"), "{text}");
+    let id = "0123456789abcdef0123456789abcdef";
+    let (sound, text) = audit(&gateway, &["--decision", id]);
+    assert!(!sound && text.contains(&format!("there is no decision {id}")), "{text}");
+    let known = gateway.records()[0]["id"].as_str().unwrap().to_owned();
+    let (sound, text) = audit(&gateway, &["--decision", &known]);
+    assert!(sound && text.contains("1 as recorded"), "{text}");
 }

@@ -36,7 +36,11 @@ pub enum Finding {
     /// A line is not the one that is known from elsewhere to have been signed.
     Replaced { chain: String, number: u64 },
     /// A chain is not there at all, of which it is known that it was signed.
-    Lost { chain: String, number: u64 },
+    Lost {
+        chain: String,
+        number: u64,
+        replica: Option<String>,
+    },
     /// The same lines once more.
     Doubled { chain: String, from: u64, to: u64, place: Place },
     /// Two lines with one number, and they are not the same.
@@ -116,11 +120,14 @@ impl fmt::Display for Finding {
                 "chain {}: altered at or before line {number}: another one is known to have been signed",
                 short(chain)
             ),
-            Self::Lost { chain, number } => write!(
-                f,
-                "chain {}: missing, up to line {number} at least, which is known to have been signed",
-                short(chain)
-            ),
+            Self::Lost { chain, number, replica } => {
+                let of = replica.as_ref().map(|replica| format!(" of gateway {replica}")).unwrap_or_default();
+                write!(
+                    f,
+                    "chain {}{of}: missing, up to line {number} at least, which is known to have been signed: give its log, too (--log, --log-key), or name those that are at hand (--replica)",
+                    short(chain)
+                )
+            }
             Self::Doubled { chain, from, to, place } => {
                 write!(
                     f,

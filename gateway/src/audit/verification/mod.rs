@@ -32,6 +32,8 @@ pub struct Trust {
     pub known: Vec<Point>,
     /// Of these also the chain has to be there.
     pub required: Vec<Point>,
+    /// Of chains that are known from elsewhere, what their gateways call themselves.
+    pub whose: BTreeMap<String, String>,
     /// Where verification begins, by chain: what comes before is not looked at.
     pub from: BTreeMap<String, Point>,
     /// That what comes before the first line is elsewhere.
@@ -469,6 +471,7 @@ impl Verifier {
             findings.push(Finding::Lost {
                 chain: point.chain.clone(),
                 number: point.number,
+                replica: trust.whose.get(&point.chain).cloned(),
             });
         }
         reports.sort_by_key(|report| report.first_at);

@@ -31,7 +31,7 @@ pub struct Arguments {
     decision: Option<String>,
     /// A file of an attestation log, also a rotated one (.gz), or a folder with such files; any number, of any number of gateways, in any
     /// order [default: the gateway's own, with those that were rotated beside it].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
     /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
     #[arg(long)]
@@ -42,7 +42,7 @@ pub struct Arguments {
     unchained: bool,
     /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own]. With a name only those of
     /// the gateway that calls itself so.
-    #[arg(long, value_name = "[NAME=]FILE")]
+    #[arg(long, value_name = "[NAME=]FILE", num_args = 1..)]
     log_key: Vec<String>,
     /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
     #[arg(long, value_name = "CHECKPOINT")]
@@ -71,6 +71,9 @@ struct Counts {
     unread: usize,
     no_longer: usize,
     unreadable: usize,
+    /// Lines that there are, and those that were asked for.
+    lines: usize,
+    wanted: usize,
 }
 
 impl std::fmt::Display for Counts {
@@ -82,6 +85,8 @@ impl std::fmt::Display for Counts {
             unread,
             no_longer,
             unreadable,
+            lines: _,
+            wanted: _,
         } = self;
         write!(
             f,
@@ -134,7 +139,19 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued)?;
     show(&report, &notes);
     println!("{counts}");
-    let sound = asked && counts.different == 0 && counts.unreadable == 0 && report.findings.is_empty();
+    let is_empty = counts.lines == 0 && !continued;
+    if is_empty {
+        println!("there is no record: a gateway's log is never empty");
+    }
+    if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
+        println!("there is no decision {decision} in it");
+    }
+    let sound = asked
+        && !is_empty
+        && (arguments.decision.is_none() || counts.wanted > 0)
+        && counts.different == 0
+        && counts.unreadable == 0
+        && report.findings.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -215,8 +232,15 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
     let store = super::open_store(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let all = runtime.block_on(kept(&store))?;
+    let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();
+    if let Some(unknown) = replicas.iter().find(|name| !known.contains(name.as_str())) {
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        bail!("no checkpoint that the store keeps is of a gateway {unknown}; they are of: {known}");
+    }
     let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
     let required: Vec<Point> = standing(&all).filter(named).map(Kept::point).collect();
+    let name = |kept: &Kept| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
+    trust.whose.extend(all.iter().map(name));
     trust
         .known
         .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
@@ -239,9 +263,11 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
     let (mut rows, mut acts, mut notes, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Counts::default());
     while let Some(line) = lines.next()? {
         let at = line.at;
+        counts.lines += 1;
         match reviewer.review(&String::from_utf8_lossy(&line.text)) {
             Ok(review) if decision.is_some_and(|wanted| wanted != review.id) => {}
             Ok(mut review) => {
+                counts.wanted += 1;
                 acts.extend(
                     review
                         .act

@@ -12,6 +12,7 @@ use std::thread;
 use console::{show, word};
 pub use folders::Folders;
 use tokio::sync::{Mutex, oneshot, watch};
+pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
 
 use super::blobs::BlobError;
@@ -81,6 +82,7 @@ pub struct Journal {
     moved: Arc<AtomicBool>,
     unsigned: Arc<Unsigned>,
     signed: watch::Receiver<Option<Arc<str>>>,
+    durable: watch::Receiver<Durable>,
     /// The checkpoint that the store has; whoever has it keep another holds this.
     kept: Mutex<Option<Arc<str>>>,
     compression: mpsc::Sender<Closed>,
@@ -109,6 +111,12 @@ impl Journal {
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
         let (sender, signed) = watch::channel(last);
+        let (id, number, _) = chain.head();
+        let (durable_sender, durable) = watch::channel(Durable {
+            chain: id.to_owned(),
+            number,
+            cuts: 0,
+        });
         let compression = Compression {
             log: path.to_owned(),
             _lock: Arc::clone(&lock),
@@ -121,6 +129,8 @@ impl Journal {
             signer,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
+            durable: durable_sender,
+            torn: false,
             moved: Arc::clone(&moved),
             limits,
             compression: compression.clone(),
@@ -141,6 +151,7 @@ impl Journal {
             moved,
             unsigned,
             signed,
+            durable,
             kept: Mutex::default(),
             compression,
         };
@@ -213,6 +224,12 @@ impl Journal {
     #[must_use]
     pub fn checkpoints(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.signed.clone()
+    }
+
+    /// How far the log is on disk.
+    #[must_use]
+    pub fn durable(&self) -> watch::Receiver<Durable> {
+        self.durable.clone()
     }
 
     async fn ask<T>(&self, work: impl FnOnce(oneshot::Sender<Result<T, JournalError>>) -> Work) -> Result<T, JournalError> {

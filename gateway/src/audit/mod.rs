@@ -34,7 +34,7 @@ pub use chain::{Before, Begins, Found, LineHash, Link, Point, Why, link_of};
 pub use checkpoint::{Checkpoint, CheckpointLine, Signer, replica_name};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
-pub use journal::{Folders, Journal, JournalError, Recorded};
+pub use journal::{Durable, Folders, Journal, JournalError, Recorded};
 pub use kept::{Keeping, Kept, keep, kept, missing, standing};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};

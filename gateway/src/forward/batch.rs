@@ -1,11 +1,13 @@
 //! Records on their way, read from the log some at a time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tokio::sync::watch;
 
 use super::kept::Place;
-use crate::audit::reading::{Follower, Found, Next, Position, ReadError, files_beside, last_of};
+use crate::audit::Durable;
+use crate::audit::reading::{Follower, Next, Position, ReadError};
 
 /// Records that are sent at once.
 const RECORDS: usize = 500;
@@ -46,12 +48,22 @@ struct Read {
     chain: Option<Link>,
 }
 
-/// Reads the log. It may wait for the disk.
+/// Reads the log, as far as it is on disk. It may wait for that.
 #[derive(Debug)]
 pub(super) struct Reader {
+    log: PathBuf,
     follower: Follower,
+    durable: watch::Receiver<Durable>,
+    /// Of the log as it was when the follower began.
+    cuts: u64,
+    /// Given last.
+    last: Option<Place>,
+    /// Whether the files were listed anew because of what comes next.
+    listed_anew: bool,
     /// Read, and not given any more.
     held: Option<Sent>,
+    /// Why nothing comes next.
+    failed: Option<ReadError>,
     /// Lines since this was asked last that are no records: nobody could read them.
     pub passed_over: u64,
 }
@@ -59,13 +71,20 @@ pub(super) struct Reader {
 impl Reader {
     /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was sent is sent again. Says
     /// which.
-    pub(super) fn after(log: &Path, place: Option<&Place>) -> Result<(Self, bool), ReadError> {
+    pub(super) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<(Self, bool), ReadError> {
+        let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);
         let found = position.map(|position| Follower::after(log, position)).transpose()?.flatten();
         let is_found = found.is_some() || place.is_none();
         let reader = Self {
+            log: log.to_owned(),
+            last: place.filter(|_| found.is_some()).cloned(),
             follower: found.unwrap_or_else(|| Follower::from_beginning(log)),
+            durable,
+            cuts,
+            listed_anew: false,
             held: None,
+            failed: None,
             passed_over: 0,
         };
         Ok((reader, is_found))
@@ -73,8 +92,21 @@ impl Reader {
 
     /// What comes next: some records, one, or none at the moment.
     pub(super) fn read(&mut self) -> Result<Vec<Sent>, ReadError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let (mut records, mut bytes) = (Vec::new(), 0);
-        while let Some(record) = self.next()? {
+        loop {
+            let record = match self.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) if records.is_empty() => return Err(error),
+                // What was read before is given first.
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            };
             bytes += record.line.len();
             if bytes > BYTES && !records.is_empty() {
                 self.held = Some(record);
@@ -88,35 +120,73 @@ impl Reader {
         Ok(records)
     }
 
+    /// The last line that was given.
+    pub(super) const fn last(&self) -> Option<&Place> {
+        self.last.as_ref()
+    }
+
     fn next(&mut self) -> Result<Option<Sent>, ReadError> {
         if let Some(held) = self.held.take() {
             return Ok(Some(held));
         }
+        let durable = self.durable.borrow().clone();
+        if durable.cuts != self.cuts {
+            // What was read ahead may be gone.
+            self.list_anew()?;
+            self.cuts = durable.cuts;
+        }
         loop {
-            match self.follower.follow()? {
-                Next::Nothing => return Ok(None),
-                Next::TooLong(_) => self.passed_over += 1,
-                Next::Line(line, position) => match sent(line, position) {
-                    Some(record) => return Ok(Some(record)),
-                    None => self.passed_over += 1,
-                },
+            if self
+                .last
+                .as_ref()
+                .is_some_and(|last| last.is_at_least(&durable.chain, durable.number))
+            {
+                return Ok(None);
             }
+            let record = match self.follower.follow()? {
+                Next::Nothing => return Ok(None),
+                Next::Line(line, position) => sent(line, position),
+                Next::TooLong(_) => None,
+            };
+            let Some(record) = record else {
+                self.passed_over += 1;
+                continue;
+            };
+            if record.place.is_at_least(&durable.chain, durable.number.saturating_add(1)) {
+                self.list_anew()?;
+                return Ok(None);
+            }
+            // A file may have got another name while the files were listed.
+            if self.is_gap(&record) && !std::mem::replace(&mut self.listed_anew, true) {
+                self.list_anew()?;
+                continue;
+            }
+            self.listed_anew = false;
+            self.last = Some(record.place.clone());
+            return Ok(Some(record));
         }
     }
-}
 
-/// Which line is the last of the log.
-pub(super) fn newest(log: &Path) -> Result<Option<Link>, ReadError> {
-    let files = files_beside(log)?.files;
-    let (place, offset) = last_of(&files, 1, |_| true);
-    let Some(file) = files.get(place) else { return Ok(None) };
-    // What cannot be read any more is said by whoever reads it for more than a number.
-    let mut lines = file.lines(offset).ok();
-    let link = match lines.as_mut().map(|lines| lines.read()) {
-        Some(Ok(Some(Found::Line(line)))) => serde_json::from_slice::<Read>(line).ok().and_then(|read| read.chain),
-        _ => None,
-    };
-    Ok(link)
+    /// Whether lines are missing between the one that was given last and this one.
+    fn is_gap(&self, next: &Sent) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.chain.as_ref().zip(last.number));
+        let next = next.place.chain.as_ref().zip(next.place.number);
+        last.zip(next)
+            .is_some_and(|((chain, last), (of, next))| chain == of && next != last.saturating_add(1))
+    }
+
+    /// Goes on after the line that was given last, wherever it stands by now.
+    fn list_anew(&mut self) -> Result<(), ReadError> {
+        let follower = match &self.last {
+            Some(last) => Follower::after(&self.log, &last.position)?,
+            None => Some(Follower::from_beginning(&self.log)),
+        };
+        // If its file was removed, what comes after that is read already.
+        if let Some(follower) = follower {
+            self.follower = follower;
+        }
+        Ok(())
+    }
 }
 
 fn sent(line: Vec<u8>, position: Position) -> Option<Sent> {
@@ -128,4 +198,89 @@ fn sent(line: Vec<u8>, position: Position) -> Option<Sent> {
         position,
     };
     Some(Sent { line, about, chain, place })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+    struct Site {
+        folder: tempfile::TempDir,
+        durable: watch::Sender<Durable>,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let (folder, durable) = (tempfile::tempdir().unwrap(), watch::channel(durable(0, 0)).0);
+            Self { folder, durable }
+        }
+
+        fn log(&self) -> PathBuf {
+            self.folder.path().join("attestation.jsonl")
+        }
+
+        fn write(&self, name: &str, lines: &[&str]) {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            fs::write(self.folder.path().join(name), text).unwrap();
+        }
+
+        fn reader(&self) -> Reader {
+            Reader::after(&self.log(), None, self.durable.subscribe()).unwrap().0
+        }
+    }
+
+    fn durable(number: u64, cuts: u64) -> Durable {
+        let chain = "a".to_owned();
+        Durable { chain, number, cuts }
+    }
+
+    fn line(number: u64, id: &str) -> String {
+        format!("{{\"at\":{number},\"id\":\"{id}\",\"chain\":{{\"id\":\"a\",\"number\":{number},\"previous\":\"{NONE}\"}}}}")
+    }
+
+    fn read(reader: &mut Reader) -> Vec<String> {
+        let records = reader.read().unwrap();
+        records.into_iter().map(|record| String::from_utf8(record.line).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_not_on_disk_is_not_given_and_what_was_cut_off_never() {
+        let site = Site::new();
+        let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
+        let mut reader = site.reader();
+        // Read before it is on disk, and cut off.
+        site.write("attestation.jsonl", &[&a]);
+        assert!(read(&mut reader).is_empty());
+        let other = line(1, "y");
+        site.write("attestation.jsonl", &[&other, &b, &c]);
+        site.durable.send_replace(durable(2, 1));
+        assert_eq!(read(&mut reader), [other.as_str(), &b]);
+        assert!(read(&mut reader).is_empty());
+        // Read ahead, and cut off: what took its place is shorter, and longer.
+        for (cuts, id) in [(2, ""), (3, "a longer one")] {
+            let [c, d] = [3, 4].map(|number| line(number, id));
+            site.write("attestation.jsonl", &[&other, &b, &c, &d]);
+            site.durable.send_replace(durable(2, cuts));
+            assert!(read(&mut reader).is_empty());
+        }
+        let [c, d] = [3, 4].map(|number| line(number, "z"));
+        site.write("attestation.jsonl", &[&other, &b, &c, &d]);
+        site.durable.send_replace(durable(4, 4));
+        assert_eq!(read(&mut reader), [c, d]);
+    }
+
+    #[test]
+    fn lines_that_are_missing_are_looked_for_once_and_hold_up_nothing() {
+        let site = Site::new();
+        let [a, b, e] = [1, 2, 5].map(|number| line(number, "x"));
+        site.write("attestation.jsonl.1", &[&a, &b]);
+        site.write("attestation.jsonl", &[&e]);
+        site.durable.send_replace(durable(5, 0));
+        assert_eq!(read(&mut site.reader()), [a, b, e]);
+    }
 }

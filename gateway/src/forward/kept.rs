@@ -95,6 +95,11 @@ impl Kept {
 }
 
 impl Place {
+    /// Whether it is this line of this chain, or one after it.
+    pub(super) fn is_at_least(&self, chain: &str, number: u64) -> bool {
+        self.chain.as_deref() == Some(chain) && self.number.is_some_and(|own| own >= number)
+    }
+
     /// Whether a line was sent: this one, or one before it. Lines of other chains come by their time.
     #[must_use]
     pub fn covers(&self, chain: Option<&str>, number: Option<u64>, at: u64) -> bool {

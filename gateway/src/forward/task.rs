@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::batch::{Link, Reader, Sent, newest};
+use tokio::sync::watch;
+
+use super::batch::{Reader, Sent};
 use super::kept::{Kept, KeptError, Place};
 use super::sink::{self, OpenError, Sink};
+use crate::audit::Durable;
 use crate::clock::Clock;
 use crate::files::make_private_folder;
 use crate::metrics::Metrics;
@@ -46,7 +49,7 @@ impl Forwarder {
     }
 
     /// Gives it what it lacks, for as long as the gateway serves.
-    pub async fn run(self, clock: Clock, metrics: Arc<Metrics>) {
+    pub async fn run(self, clock: Clock, metrics: Arc<Metrics>, durable: watch::Receiver<Durable>) {
         let Self {
             name,
             sink,
@@ -61,6 +64,7 @@ impl Forwarder {
             log,
             clock,
             metrics,
+            durable,
             behind: None,
             failures: 0,
             up_to_date: false,
@@ -99,6 +103,7 @@ struct Task {
     log: PathBuf,
     clock: Clock,
     metrics: Arc<Metrics>,
+    durable: watch::Receiver<Durable>,
     /// Since when that was said.
     behind: Option<Instant>,
     /// In a row.
@@ -120,11 +125,12 @@ impl Task {
     /// A reader where the last one was.
     async fn try_to_begin(&mut self, folder: &Path) -> Result<Reader, String> {
         let (kept, log, folder) = (self.kept.clone(), self.log.clone(), folder.to_owned());
+        let durable = self.durable.clone();
         let begun = blocking(move || {
             make_private_folder(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             let place = kept.read();
             let known = place.as_ref().ok().cloned().flatten();
-            let (reader, found) = Reader::after(&log, known.as_ref()).map_err(|error| error.to_string())?;
+            let (reader, found) = Reader::after(&log, known.as_ref(), durable).map_err(|error| error.to_string())?;
             Ok::<_, String>((place, reader, found))
         });
         let (place, reader, found) = begun.await.ok_or("the program ends")??;
@@ -146,7 +152,7 @@ impl Task {
     async fn deliver(&mut self, records: &[Sent]) {
         let (mut rest, mut at_once) = (records, records.len());
         while let Some(first) = rest.first() {
-            self.measure(first).await;
+            self.measure(&first.place);
             let (now, later) = rest.split_at(at_once.min(rest.len()));
             match self.sink.give(now).await {
                 Ok(()) => {
@@ -206,22 +212,19 @@ impl Task {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Says in metrics how far it is behind.
-    async fn measure(&mut self, first: &Sent) {
-        let log = self.log.clone();
-        let newest = blocking(move || newest(&log)).await.and_then(Result::ok).flatten();
-        let records = records_from(first.chain.as_ref(), newest.as_ref());
-        let seconds = self.clock.now().as_secs().saturating_sub(first.place.at);
+    /// Says in metrics how far it is behind, of which this comes next.
+    fn measure(&self, first: &Place) {
+        let records = records_from(first, &self.durable.borrow());
+        let seconds = self.clock.now().as_secs().saturating_sub(first.at);
         self.metrics.log_forward_lag(&self.name, records, seconds);
     }
 }
 
 /// How many records there are from this one on; of another chain as many as are known of.
-fn records_from(first: Option<&Link>, newest: Option<&Link>) -> u64 {
-    match (first, newest) {
-        (Some(first), Some(newest)) if first.id == newest.id => newest.number.saturating_sub(first.number).saturating_add(1),
-        (_, Some(newest)) => newest.number,
-        (_, None) => 1,
+fn records_from(first: &Place, durable: &Durable) -> u64 {
+    match (&first.chain, first.number) {
+        (Some(chain), Some(number)) if *chain == durable.chain => durable.number.saturating_sub(number).saturating_add(1),
+        _ => durable.number.max(1),
     }
 }
 
@@ -258,10 +261,24 @@ mod tests {
 
     #[test]
     fn a_lag_is_counted_by_the_chains_numbers() {
-        let link = |id: &str, number| Link { id: id.to_owned(), number };
-        let count = |first: Option<Link>, newest: Option<Link>| records_from(first.as_ref(), newest.as_ref());
-        assert_eq!(count(Some(link("a", 5)), Some(link("a", 7))), 3);
-        assert_eq!(count(Some(link("a", 5)), Some(link("b", 7))), 7);
-        assert_eq!(count(None, None), 1);
+        let durable = Durable {
+            chain: "a".to_owned(),
+            number: 7,
+            cuts: 0,
+        };
+        let count = |chain: Option<&str>, number| records_from(&place(chain, number), &durable);
+        assert_eq!(count(Some("a"), Some(5)), 3);
+        assert_eq!(count(Some("b"), Some(9)), 7);
+        assert_eq!(count(None, None), 7);
+    }
+
+    fn place(chain: Option<&str>, number: Option<u64>) -> Place {
+        let sha256 = crate::audit::LineHash::of(b"");
+        Place {
+            chain: chain.map(str::to_owned),
+            number,
+            at: 1,
+            position: crate::audit::reading::Position { offset: 0, sha256 },
+        }
     }
 }

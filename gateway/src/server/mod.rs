@@ -245,7 +245,7 @@ impl Server {
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup, standing);
         for forwarder in forwarders {
-            tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics)));
+            tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics), gateway.journal.durable()));
         }
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),

@@ -152,6 +152,13 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
         signer: signer(folder.path()),
         unsigned: Arc::default(),
         signed: watch::channel(None).0,
+        durable: watch::channel(Durable {
+            chain: "a".to_owned(),
+            number: 1,
+            cuts: 0,
+        })
+        .0,
+        torn: false,
         moved: Arc::default(),
         limits: SegmentLimits::NEVER,
         compression: mpsc::channel().0,

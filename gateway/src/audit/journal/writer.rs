@@ -49,6 +49,16 @@ pub(super) struct Unsigned {
     pub(super) many: Notify,
 }
 
+/// How far the log is on disk. What its file holds beyond that may be cut off again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Durable {
+    pub chain: String,
+    /// Of which this is the last line.
+    pub number: u64,
+    /// How often what the file holds may have been cut off. What was read of it before may not be there any more.
+    pub cuts: u64,
+}
+
 pub(super) struct Writer {
     pub(super) log: LogFile,
     /// As far as it is on disk.
@@ -58,6 +68,9 @@ pub(super) struct Writer {
     pub(super) unsigned: Arc<Unsigned>,
     /// The last checkpoint.
     pub(super) signed: watch::Sender<Option<Arc<str>>>,
+    pub(super) durable: watch::Sender<Durable>,
+    /// Whether the last write failed.
+    pub(super) torn: bool,
     pub(super) moved: Arc<AtomicBool>,
     pub(super) limits: SegmentLimits,
     pub(super) compression: mpsc::Sender<Closed>,
@@ -132,6 +145,7 @@ impl Writer {
         let before = self.log.before().map_err(of_log)?;
         let why = Why::Incomplete;
         self.chain = Chain::begin(Begins { why, before, after })?;
+        self.is_durable();
         Ok(())
     }
 
@@ -195,13 +209,33 @@ impl Writer {
     /// The chain has come so far, with this checkpoint.
     fn is_signed(&mut self, chain: Chain, line: &[u8]) {
         self.chain = chain;
+        self.is_durable();
         self.unsigned.lines.store(0, Ordering::Relaxed);
         let text = String::from_utf8_lossy(line);
         self.signed.send_replace(Some(text.trim_end().into()));
     }
 
     fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
-        self.log.append(lines).map_err(of_log)
+        let written = self.log.append(lines);
+        if written.is_err() {
+            self.torn = true;
+            self.durable.send_modify(|durable| durable.cuts += 1);
+        }
+        written.map_err(of_log)
+    }
+
+    /// The chain is on disk as far as it has come.
+    fn is_durable(&mut self) {
+        // What was left of a failed write was there until now, for whoever read it.
+        let cuts = u64::from(std::mem::take(&mut self.torn));
+        let (chain, number, _) = self.chain.head();
+        self.durable.send_modify(|durable| {
+            *durable = Durable {
+                chain: chain.to_owned(),
+                number,
+                cuts: durable.cuts + cuts,
+            }
+        });
     }
 
     /// Looks whether the log was moved.
@@ -219,6 +253,7 @@ impl Writer {
         }
         self.put(&lines)?;
         self.chain = chain;
+        self.is_durable();
         let new = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let before = self.unsigned.lines.fetch_add(new, Ordering::Relaxed);
         if before.saturating_add(new) >= self.signer.every() {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::kept::Place;
 use crate::audit::Durable;
 use crate::audit::reading::{Follower, Next, Position, ReadError};
+use crate::files::folder;
 
 /// Records that are sent at once.
 const RECORDS: usize = 500;
@@ -62,6 +63,8 @@ pub(super) struct Reader {
     listed_anew: bool,
     /// Read, and not given any more.
     held: Option<Sent>,
+    /// Files that are damaged: the follower passes over the rest of them.
+    left_out: Vec<PathBuf>,
     /// Why nothing comes next.
     failed: Option<ReadError>,
     /// Lines since this was asked last that are no records: nobody could read them.
@@ -84,6 +87,7 @@ impl Reader {
             cuts,
             listed_anew: false,
             held: None,
+            left_out: Vec::new(),
             failed: None,
             passed_over: 0,
         };
@@ -182,10 +186,21 @@ impl Reader {
             None => Some(Follower::from_beginning(&self.log)),
         };
         // If its file was removed, what comes after that is read already.
-        if let Some(follower) = follower {
+        if let Some(mut follower) = follower {
+            self.left_out.iter().for_each(|path| follower.leave_out(path));
             self.follower = follower;
         }
         Ok(())
+    }
+
+    /// Passes over a file that is damaged, what is left of it: whether it is one, and not what is written.
+    pub(super) fn pass_over(&mut self, error: &ReadError) -> bool {
+        let can = error.is_for_good() && error.path != self.log && error.path != folder(&self.log);
+        if can {
+            self.follower.leave_out(&error.path);
+            self.left_out.push(error.path.clone());
+        }
+        can
     }
 }
 
@@ -272,6 +287,34 @@ mod tests {
         site.write("attestation.jsonl", &[&other, &b, &c, &d]);
         site.durable.send_replace(durable(4, 4));
         assert_eq!(read(&mut reader), [c, d]);
+    }
+
+    #[test]
+    fn a_damaged_file_is_passed_over_from_where_it_cannot_be_read() {
+        let site = Site::new();
+        let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
+        site.write("attestation.jsonl", &[&c]);
+        site.durable.send_replace(durable(3, 0));
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        std::io::Write::write_all(&mut zipped, format!("{a}\n{b}\n").as_bytes()).unwrap();
+        let zipped = zipped.finish().unwrap();
+        let file = site.folder.path().join("attestation.jsonl.1.gz");
+        fs::write(&file, &zipped[..zipped.len() - 12]).unwrap();
+        fs::create_dir(site.folder.path().join("attestation.jsonl.d")).unwrap();
+        let mut reader = site.reader();
+        assert_eq!(read(&mut reader), [a]);
+        let error = reader.read().unwrap_err();
+        assert_eq!(error.path, file);
+        assert!(reader.pass_over(&error));
+        assert_eq!(read(&mut reader), [c]);
+        // What is written is not passed over, and nothing that may be read yet.
+        for (path, kind) in [
+            (site.log(), std::io::ErrorKind::InvalidData),
+            (file, std::io::ErrorKind::PermissionDenied),
+        ] {
+            let source = kind.into();
+            assert!(!reader.pass_over(&ReadError { path, source }));
+        }
     }
 
     #[test]

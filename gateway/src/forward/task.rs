@@ -10,6 +10,7 @@ use super::batch::{Reader, Sent};
 use super::kept::{Kept, KeptError, Place};
 use super::sink::{self, OpenError, Sink};
 use crate::audit::Durable;
+use crate::audit::reading::ReadError;
 use crate::clock::Clock;
 use crate::files::make_private_folder;
 use crate::metrics::Metrics;
@@ -90,7 +91,11 @@ impl Forwarder {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 Ok(records) => task.deliver(&records).await,
-                Err(error) => task.failed(&error.to_string()).await,
+                Err(error) if reader.pass_over(&error) => tracing::error!(
+                    "a file of the attestation log is damaged; {} is sent none of the rest of it, and what comes after it: {error}",
+                    task.name
+                ),
+                Err(error) => task.cannot_read(&error, reader.last()).await,
             }
         }
     }
@@ -117,7 +122,10 @@ impl Task {
         loop {
             match self.try_to_begin(folder).await {
                 Ok(reader) => return reader,
-                Err(why) => self.failed(&why).await,
+                Err(why) => {
+                    self.lag_after(None);
+                    self.failed(&why).await;
+                }
             }
         }
     }
@@ -193,16 +201,31 @@ impl Task {
         }
     }
 
-    /// Says so, once, and waits: each time longer, and not together with others.
+    /// The log cannot be read: that is no fault of who is sent it.
+    async fn cannot_read(&mut self, error: &ReadError, last: Option<&Place>) {
+        self.lag_after(last);
+        let why = format!(
+            "the attestation log cannot be read: {error}; {} is sent all that it misses once it can",
+            self.name
+        );
+        self.wait(&why).await;
+    }
+
     async fn failed(&mut self, why: &str) {
+        let why = format!(
+            "{} does not take the attestation log: {why}; it is sent all that it misses once it does",
+            self.name
+        );
+        self.wait(&why).await;
+    }
+
+    /// Says why, once, and waits: each time longer, and not together with others.
+    async fn wait(&mut self, why: &str) {
         if self.behind.is_none() {
             self.behind = Some(Instant::now());
-            tracing::warn!(
-                "{} does not take the attestation log: {why}; it is sent all that it misses once it does",
-                self.name
-            );
+            tracing::warn!("{why}");
         } else {
-            tracing::debug!("{} does not take the attestation log: {why}", self.name);
+            tracing::debug!("{why}");
         }
         let mut chance = [0];
         // Without chance all wait for as long.
@@ -210,6 +233,19 @@ impl Task {
         let [chance] = chance;
         tokio::time::sleep(pause(self.failures, chance)).await;
         self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Says in metrics how far it is behind that was given this one last.
+    fn lag_after(&self, last: Option<&Place>) {
+        let durable = self.durable.borrow().clone();
+        let (records, seconds) = match last {
+            Some(last) => {
+                let seconds = self.clock.now().as_secs().saturating_sub(last.at);
+                (records_from(last, &durable).saturating_sub(1), seconds)
+            }
+            None => (durable.number, 0),
+        };
+        self.metrics.log_forward_lag(&self.name, records, seconds);
     }
 
     /// Says in metrics how far it is behind, of which this comes next.

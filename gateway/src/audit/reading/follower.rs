@@ -257,7 +257,7 @@ impl Reading {
 }
 
 /// Whether a file cannot be read, or not further, whoever tries again: it is gone, or what it holds is damaged.
-fn is_for_good(error: &io::Error) -> bool {
+pub(super) fn is_for_good(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     matches!(error.kind(), NotFound | InvalidData | InvalidInput | UnexpectedEof)
 }

@@ -28,6 +28,12 @@ pub struct ReadError {
 }
 
 impl ReadError {
+    /// Whether the file cannot be read, or not further, whoever tries again: it is gone, or what it holds is damaged.
+    #[must_use]
+    pub fn is_for_good(&self) -> bool {
+        follower::is_for_good(&self.source)
+    }
+
     fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self { path, source }

@@ -30,7 +30,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn open(name: &str, url: &Address, ca: Option<&Path>, token_file: Option<&Path>) -> Result<Self, OpenError> {
+    pub(super) fn open(name: &str, url: &Address, ca: Option<&Path>, token_file: Option<PathBuf>) -> Result<Self, OpenError> {
         let builder = Client::builder()
             .http1_only()
             // The environment has no say in who is sent records, and neither has whoever answers.
@@ -49,22 +49,24 @@ impl Http {
             name: name.to_owned(),
             problem: with_causes(&error.without_url()),
         })?;
-        if let Some(path) = token_file {
-            let problem = |problem: String| OpenError::File {
-                name: name.to_owned(),
-                path: path.to_owned(),
-                problem,
-            };
-            let text = std::fs::read_to_string(path)
-                .map(Zeroizing::new)
-                .map_err(|error| problem(error.to_string()))?;
-            bearer(&text).map_err(|error| problem(error.to_owned()))?;
-        }
         Ok(Self {
             client,
             url: url.clone(),
-            token_file: token_file.map(Path::to_owned),
+            token_file,
         })
+    }
+
+    /// Whether the token is there at this moment. It may come later: it is read anew for each delivery.
+    pub(super) fn check_token(name: &str, path: &Path) -> Result<(), OpenError> {
+        let problem = |problem: String| OpenError::File {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            problem,
+        };
+        let text = std::fs::read_to_string(path)
+            .map(Zeroizing::new)
+            .map_err(|error| problem(error.to_string()))?;
+        bearer(&text).map(drop).map_err(|error| problem(error.to_owned()))
     }
 
     /// Read each time, so that a new one is used at once.

@@ -10,5 +10,5 @@ mod task;
 mod tls;
 
 pub use kept::{Kept, KeptError, Place};
-pub use sink::OpenError;
+pub use sink::{OpenError, check_token};
 pub use task::Forwarder;

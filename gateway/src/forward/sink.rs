@@ -48,7 +48,21 @@ pub(super) trait Sink: Send {
 pub(super) fn open(settings: &ForwardSettings, host: String) -> Result<Box<dyn Sink>, OpenError> {
     let name = &settings.name;
     Ok(match &settings.to {
-        Receiver::Http { url, ca, token_file } => Box::new(Http::open(name, url, ca.as_deref(), token_file.as_deref())?),
+        Receiver::Http { url, ca, token_file } => Box::new(Http::open(name, url, ca.as_deref(), token_file.clone())?),
         other => Box::new(Syslog::open(name, other, host)?),
     })
+}
+
+/// Whether what a receiver is told by is there. Without it nothing is sent.
+///
+/// # Errors
+/// [`OpenError::File`].
+pub fn check_token(settings: &ForwardSettings) -> Result<(), OpenError> {
+    match &settings.to {
+        Receiver::Http {
+            token_file: Some(token_file),
+            ..
+        } => Http::check_token(&settings.name, token_file),
+        _ => Ok(()),
+    }
 }

@@ -193,7 +193,9 @@ fn is_too_large(error: &std::io::Error) -> bool {
 }
 
 fn priority(record: &Sent) -> u8 {
-    let worth_a_look = record.about.verdict == "refused" && record.about.decision != "checkpoint" || !record.about.alerts.is_empty();
+    // Other lines refuse nobody, whatever their verdict says.
+    let is_about_a_node = ["challenge", "evidence", "config"].contains(&record.about.decision.as_str());
+    let worth_a_look = record.about.verdict == "refused" && is_about_a_node || !record.about.alerts.is_empty();
     FACILITY + if worth_a_look { WARNING } else { INFORMATIONAL }
 }
 
@@ -266,6 +268,18 @@ mod tests {
         let refused = line.replace("served", "refused");
         assert_eq!(text(&record(&refused), "gw-1"), format!("<108>1 {head} {refused}"));
         assert_eq!(local_message(&record(line), b"x"), b"<110>attest-gateway: x");
+        for (decision, expected) in [
+            ("challenge", "<108>"),
+            ("evidence", "<108>"),
+            // All of these have the verdict of one who was refused.
+            ("admin", "<110>"),
+            ("checkpoint", "<110>"),
+            ("counted", "<110>"),
+            ("store_accepted", "<110>"),
+        ] {
+            let of_decision = refused.replace("\"config\"", &format!("\"{decision}\""));
+            assert!(text(&record(&of_decision), "gw-1").starts_with(expected), "{decision}");
+        }
     }
 
     #[test]

@@ -99,6 +99,32 @@ async fn a_receiver_whose_certificate_is_anothers_gets_nothing() {
     assert!(receiver.requests().is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_not_there_yet_holds_up_no_node() {
+    let mut receiver = Receiver::away();
+    let mut gateway = gateway(&receiver, "https", "ca = \"tls/mcs-ca.crt\"\ntoken_file = \"siem.token\"");
+    receiver.begin_tls(&gateway).await;
+    for (token, expected) in [(None, "siem.token: No such file"), (Some("two words"), "holds no token")] {
+        if let Some(token) = token {
+            fs::write(gateway.path("siem.token"), token).unwrap();
+        }
+        let check = gateway.try_command(&["check"]);
+        let said = String::from_utf8([check.stdout, check.stderr].concat()).unwrap();
+        assert!(
+            said.contains("DEGRADED") && said.contains(expected) && !said.contains("records go to"),
+            "{said}"
+        );
+    }
+    gateway.run();
+    gateway.line(|line| line.contains("ERROR") && line.contains("it is sent nothing until that is there"));
+    fetch(&gateway).await;
+    gateway.line(|line| line.contains("siem does not take the attestation log: ") && line.contains("holds no token"));
+    assert!(receiver.requests().is_empty());
+    // It is read for each delivery.
+    fs::write(gateway.path("siem.token"), TOKEN).unwrap();
+    has_all(&gateway, || receiver.lines()).await;
+}
+
 #[test]
 fn what_cannot_be_used_keeps_the_gateway_from_serving_and_says_why() {
     let receiver = Receiver::away();
@@ -116,12 +142,6 @@ fn what_cannot_be_used_keeps_the_gateway_from_serving_and_says_why() {
     };
     check("https", "ca = \"nowhere.pem\"", "nowhere.pem");
     check("https", "ca = \"gateway.toml\"", "gateway.toml");
-    check("https", "ca = \"tls/mcs-ca.crt\"\ntoken_file = \"nowhere.token\"", "nowhere.token");
-    check(
-        "https",
-        "ca = \"tls/mcs-ca.crt\"\ntoken_file = \"tls/mcs-ca.crt\"",
-        "holds no token",
-    );
     check("https", "", "attestation_log.forward.ca is not set");
     let gateway = Gateway::init();
     gateway.settings("[[attestation_log.forward]]\nname = \"siem\"\nto = \"http://logs.example.com/\"");

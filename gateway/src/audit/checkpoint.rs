@@ -123,6 +123,11 @@ impl Signer {
         self.every
     }
 
+    /// What the gateway is called.
+    pub(super) fn replica(&self) -> &str {
+        &self.replica
+    }
+
     #[must_use]
     pub const fn key(&self) -> LogPublicKey {
         self.key.public()

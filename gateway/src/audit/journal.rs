@@ -23,6 +23,7 @@ use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::record::{Line, Record};
+use super::retention::Removal;
 use super::segments::{Closed, Compression, SegmentLimits};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
@@ -86,6 +87,8 @@ pub struct Journal {
     /// The checkpoint that the store has; whoever has it keep another holds this.
     kept: Mutex<Option<Arc<str>>>,
     compression: mpsc::Sender<Closed>,
+    /// What the gateway is called.
+    replica: String,
 }
 
 impl Journal {
@@ -108,6 +111,7 @@ impl Journal {
             source,
         })?;
         let last = log.last_checkpoint(signer.key())?;
+        let replica = signer.replica().to_owned();
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
         let (sender, signed) = watch::channel(last);
@@ -154,6 +158,7 @@ impl Journal {
             durable,
             kept: Mutex::default(),
             compression,
+            replica,
         };
         Ok((journal, cut))
     }
@@ -198,6 +203,17 @@ impl Journal {
     /// [`JournalError`]: then it is due still.
     pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
         self.ask(|done| Work::Checkpoint(self.moment(at), done)).await
+    }
+
+    /// Says, durably and signed, that a segment is removed; only then may it be.
+    ///
+    /// # Errors
+    /// [`JournalError`]: it has to be said again.
+    pub async fn removes(&self, removal: Removal, at: u64) -> Result<(), JournalError> {
+        let record = removal.record(&self.replica, at)?;
+        self.append(self.line(&record)?, Vec::new(), None).await?;
+        show(&record);
+        self.checkpoint(at).await
     }
 
     /// Waits until there are as many lines without a checkpoint as there may be.

@@ -11,6 +11,7 @@ use super::basis::Basis;
 use super::checkpoint::Checkpoint;
 use super::configs::ConfigCopy;
 use super::reason::Use;
+use super::retention::Removal;
 use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
 use crate::store::{Pending, Replacement, StoreMark};
@@ -38,6 +39,8 @@ pub enum Decision {
     Checkpoint,
     /// By whoever runs the gateway, or by the gateway of itself: that something is otherwise from now on.
     Admin,
+    /// By the gateway, as it was told: that a part of the log is not kept any longer.
+    Removed,
 }
 
 /// How it was decided.
@@ -168,6 +171,9 @@ pub struct Record {
     /// Of a line that says so: who did what.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<Act>,
+    /// Of a line that says so: which part of the log is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removed: Option<Removal>,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -260,6 +266,7 @@ impl Record {
             accepted_store: None,
             checkpoint: None,
             admin: None,
+            removed: None,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,

@@ -130,6 +130,19 @@ fn incomplete() -> Vec<Value> {
     gateway.log_lines()
 }
 
+/// A segment that is not kept any longer.
+async fn removed() -> Vec<Value> {
+    let gateway = Gateway::init();
+    let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let removal = json!({
+        "segment": "20261122T204412Z-6f0c51d2-000000000001", "rule": "age", "lines": 2, "bytes": 7, "sha256": "0".repeat(64),
+        "chains": [{ "id": "0".repeat(32), "first": 1, "last": 2, "head": "0".repeat(64) }],
+        "kept": { "lines": 2, "sha256": "0".repeat(64) }
+    });
+    running.journal.removes(serde_json::from_value(removal).unwrap(), 8).await.unwrap();
+    gateway.log_lines()
+}
+
 /// What somebody has done, with all that a record can say of that.
 async fn administered() -> Vec<Value> {
     let gateway = Gateway::init();
@@ -247,6 +260,7 @@ async fn what_is_written_is_the_schema() {
         incomplete(),
         evidence().await,
         administered().await,
+        removed().await,
     ]
     .concat();
     for record in &records {
@@ -264,6 +278,7 @@ async fn what_is_written_is_the_schema() {
                 "store_accepted",
                 "checkpoint",
                 "admin",
+                "removed",
             ][..],
         ),
         ("verdict", &["trusted", "served", "refused"]),
@@ -284,6 +299,8 @@ async fn what_is_written_is_the_schema() {
         ("begins", "/chain/begins"),
         ("checkpoint", "/checkpoint"),
         ("admin", "/admin"),
+        ("removed", "/removed"),
+        ("span", "/removed/chains/0"),
         ("by", "/admin/by"),
         ("thing", "/admin/things/0"),
         ("basis", "/basis"),

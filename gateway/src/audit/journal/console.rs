@@ -52,6 +52,7 @@ pub(super) fn show(record: &Record) {
             let at = record.admin.as_ref().map(|act| crate::clock::rfc3339(act.at)).unwrap_or_default();
             tracing::info!(target: "attestation", "ADMIN {at}: {reason}");
         }
+        (_, Decision::Removed) => tracing::info!(target: "attestation", "REMOVED {reason}"),
         (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {

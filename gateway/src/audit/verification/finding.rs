@@ -72,6 +72,24 @@ pub enum Finding {
     KeyReplaced { chain: String, number: u64, replica: String },
     /// No trusted key has signed any line of it.
     NeverSigned { chain: String },
+    /// A line says that others were removed, and those it names are not they.
+    RemovedOtherwise { chain: String, number: u64 },
+    /// Of lines that were removed not all is there that was to be kept.
+    NotKept {
+        chain: String,
+        first: u64,
+        last: u64,
+        there: u64,
+        kept: u64,
+    },
+    /// What was kept of lines that were removed is not what it was.
+    KeptAltered { chain: String, first: u64, last: u64 },
+    /// A line was kept more than once.
+    KeptTwice { place: Place, chain: String, number: u64 },
+    /// A line that is none of what was removed, nor of what is there.
+    KeptOfNothing { place: Place, chain: String, number: u64 },
+    /// A line among those that were kept that is none of them.
+    KeptUnreadable { place: Place, why: String },
     /// A file's last line has no end.
     Torn { place: Place },
 }
@@ -202,6 +220,36 @@ impl fmt::Display for Finding {
                 "chain {}: never signed: no line of it is a checkpoint by a key that is trusted, as a gateway writes one when a chain begins",
                 short(chain)
             ),
+            Self::RemovedOtherwise { chain, number } => write!(
+                f,
+                "chain {}: removed otherwise than is said: line {number} is not the one at which what was removed ends",
+                short(chain)
+            ),
+            Self::NotKept {
+                chain,
+                first,
+                last,
+                there,
+                kept,
+            } => write!(
+                f,
+                "chain {}: removed, and not kept: of {} {there} of {kept} checkpoint(s) are in checkpoints.jsonl",
+                short(chain),
+                lines(*first, *last)
+            ),
+            Self::KeptAltered { chain, first, last } => write!(
+                f,
+                "chain {}: removed, and kept otherwise: the checkpoints of {} are not what they were",
+                short(chain),
+                lines(*first, *last)
+            ),
+            Self::KeptTwice { place, chain, number } => write!(f, "{place}: kept twice: line {number} of chain {}", short(chain)),
+            Self::KeptOfNothing { place, chain, number } => write!(
+                f,
+                "{place}: kept, and of nothing: line {number} of chain {} was not removed, and is not that one",
+                short(chain)
+            ),
+            Self::KeptUnreadable { place, why } => write!(f, "{place}: no line that is kept: {why}"),
             Self::Torn { place } => write!(
                 f,
                 "{place}: cut off within the line: it was never acknowledged, or the file was shortened"
@@ -227,6 +275,17 @@ pub enum Note {
     NamesOfOne { replicas: Vec<String> },
     /// Lines that their gateway found when it started, and has not written since.
     Found { chain: String, from: u64, to: u64 },
+    /// Lines that were removed by the rule, as this line says.
+    Removed {
+        chain: String,
+        from: u64,
+        to: u64,
+        by: (String, u64),
+    },
+    /// Lines that were removed, as is said, are there.
+    StillThere { chain: String, from: u64, to: u64 },
+    /// What this line says was removed is not taken for that.
+    RemovalNotBelieved { chain: String, number: u64 },
 }
 
 impl fmt::Display for Note {
@@ -266,6 +325,29 @@ impl fmt::Display for Note {
                 "one key signs as {}: the gateway got another name, or it signs for another one; --log-key NAME=FILE says whose it is",
                 replicas.join(" and ")
             ),
+            Self::Removed {
+                chain,
+                from,
+                to,
+                by: (by, number),
+            } => write!(
+                f,
+                "chain {}: removed by rule: {}, as line {number} of chain {} says",
+                short(chain),
+                lines(*from, *to),
+                short(by)
+            ),
+            Self::StillThere { chain, from, to } => write!(
+                f,
+                "chain {}: {} are here, and are said to be removed: they are copies, or the gateway was stopped before it removed them",
+                short(chain),
+                lines(*from, *to)
+            ),
+            Self::RemovalNotBelieved { chain, number } => write!(
+                f,
+                "chain {}: line {number} says that lines were removed, and is not believed: its gateway has not signed it as its own",
+                short(chain)
+            ),
             Self::Continued { chain, first } => write!(f, "chain {}: what comes before line {first} is not at hand", short(chain)),
         }
     }
@@ -289,9 +371,14 @@ impl Finding {
             | Self::CheckpointUnknown { chain, .. }
             | Self::CheckpointOfAnother { chain, .. }
             | Self::KeyReplaced { chain, .. }
+            | Self::RemovedOtherwise { chain, .. }
+            | Self::NotKept { chain, .. }
+            | Self::KeptAltered { chain, .. }
+            | Self::KeptTwice { chain, .. }
+            | Self::KeptOfNothing { chain, .. }
             | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
-            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::Torn { .. } => false,
+            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::KeptUnreadable { .. } | Self::Torn { .. } => false,
         }
     }
 }

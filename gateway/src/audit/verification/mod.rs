@@ -4,6 +4,8 @@
 
 mod finding;
 mod followed;
+mod keeping;
+mod removed;
 mod signers;
 mod stitched;
 mod strict;
@@ -13,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aws_lc_rs::digest;
 pub use finding::{Finding, Note, Place};
 use followed::Followed;
+use removed::{Removed, Said};
 pub use stitched::ChainReport;
 use stitched::Stitched;
 use strict::Placed;
@@ -131,6 +134,9 @@ pub struct Verifier {
     findings: Vec<Finding>,
     notes: Vec<Note>,
     files: Vec<FileReport>,
+    removed: Removed,
+    /// The file of what was kept that is read, and its line.
+    keeping: Place,
 }
 
 /// What came of it.
@@ -141,6 +147,14 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// In the order of the files, the chains that each holds lines of, and of the first of them the first line's number.
     pub files: Vec<FileReport>,
+}
+
+impl Report {
+    /// Whether lines were removed by the rule that others may speak of.
+    #[must_use]
+    pub fn is_shorter(&self) -> bool {
+        self.notes.iter().any(|note| matches!(note, Note::Removed { .. }))
+    }
 }
 
 /// What a file holds.
@@ -169,6 +183,11 @@ impl Verifier {
             findings: Vec::new(),
             notes: Vec::new(),
             files: Vec::new(),
+            removed: Removed::default(),
+            keeping: Place {
+                file: String::new(),
+                line: 0,
+            },
         }
     }
 
@@ -218,7 +237,12 @@ impl Verifier {
     }
 
     fn placed(&mut self, reading: &mut Reading, placed: Placed, hash: LineHash) {
-        let Placed { link, at, checkpoint } = placed;
+        let Placed {
+            link,
+            at,
+            checkpoint,
+            removed,
+        } = placed;
         let place = Place {
             file: reading.name.clone(),
             line: reading.line,
@@ -263,6 +287,10 @@ impl Verifier {
         }
         if let Some(checkpoint) = &checkpoint {
             self.checkpoint(&link, checkpoint, at);
+        }
+        if let Some(removal) = removed {
+            let (chain, number) = (link.id.clone(), link.number);
+            self.removed.said.push(Said { chain, number, removal });
         }
         reading.highest = if follows { reading.highest.max(link.number) } else { link.number };
         match &mut reading.run {
@@ -359,23 +387,36 @@ impl Verifier {
     }
 
     fn checkpoint(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) {
-        let (chain, number) = (link.id.clone(), link.number);
-        let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
-        let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
-        let signed = checkpoint.is_signed(&chain, at);
+        let finding = self.judge(link, checkpoint, at);
         if let Some(Found { first, last }) = checkpoint.found {
             self.notes.push(Note::Found {
-                chain: chain.clone(),
+                chain: link.id.clone(),
                 from: first,
                 to: last,
             });
         }
+        self.signed.entry(link.id.clone()).or_default().push(Signed {
+            number: link.number,
+            at,
+            replica: checkpoint.replica.clone(),
+            key: checkpoint.key,
+            good: finding.is_none(),
+        });
+        self.say(finding, link, checkpoint);
+    }
+
+    /// What is wrong with a checkpoint. One that is good says what its gateway has found.
+    fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<Finding> {
+        let (chain, number) = (link.id.clone(), link.number);
+        let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
+        let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
+        let signed = checkpoint.is_signed(&chain, at);
         let is_its = self
             .trust
             .names
             .get(&checkpoint.key)
             .is_none_or(|names| names.contains(&checkpoint.replica));
-        let finding = match (signed, here, trusted) {
+        match (signed, here, trusted) {
             (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
             (true, _, false) => Some(Finding::CheckpointUnknown {
                 chain,
@@ -392,15 +433,15 @@ impl Verifier {
                 number,
                 replica: checkpoint.replica.clone(),
             }),
-            (true, true, true) => None,
-        };
-        self.signed.entry(link.id.clone()).or_default().push(Signed {
-            number,
-            at,
-            replica: checkpoint.replica.clone(),
-            key: checkpoint.key,
-            good: finding.is_none(),
-        });
+            (true, true, true) => {
+                self.removed.found.entry(chain).or_default().extend(checkpoint.found);
+                None
+            }
+        }
+    }
+
+    /// Of a key that is not known, that is said once for each chain.
+    fn say(&mut self, finding: Option<Finding>, link: &Link, checkpoint: &Checkpoint) {
         if let Some(Finding::CheckpointUnknown { .. }) = &finding
             && !self.unknown.insert((link.id.clone(), checkpoint.key))
         {
@@ -443,6 +484,7 @@ impl Verifier {
             mut findings,
             mut notes,
             files,
+            removed,
             ..
         } = self;
         let followed = Followed::of(&runs, &signed, &covered);
@@ -450,6 +492,7 @@ impl Verifier {
         signers::replaced(&signed, &trust, &mut findings, &mut notes);
         signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
+        let mut removed = removed.resolve(&signed);
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());
@@ -457,17 +500,23 @@ impl Verifier {
         for run in runs {
             chains.entry(run.chain.clone()).or_default().push(run);
         }
+        removed.hold_against(&chains);
+        findings.append(&mut removed.findings);
+        notes.append(&mut removed.notes);
         let mut reports = Vec::new();
         for (chain, runs) in chains {
-            let mut stitched = Stitched::of(&chain, runs, &trust, unreadable.get(&chain));
-            stitched.end(trust.known.iter().chain(&lost).chain(trust.from.values()));
+            let mut stitched = Stitched::of(&chain, removed.of(&chain), runs, &trust, unreadable.get(&chain));
+            stitched.end(trust.known.iter().chain(&lost).chain(trust.from.values()), |number| {
+                removed.hash(&chain, number)
+            });
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings);
             findings.append(&mut stitched.findings);
             notes.append(&mut stitched.notes);
             reports.push(report);
         }
         let there: BTreeSet<&str> = reports.iter().map(|report| report.chain.as_str()).collect();
-        for point in lost.iter().filter(|point| !there.contains(point.chain.as_str())) {
+        let is_lost = |point: &&Point| !there.contains(point.chain.as_str()) && !removed.has(&point.chain, point.number);
+        for point in lost.iter().filter(is_lost) {
             findings.push(Finding::Lost {
                 chain: point.chain.clone(),
                 number: point.number,

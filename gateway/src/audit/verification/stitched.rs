@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::chain::{LineHash, Point};
+use super::removed::{Gone, parts};
 use super::{Finding, Note, Run, Signed, Trust};
 
 /// What is to be said of a chain as a whole.
@@ -25,6 +26,8 @@ pub struct ChainReport {
 /// A chain, from its first line on.
 pub(super) struct Stitched<'c> {
     chain: &'c str,
+    /// What was removed of it.
+    gone: &'c [Gone],
     runs: Vec<Run>,
     pub(super) findings: Vec<Finding>,
     pub(super) notes: Vec<Note>,
@@ -32,10 +35,11 @@ pub(super) struct Stitched<'c> {
 
 impl<'c> Stitched<'c> {
     /// Puts the parts together.
-    pub(super) fn of(chain: &'c str, mut runs: Vec<Run>, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) -> Self {
+    pub(super) fn of(chain: &'c str, gone: &'c [Gone], mut runs: Vec<Run>, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) -> Self {
         runs.sort_by(|a, b| (a.first, &a.place).cmp(&(b.first, &b.place)));
         let mut this = Self {
             chain,
+            gone,
             runs: Vec::new(),
             findings: Vec::new(),
             notes: Vec::new(),
@@ -48,6 +52,7 @@ impl<'c> Stitched<'c> {
         }
         let last = this.last();
         this.altered(breaks, last);
+        this.still_there();
         this
     }
 
@@ -59,13 +64,12 @@ impl<'c> Stitched<'c> {
         self.runs.iter().map(Run::last).max().unwrap_or(0)
     }
 
-    fn hash(&self, number: u64) -> Option<LineHash> {
+    pub(super) fn hash(&self, number: u64) -> Option<LineHash> {
         self.runs.iter().find_map(|run| run.hash(number))
     }
 
     /// How a part goes on from those before it.
     fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&BTreeSet<u64>>, breaks: &mut Vec<u64>) {
-        let chain = self.name();
         let (next, head) = match (self.runs.is_empty(), trust.from.get(self.chain)) {
             (true, Some(from)) => (from.number.saturating_add(1), Some(from.sha256)),
             (true, None) => (1, Some(LineHash::NONE)),
@@ -75,20 +79,52 @@ impl<'c> Stitched<'c> {
             return self.overlaps(run);
         }
         if run.first > next {
-            let from = trust.from.contains_key(self.chain);
-            if !self.runs.is_empty() || from {
-                let known = |number: &u64| unreadable.is_some_and(|numbers| numbers.contains(number));
-                let to = run.first - 1;
-                if !(next..=to).all(|number| known(&number)) {
-                    self.findings.push(Finding::Missing { chain, from: next, to });
-                }
-            } else if trust.continued {
-                self.notes.push(Note::Continued { chain, first: run.first });
-            } else {
-                self.findings.push(Finding::NoBeginning { chain, first: run.first });
-            }
+            self.gap(next, run, trust, unreadable);
         } else if head != Some(run.previous) || run.begins != (run.first == 1) {
             breaks.push(run.first);
+        }
+    }
+
+    /// Lines that are not there before a part: their gateway has removed them, or they are missing.
+    fn gap(&mut self, next: u64, run: &Run, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) {
+        let begins = self.runs.is_empty() && !trust.from.contains_key(self.chain);
+        let parts = parts(self.gone, next, run.first - 1);
+        if let Some(gone) = parts.last().and_then(|part| part.gone)
+            && gone.last.checked_add(1) == Some(run.first)
+            && gone.head != run.previous
+        {
+            let (chain, number) = (self.name(), gone.last);
+            self.findings.push(Finding::RemovedOtherwise { chain, number });
+        }
+        for part in parts {
+            let (chain, from, to, first) = (self.name(), part.from, part.to, part.to.saturating_add(1));
+            if let Some(gone) = part.gone {
+                let by = gone.by.clone();
+                self.notes.push(Note::Removed { chain, from, to, by });
+            } else if begins && from == next {
+                if trust.continued {
+                    self.notes.push(Note::Continued { chain, first });
+                } else {
+                    self.findings.push(Finding::NoBeginning { chain, first });
+                }
+            } else if !(from..=to).all(|number| unreadable.is_some_and(|numbers| numbers.contains(&number))) {
+                self.findings.push(Finding::Missing { chain, from, to });
+            }
+        }
+    }
+
+    /// Of what is said to be removed, what is there: it has to be that.
+    fn still_there(&mut self) {
+        for gone in self.gone {
+            let Some(hash) = self.hash(gone.last) else { continue };
+            let chain = self.name();
+            if hash != gone.head {
+                let number = gone.last;
+                self.findings.push(Finding::RemovedOtherwise { chain, number });
+                continue;
+            }
+            let (from, to) = (gone.first, gone.last);
+            self.notes.push(Note::StillThere { chain, from, to });
         }
     }
 
@@ -130,13 +166,17 @@ impl<'c> Stitched<'c> {
     }
 
     /// Whether it holds what is known from elsewhere.
-    pub(super) fn end<'p>(&mut self, known: impl Iterator<Item = &'p Point>) {
-        let (last, first) = (self.last(), self.runs.first().map_or(0, |run| run.first));
+    pub(super) fn end<'p>(&mut self, known: impl Iterator<Item = &'p Point>, kept: impl Fn(u64) -> Option<LineHash>) {
+        let last = self.last();
         let mut furthest = None;
         for point in known.filter(|point| point.chain == self.chain) {
             if point.number > last {
                 furthest = furthest.max(Some(point.number));
-            } else if point.number >= first && self.hash(point.number).is_some_and(|hash| hash != point.sha256) {
+            } else if self
+                .hash(point.number)
+                .or_else(|| kept(point.number))
+                .is_some_and(|hash| hash != point.sha256)
+            {
                 self.findings.push(Finding::Replaced {
                     chain: self.name(),
                     number: point.number,

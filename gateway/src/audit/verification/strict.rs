@@ -8,6 +8,7 @@ use serde::{Deserialize, de};
 
 use super::super::chain::Link;
 use super::super::checkpoint::Checkpoint;
+use super::super::retention::Removal;
 
 /// What stands before a line's place.
 const PLACE: &[u8] = b",\"chain\":";
@@ -18,6 +19,7 @@ pub(super) struct Placed {
     pub(super) link: Link,
     pub(super) at: u64,
     pub(super) checkpoint: Option<Checkpoint>,
+    pub(super) removed: Option<Removal>,
 }
 
 #[derive(Deserialize)]
@@ -25,6 +27,7 @@ struct Head {
     at: u64,
     chain: Option<IgnoredAny>,
     checkpoint: Option<Checkpoint>,
+    removed: Option<Removal>,
 }
 
 /// Reads a line; the error says why it has no place in a chain.
@@ -42,6 +45,7 @@ pub(super) fn read(line: &[u8]) -> Result<Placed, String> {
         link,
         at: head.at,
         checkpoint: head.checkpoint,
+        removed: head.removed,
     })
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use attest_gateway::audit::reading::{Bytes, LogFile, files_to_verify};
-use attest_gateway::audit::{Report, Verifier, is_written};
+use attest_gateway::audit::{KEPT_NAME, Report, Verifier, is_written, kept_file};
 use serde::Deserialize;
 
 /// Longest line that is read: much longer than any that a gateway writes.
@@ -21,7 +21,8 @@ pub struct Line {
 /// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
 pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
     let (mut files, mut known) = (Vec::new(), BTreeSet::new());
-    for path in paths {
+    // What was kept is no log.
+    for path in paths.iter().filter(|path| !is_kept(path)) {
         let found = files_to_verify(path)?;
         if found.is_empty() {
             bail!("{} holds no attestation.jsonl, nor one that was rotated", path.display());
@@ -31,6 +32,28 @@ pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
             .into_iter()
             .filter(|new| new.identity().map_or(true, |identity| known.insert(identity)));
         files.extend(new.collect::<Vec<_>>());
+    }
+    Ok(files)
+}
+
+fn is_kept(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == KEPT_NAME)
+}
+
+/// What was kept of segments that were removed, beside these.
+fn kept(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
+    let beside = |path: &PathBuf| match path {
+        folder if folder.is_dir() => folder.join(KEPT_NAME),
+        kept if is_kept(kept) => kept.clone(),
+        log => kept_file(log),
+    };
+    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
+    for path in paths.iter().map(beside).filter(|path| path.exists()) {
+        for file in files_to_verify(&path)? {
+            if known.insert(file.identity()?) {
+                files.push(file);
+            }
+        }
     }
     Ok(files)
 }
@@ -65,8 +88,8 @@ impl Lines {
     }
 }
 
-/// Verifies all of them.
-pub fn verify(files: &[LogFile], mut verifier: Verifier) -> anyhow::Result<Report> {
+/// Verifies all of them, with what was kept beside these paths.
+pub fn verify(files: &[LogFile], paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
     for file in files {
         verifier.file(&name(file));
         let mut lines = lines(file)?;
@@ -76,6 +99,14 @@ pub fn verify(files: &[LogFile], mut verifier: Verifier) -> anyhow::Result<Repor
             } else {
                 verifier.torn();
             }
+        }
+    }
+    for file in kept(paths)? {
+        verifier.kept_file(&name(&file));
+        let mut lines = lines(&file)?;
+        // A last one without an end was cut off when its gateway was killed: it is written again before anything is removed.
+        while let Some((line, true)) = lines.next().with_context(|| name(&file))? {
+            verifier.kept_line(&line);
         }
     }
     Ok(verifier.finish())

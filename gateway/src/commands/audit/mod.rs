@@ -135,8 +135,10 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let files = logs::open(&paths)?;
     let continued = arguments.continued || !trust.from.is_empty();
-    let report = logs::verify(&files, Verifier::new(trust))?;
-    let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued)?;
+    let report = logs::verify(&files, &paths, Verifier::new(trust))?;
+    // What was earned in lines that were removed is used in those that are there.
+    let continued_or_shorter = continued || report.is_shorter();
+    let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued_or_shorter)?;
     show(&report, &notes);
     println!("{counts}");
     let is_empty = counts.lines == 0 && !continued;
@@ -327,7 +329,7 @@ fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<S
         (true, Judged::Whole) => (&mut counts.same, "same"),
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
-        (true, Judged::Checkpoint | Judged::Admin) => return,
+        (true, Judged::OfLog | Judged::Admin) => return,
         (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;

@@ -15,7 +15,7 @@ use attest::Kind;
 use attest_gateway::api::decided_by;
 use attest_gateway::audit::admin::Act;
 use attest_gateway::audit::configs::ConfigCopy;
-use attest_gateway::audit::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Shown, TicketTerms, Verdict};
+use attest_gateway::audit::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
 use attest_gateway::store::Replacement;
@@ -68,6 +68,7 @@ struct Line {
     accepted_store: Option<Replacement>,
     checkpoint: Option<Checkpoint>,
     admin: Option<Act>,
+    removed: Option<Removal>,
     not_attested: Option<NotAttested>,
     claims: Option<Value>,
     basis: Option<Basis>,
@@ -85,7 +86,7 @@ pub enum Judged {
     /// It is of a kind that nothing verifies any more: what else the line holds was compared.
     NoLonger,
     /// It is no decision: the chain's verification says what it is worth.
-    Checkpoint,
+    OfLog,
     /// It is no decision about a node: what somebody has done is shown.
     Admin,
 }
@@ -178,6 +179,7 @@ impl<'b> Reviewer<'b> {
             Decision::StoreAccepted => line.store_accepted(&mut differences),
             Decision::Checkpoint => line.checkpoint(text, &mut differences),
             Decision::Admin => line.admin(&mut differences),
+            Decision::Removed => line.removed(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
@@ -296,7 +298,7 @@ impl Line {
     const fn is_about_nobody(&self) -> bool {
         matches!(
             self.decision,
-            Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint | Decision::Admin
+            Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint | Decision::Admin | Decision::Removed
         )
     }
 }

@@ -27,7 +27,7 @@ pub struct Filter {
     /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by.
     #[arg(long, value_parser = code)]
     code: Option<String>,
-    /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint …
+    /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
     #[arg(long, value_parser = word::<Decision>)]
     decision: Option<String>,
     /// How a challenge, evidence or a config was decided: trusted, served, refused.

@@ -53,7 +53,7 @@ impl Line {
             }
             differences.said.extend(expected.keys().map(|name| format!("{name} is missing")));
         }
-        ("signed".to_owned(), Judged::Checkpoint)
+        ("signed".to_owned(), Judged::OfLog)
     }
 
     /// What was done is not made again; it is shown.
@@ -85,6 +85,19 @@ impl Line {
         if self.decision != Decision::StoreAccepted {
             differences.absent("accepted_store", self.accepted_store.as_ref());
         }
+        if self.decision != Decision::Removed {
+            differences.absent("removed", self.removed.as_ref());
+        }
+    }
+
+    /// Whether what it says is so, the chain's verification says.
+    pub(super) fn removed(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.there("removed", self.removed.as_ref());
+        if let Some(removal) = &self.removed {
+            differences.same("reason", &self.reason, &removal.to_string());
+        }
+        self.gives_nothing(differences);
+        ("removed".to_owned(), Judged::OfLog)
     }
 
     fn gives_nothing(&self, differences: &mut Differences) {

@@ -1,0 +1,112 @@
+//! That a segment is removed: said in the log, and signed there, before it is.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{self, SHA256};
+use serde::{Deserialize, Serialize};
+
+use super::super::chain::LineHash;
+use super::super::journal::JournalError;
+use super::super::record::{Decision, Record, decision_id};
+
+/// A segment that is removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Removal {
+    /// What its name has after that of the log.
+    pub segment: String,
+    /// Which rule it is past.
+    pub rule: Past,
+    /// How many lines it has, those of no chain included.
+    pub lines: u64,
+    /// How long it is, uncompressed.
+    pub bytes: u64,
+    /// SHA-256 of these bytes.
+    pub sha256: LineHash,
+    /// Its lines that have a place in a chain, in their order.
+    pub chains: Vec<Span>,
+    /// What is kept of it.
+    pub kept: KeptLines,
+}
+
+/// Which rule a segment is past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Past {
+    /// It is older than it has to be kept.
+    Age,
+    /// There is more of the log than has to be kept.
+    Size,
+}
+
+/// Lines of a chain that follow one another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    /// Which chain.
+    pub id: String,
+    pub first: u64,
+    pub last: u64,
+    /// The hash of the last of them.
+    pub head: LineHash,
+}
+
+/// Lines of a removed segment that are kept: checkpoints, and what says of earlier segments that they were removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptLines {
+    pub lines: u64,
+    /// SHA-256 over their hashes, in their order: of each 64 digits and a line feed.
+    pub sha256: LineHash,
+}
+
+impl KeptLines {
+    /// Of lines with these hashes.
+    pub(in super::super) fn of(hashes: impl IntoIterator<Item = LineHash>) -> Self {
+        let (mut lines, mut digest) = (0, digest::Context::new(&SHA256));
+        for hash in hashes {
+            lines += 1;
+            digest.update(format!("{hash}\n").as_bytes());
+        }
+        let sha256 = LineHash::from_digest(digest.finish());
+        Self { lines, sha256 }
+    }
+}
+
+impl Removal {
+    /// The record that says so, by the gateway of this name at this time, seconds since 1970.
+    pub(in super::super) fn record(self, replica: &str, at: u64) -> Result<Record, JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let mut record = Record::new(id, Decision::Removed, at, replica.to_owned(), String::new());
+        record.reason = self.to_string();
+        record.removed = Some(self);
+        Ok(record)
+    }
+}
+
+impl fmt::Display for Past {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Age => "attestation_log.keep_seconds",
+            Self::Size => "attestation_log.keep_bytes",
+        })
+    }
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            segment,
+            rule,
+            lines,
+            chains,
+            kept,
+            ..
+        } = self;
+        write!(f, "by {rule} a segment is removed: {segment}, {lines} line(s)")?;
+        for Span { id, first, last, .. } in chains {
+            write!(f, ", {first} to {last} of chain {id}")?;
+        }
+        write!(f, "; kept are {} of them", kept.lines)
+    }
+}

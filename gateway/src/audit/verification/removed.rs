@@ -1,0 +1,270 @@
+//! Lines that are gone because their gateway has said so. It is believed if it is signed, and what was to be kept of them is looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::chain::{Found, LineHash};
+use super::super::retention::{KeptLines, Removal, Span};
+use super::{Finding, Note, Place, Run, Signed};
+
+/// That a segment is removed, and which line says so.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    pub(super) chain: String,
+    pub(super) number: u64,
+    pub(super) removal: Removal,
+}
+
+/// A line that was kept of a segment that was removed.
+#[derive(Debug)]
+pub(super) struct KeptLine {
+    pub(super) place: Place,
+    pub(super) hash: LineHash,
+    /// That an earlier one was removed; of a checkpoint nothing.
+    pub(super) removal: Option<Removal>,
+}
+
+/// All that is said of what was removed.
+#[derive(Debug, Default)]
+pub(super) struct Removed {
+    pub(super) said: Vec<Said>,
+    /// By their chains and numbers, in the order in which they stand there.
+    pub(super) kept: BTreeMap<(String, u64), Vec<KeptLine>>,
+    /// Lines that stood there at a start, unsigned, by their chains.
+    pub(super) found: BTreeMap<String, Vec<Found>>,
+}
+
+/// Lines that were removed, and the line that says so.
+#[derive(Debug, Clone)]
+pub(super) struct Gone {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) head: LineHash,
+    pub(super) by: (String, u64),
+}
+
+/// What came of it: what is gone of each chain, by the first of its lines.
+#[derive(Debug, Default)]
+pub(super) struct Resolved {
+    gone: BTreeMap<String, Vec<Gone>>,
+    /// What was kept: the lines' hashes, and where they stand.
+    kept: BTreeMap<(String, u64), (LineHash, Place)>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) notes: Vec<Note>,
+}
+
+impl Removed {
+    /// Believes what is signed, and what that says was kept.
+    pub(super) fn resolve(self, signed: &BTreeMap<String, Vec<Signed>>) -> Resolved {
+        let mut resolved = Resolved::default();
+        let is_signed = |said: &Said| {
+            let signed = signed.get(&said.chain);
+            signed.is_some_and(|signed| signed.iter().any(|signed| signed.good && signed.number > said.number))
+        };
+        let was_found = |chain: &str, number: u64| {
+            let found = self.found.get(chain);
+            found.is_some_and(|found| found.iter().any(|found| (found.first..=found.last).contains(&number)))
+        };
+        let mut believed = Vec::new();
+        for said in &self.said {
+            if is_signed(said) && !was_found(&said.chain, said.number) {
+                believed.push(said.clone());
+            } else {
+                resolved.notes.push(Note::RemovalNotBelieved {
+                    chain: said.chain.clone(),
+                    number: said.number,
+                });
+            }
+        }
+        let mut looked = BTreeSet::new();
+        while let Some(said) = believed.pop() {
+            resolved.is_gone(&said);
+            for key in self.look(&said, &mut resolved) {
+                let Some(KeptLine {
+                    removal: Some(removal), ..
+                }) = self.kept.get(&key).and_then(|lines| lines.first())
+                else {
+                    continue;
+                };
+                if looked.insert(key.clone()) && !was_found(&key.0, key.1) {
+                    let (chain, number) = key;
+                    let removal = removal.clone();
+                    believed.push(Said { chain, number, removal });
+                }
+            }
+        }
+        for gone in resolved.gone.values_mut() {
+            gone.sort_by_key(|gone| (gone.first, gone.last));
+        }
+        let first = |lines: Vec<KeptLine>| lines.into_iter().next().map(|line| (line.hash, line.place));
+        let kept = self.kept.into_iter().filter_map(|(key, lines)| Some((key, first(lines)?)));
+        resolved.kept = kept.collect();
+        resolved
+    }
+
+    /// Holds what was kept against what was to be kept; gives those of the lines that are what they were.
+    fn look(&self, said: &Said, resolved: &mut Resolved) -> Vec<(String, u64)> {
+        let Removal { chains, kept, .. } = &said.removal;
+        let mut keys = Vec::new();
+        // Whoever writes such a line can write anything.
+        for Span { id, first, last, head } in chains.iter().filter(|span| span.first <= span.last) {
+            let range = (id.clone(), *first)..=(id.clone(), *last);
+            for (key, lines) in self.kept.range(range) {
+                if let [_, again, ..] = lines.as_slice() {
+                    resolved.findings.push(Finding::KeptTwice {
+                        place: again.place.clone(),
+                        chain: id.clone(),
+                        number: key.1,
+                    });
+                }
+                if key.1 == *last && lines.first().is_some_and(|line| line.hash != *head) {
+                    resolved.findings.push(Finding::RemovedOtherwise {
+                        chain: id.clone(),
+                        number: *last,
+                    });
+                }
+                keys.push(key.clone());
+            }
+        }
+        let lines = keys.iter().filter_map(|key| self.kept.get(key)?.first());
+        let there = KeptLines::of(lines.map(|line| line.hash));
+        if there == *kept {
+            return keys;
+        }
+        let Some(Span { id: chain, first, .. }) = chains.first().cloned() else {
+            return Vec::new();
+        };
+        let last = chains.last().map_or(first, |span| span.last);
+        resolved.findings.push(if there.lines == kept.lines {
+            Finding::KeptAltered { chain, first, last }
+        } else {
+            Finding::NotKept {
+                chain,
+                first,
+                last,
+                there: there.lines,
+                kept: kept.lines,
+            }
+        });
+        Vec::new()
+    }
+}
+
+impl Resolved {
+    fn is_gone(&mut self, said: &Said) {
+        for Span { id, first, last, head } in &said.removal.chains {
+            self.gone.entry(id.clone()).or_default().push(Gone {
+                first: *first,
+                last: *last,
+                head: *head,
+                by: (said.chain.clone(), said.number),
+            });
+        }
+    }
+
+    /// What is gone of a chain.
+    pub(super) fn of(&self, chain: &str) -> &[Gone] {
+        self.gone.get(chain).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether that line was removed.
+    pub(super) fn has(&self, chain: &str, number: u64) -> bool {
+        self.of(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
+    }
+
+    /// The hash of a line that was kept.
+    pub(super) fn hash(&self, chain: &str, number: u64) -> Option<LineHash> {
+        self.kept.get(&(chain.to_owned(), number)).map(|(hash, _)| *hash)
+    }
+
+    /// Says what is said of no line that is there: chains of which all was removed, and what was kept of nothing.
+    pub(super) fn hold_against(&mut self, chains: &BTreeMap<String, Vec<Run>>) {
+        for (chain, gone) in self.gone.iter().filter(|(chain, _)| !chains.contains_key(*chain)) {
+            let (first, last) = (gone.iter().map(|gone| gone.first).min(), gone.iter().map(|gone| gone.last).max());
+            let (Some(first), Some(last)) = (first, last) else { continue };
+            for part in parts(gone, first, last) {
+                let (chain, from, to) = (chain.clone(), part.from, part.to);
+                let Some(by) = part.gone.map(|gone| gone.by.clone()) else {
+                    continue;
+                };
+                self.notes.push(Note::Removed { chain, from, to, by });
+            }
+        }
+        for ((chain, number), (hash, place)) in &self.kept {
+            // It was kept, and its segment is not removed yet; or what says so is not at hand.
+            let stands = chains.get(chain).is_some_and(|runs| {
+                let before = runs.iter().map(|run| run.first).min().is_some_and(|first| *number < first);
+                before || runs.iter().any(|run| run.hash(*number) == Some(*hash))
+            });
+            if !stands && !self.has(chain, *number) {
+                self.findings.push(Finding::KeptOfNothing {
+                    place: place.clone(),
+                    chain: chain.clone(),
+                    number: *number,
+                });
+            }
+        }
+    }
+}
+
+/// Lines of a chain, from one number to another, which were removed or were not.
+pub(super) struct Part<'g> {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) gone: Option<&'g Gone>,
+}
+
+/// What became of lines that are not there, in their order.
+pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<Part<'_>> {
+    let (mut parts, mut next) = (Vec::<Part<'_>>::new(), from);
+    while next <= to {
+        let here = gone.iter().filter(|gone| (gone.first..=gone.last).contains(&next));
+        let here = here.max_by_key(|gone| gone.last);
+        let end = match here {
+            Some(gone) => gone.last.min(to),
+            None => gone
+                .iter()
+                .map(|gone| gone.first)
+                .filter(|first| *first > next)
+                .min()
+                .map_or(to, |first| (first - 1).min(to)),
+        };
+        match parts.last_mut() {
+            Some(last) if last.gone.is_some() && here.is_some() => (last.to, last.gone) = (end, here),
+            _ => parts.push(Part {
+                from: next,
+                to: end,
+                gone: here,
+            }),
+        }
+        let Some(after) = end.checked_add(1) else { break };
+        next = after;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_was_removed_or_is_missing() {
+        let gone = |first, last, by| Gone {
+            first,
+            last,
+            head: LineHash::NONE,
+            by: ("c".to_owned(), by),
+        };
+        let said = [gone(1, 4, 20), gone(5, 8, 21), gone(5, 8, 22), gone(11, 12, 23)];
+        let parts = |from, to| {
+            let parts = parts(&said, from, to).into_iter();
+            parts
+                .map(|part| (part.from, part.to, part.gone.map(|gone| gone.by.1)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(parts(1, 8), [(1, 8, Some(22))]);
+        assert_eq!(parts(3, 6), [(3, 6, Some(22))]);
+        assert_eq!(parts(9, 10), [(9, 10, None)]);
+        assert_eq!(parts(8, 13), [(8, 8, Some(22)), (9, 10, None), (11, 12, Some(23)), (13, 13, None)]);
+        assert_eq!(parts(u64::MAX, u64::MAX), [(u64::MAX, u64::MAX, None)]);
+    }
+}

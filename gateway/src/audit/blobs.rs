@@ -1,9 +1,14 @@
 //! Large parts of records, each kept once: compressed files named by the SHA-256 of their content.
+//!
+//! One goes when no record names it any more. A record may come to name one at that very moment: so whoever writes a record holds [`Writing`] from its
+//! blobs to its line, and what was written since somebody began to look which are named ([`Sweep`]) stays.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest;
 use data_encoding::HEXLOWER;
@@ -14,11 +19,32 @@ use flate2::write::GzEncoder;
 /// Largest evidence that is read back: larger was never accepted.
 const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The folder of blobs.
+/// The folder of blobs. Whoever writes to it in one process does so through one of these, or its clones.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     folder: PathBuf,
+    named: Arc<Mutex<Named>>,
 }
+
+/// What is not removed, whatever the log says.
+#[derive(Debug, Default)]
+struct Named {
+    /// Written for as long as the process lives: records name them that do not bring them.
+    lasting: BTreeSet<String>,
+    /// Written since the present sweep has begun; `None` if there is none.
+    since: Option<BTreeSet<String>>,
+}
+
+/// Blobs of records that are being written: until this is gone nobody begins to look which are named.
+#[derive(Debug)]
+pub(super) struct Writing<'b> {
+    blobs: &'b Blobs,
+    named: MutexGuard<'b, Named>,
+}
+
+/// Somebody looks which blobs are named. What is written meanwhile is.
+#[derive(Debug)]
+pub(super) struct Sweep(Blobs);
 
 /// A blob cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +76,10 @@ impl Blobs {
     /// A folder that may not be there, for whoever only reads.
     #[must_use]
     pub fn at(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
+        Self {
+            folder: folder.to_owned(),
+            named: Arc::default(),
+        }
     }
 
     /// The name that `content` has.
@@ -63,11 +92,40 @@ impl Blobs {
         self.folder.join(format!("{name}.gz"))
     }
 
-    /// Writes `content`, durably, unless it is there already.
+    fn named(&self) -> MutexGuard<'_, Named> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes `content`, durably, unless it is there already. It stays for as long as the process lives, whether a record names it or not.
     ///
     /// # Errors
     /// [`BlobError::Io`].
     pub fn put(&self, name: &str, content: &[u8]) -> Result<(), BlobError> {
+        let mut named = self.named();
+        named.lasting.insert(name.to_owned());
+        self.write(name, content)
+    }
+
+    /// For whoever writes records that bring their blobs.
+    pub(super) fn writing(&self) -> Writing<'_> {
+        Writing {
+            blobs: self,
+            named: self.named(),
+        }
+    }
+
+    /// Begins to look which are named, when no record is being written. One at a time.
+    pub(super) fn sweep(&self) -> Sweep {
+        self.named().since = Some(BTreeSet::new());
+        Sweep(self.clone())
+    }
+
+    /// Whether there is one of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), BlobError> {
         let path = self.path(name);
         if path.exists() {
             return Ok(());
@@ -120,10 +178,91 @@ impl Blobs {
     }
 }
 
+impl Writing<'_> {
+    /// As [`Blobs::put`], for a record that is written before this is gone.
+    pub(super) fn put(&mut self, name: &str, content: &[u8]) -> Result<(), BlobError> {
+        if let Some(since) = &mut self.named.since {
+            since.insert(name.to_owned());
+        }
+        self.blobs.write(name, content)
+    }
+}
+
+impl Sweep {
+    /// Removes one that no record names which was there when the sweep began. Says whether it was removed.
+    pub(super) fn remove(&self, name: &str) -> Result<bool, BlobError> {
+        let Self(blobs) = self;
+        let named = blobs.named();
+        if named.lasting.contains(name) || named.since.as_ref().is_none_or(|since| since.contains(name)) {
+            return Ok(false);
+        }
+        let path = blobs.path(name);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(BlobError::Io { path, source }),
+        }
+    }
+
+    /// Makes it durable that they are gone.
+    pub(super) fn sync(&self) -> Result<(), BlobError> {
+        let Self(blobs) = self;
+        let synced = File::open(&blobs.folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| BlobError::Io {
+            path: blobs.folder.clone(),
+            source,
+        })
+    }
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        self.0.named().since = None;
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+
+    /// Which of these are there.
+    fn there<'n>(blobs: &Blobs, names: &[&'n str]) -> Vec<&'n str> {
+        names.iter().copied().filter(|name| blobs.has(name)).collect()
+    }
+
+    #[test]
+    fn what_is_written_while_somebody_looks_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path()).unwrap();
+        let write = |name: &str| blobs.writing().put(name, b"content").unwrap();
+        blobs.put("lasting", b"content").unwrap();
+        ["old", "again"].iter().for_each(|name| write(name));
+        let sweep = blobs.sweep();
+        // One that is there already, which a record names at this moment; and one that is new.
+        ["again", "new"].iter().for_each(|name| write(name));
+        let all = ["lasting", "old", "again", "new", "never"];
+        let removed: Vec<&str> = all.into_iter().filter(|name| sweep.remove(name).unwrap()).collect();
+        assert_eq!((removed, there(&blobs, &all)), (vec!["old"], vec!["lasting", "again", "new"]));
+        sweep.sync().unwrap();
+        drop(sweep);
+        // In the next one it is a blob as any other.
+        let sweep = blobs.sweep();
+        assert!(sweep.remove("again").unwrap() && !sweep.remove("lasting").unwrap());
+    }
+
+    #[test]
+    fn nobody_begins_to_look_while_a_record_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(folder.path()).unwrap();
+        blobs.writing().put("old", b"content").unwrap();
+        let mut writing = blobs.writing();
+        // It is there, so nothing is written; its record's line comes next.
+        writing.put("old", b"content").unwrap();
+        assert!(blobs.named.try_lock().is_err());
+        drop(writing);
+        assert!(blobs.sweep().remove("old").unwrap());
+    }
 
     #[test]
     fn the_same_content_is_kept_once_and_an_altered_one_is_noticed() {

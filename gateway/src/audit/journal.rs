@@ -24,7 +24,7 @@ use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::record::{Line, Record};
 use super::retention::Removal;
-use super::segments::{Closed, Compression, SegmentLimits};
+use super::segments::{Aside, Compression, SegmentLimits};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
@@ -86,7 +86,7 @@ pub struct Journal {
     durable: watch::Receiver<Durable>,
     /// The checkpoint that the store has; whoever has it keep another holds this.
     kept: Mutex<Option<Arc<str>>>,
-    compression: mpsc::Sender<Closed>,
+    compression: mpsc::Sender<Aside>,
     /// What the gateway is called.
     replica: String,
 }
@@ -166,7 +166,15 @@ impl Journal {
     /// Has the segments compressed that were closed before the start. Until then no file of the log is replaced: whoever lists them finds them all.
     pub fn compress_closed(&self) {
         // Whoever does that ends after this.
-        let _ = self.compression.send(Closed);
+        let _ = self.compression.send(Aside::Closed);
+    }
+
+    /// Does this with closed segments, when nobody else does anything with them: whoever writes the log does not wait. `None` if the log is closed.
+    pub(super) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (done, answer) = oneshot::channel();
+        let work = Box::new(move || drop(done.send(work())));
+        self.compression.send(Aside::Work(work)).ok()?;
+        answer.await.ok()
     }
 
     /// Has each line say how far this store has come.

@@ -1,6 +1,6 @@
 //! Where the large parts of records are kept.
 
-use super::super::blobs::Blobs;
+use super::super::blobs::{Blobs, Writing};
 use super::super::configs::ConfigCopy;
 use super::JournalError;
 
@@ -20,13 +20,29 @@ impl From<Blobs> for Folders {
 }
 
 impl Folders {
+    /// For whoever writes records: until it is gone, nobody begins to look which of all this is named.
+    pub(super) fn writing(&self) -> FoldersWriting<'_> {
+        FoldersWriting {
+            evidence: self.evidence.writing(),
+            configs: self.configs.as_ref().map(Blobs::writing),
+        }
+    }
+}
+
+/// See [`Folders::writing`].
+pub(super) struct FoldersWriting<'f> {
+    evidence: Writing<'f>,
+    configs: Option<Writing<'f>>,
+}
+
+impl FoldersWriting<'_> {
     /// Writes what a record refers to, durably, unless it is there already.
-    pub(super) fn put(&self, blobs: &[(String, Vec<u8>)], config: Option<&ConfigCopy>) -> Result<(), JournalError> {
+    pub(super) fn put(&mut self, blobs: &[(String, Vec<u8>)], config: Option<&ConfigCopy>) -> Result<(), JournalError> {
         for (name, content) in blobs {
             self.evidence.put(name, content)?;
         }
         if let Some(copy) = config {
-            let folder = self.configs.as_ref().ok_or(JournalError::Failed)?;
+            let folder = self.configs.as_mut().ok_or(JournalError::Failed)?;
             folder.put(&copy.sha256, &copy.content)?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::super::checkpoint::Signer;
 use super::super::configs::ConfigCopy;
 use super::super::log_file::LogFile;
 use super::super::record::Line;
-use super::super::segments::{Closed, SegmentLimits};
+use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
 use super::{Folders, JournalError};
 use crate::store::StoreMark;
@@ -73,7 +73,7 @@ pub(super) struct Writer {
     pub(super) torn: bool,
     pub(super) moved: Arc<AtomicBool>,
     pub(super) limits: SegmentLimits,
-    pub(super) compression: mpsc::Sender<Closed>,
+    pub(super) compression: mpsc::Sender<Aside>,
     pub(super) _lock: Arc<WriterLock>,
 }
 
@@ -177,7 +177,7 @@ impl Writer {
             self.chain = chain;
         }
         // Whoever compresses ends with this thread, and not before.
-        let _ = self.compression.send(Closed);
+        let _ = self.compression.send(Aside::Closed);
         Ok(())
     }
 
@@ -244,14 +244,18 @@ impl Writer {
     }
 
     pub(super) fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
+        // From what a record refers to, to its line, nobody may remove that.
+        let folders = self.folders.clone();
+        let mut writing = folders.writing();
         for append in batch {
-            self.folders.put(&append.blobs, append.config.as_ref())?;
+            writing.put(&append.blobs, append.config.as_ref())?;
         }
         let (mut chain, mut lines) = (self.chain.clone(), Vec::new());
         for append in batch {
             lines.extend(chain.link(&append.record)?);
         }
         self.put(&lines)?;
+        drop(writing);
         self.chain = chain;
         self.is_durable();
         let new = u64::try_from(batch.len()).unwrap_or(u64::MAX);

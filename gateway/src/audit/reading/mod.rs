@@ -13,7 +13,7 @@ pub use follower::{Follower, Next, Position};
 pub use last::last_of;
 pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
 pub use opened::Bytes;
-pub(super) use rotated::{last_line, rotated};
+pub(super) use rotated::{last_line, lines_of, rotated};
 
 use std::io;
 use std::path::{Path, PathBuf};

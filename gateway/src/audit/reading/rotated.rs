@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::files::{Listed, LogFile, all_beside};
-use super::lines::Found;
+use super::lines::{Found, Lines};
+use super::opened::{Bytes, Opened};
 use crate::audit::chain::link_of;
 
 /// The files beside the log, the oldest first, and what is there twice, as while it is compressed, as often. What holds no record is none; what cannot
@@ -19,6 +20,11 @@ pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
     }
     files.retain(|file| file.path() != log && file.begins.is_record);
     Ok(files)
+}
+
+/// The lines of a segment, also if it was compressed since it was listed.
+pub(in super::super) fn lines_of(segment: &Path) -> io::Result<Lines<Bytes>> {
+    Ok(Lines::new(Opened::find(segment)?.bytes(0)?, 0))
 }
 
 /// The line with which they end; `None` also where that cannot be read.

@@ -26,11 +26,14 @@ const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
 /// When a segment is tried again that somebody held. Readers do for a moment.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// That there are segments that were closed.
-#[derive(Debug)]
-pub(in super::super) struct Closed;
+/// What is done with closed segments, one after the other.
+pub(in super::super) enum Aside {
+    /// There are some that are to be compressed.
+    Closed,
+    Work(Box<dyn FnOnce() + Send>),
+}
 
-/// Who compresses.
+/// Who compresses, and whatever else is done with closed segments.
 pub(in super::super) struct Compression {
     pub(in super::super) log: PathBuf,
     /// Nobody else does until this one is done.
@@ -39,7 +42,7 @@ pub(in super::super) struct Compression {
 
 impl Compression {
     /// Compresses what there is whenever it is told that there is something.
-    pub(in super::super) fn begin(self) -> Result<mpsc::Sender<Closed>, JournalError> {
+    pub(in super::super) fn begin(self) -> Result<mpsc::Sender<Aside>, JournalError> {
         let (sender, receiver) = mpsc::channel();
         let path = self.log.clone();
         thread::Builder::new()
@@ -52,7 +55,8 @@ impl Compression {
                         false => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
                     };
                     match told {
-                        Ok(Closed) | Err(RecvTimeoutError::Timeout) => again = self.compress_all(),
+                        Ok(Aside::Closed) | Err(RecvTimeoutError::Timeout) => again = self.compress_all(),
+                        Ok(Aside::Work(work)) => work(),
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
                 }

@@ -1,0 +1,165 @@
+//! Which blobs are named: by anything of 64 hexadecimal digits in any line, whatever that line says, and whichever release has written it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use super::RetentionError;
+use crate::files::folder;
+
+/// Characters of a name: those of a SHA-256.
+const NAME_CHARACTERS: usize = 64;
+/// How much is read at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Finds names in what is read, in whatever parts that comes.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// The digits that were read last, and one more if they are too many.
+    digits: Vec<u8>,
+}
+
+impl Names {
+    /// Gives each name that ends in these bytes, or before them.
+    pub(super) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) {
+        for byte in bytes {
+            if matches!(byte, b'0'..=b'9' | b'a'..=b'f') {
+                if self.digits.len() <= NAME_CHARACTERS {
+                    self.digits.push(*byte);
+                }
+                continue;
+            }
+            self.end(&mut each);
+        }
+    }
+
+    /// Nothing comes after what was read.
+    pub(super) fn end(&mut self, mut each: impl FnMut(&str)) {
+        if self.digits.len() == NAME_CHARACTERS
+            && let Ok(name) = std::str::from_utf8(&self.digits)
+        {
+            each(name);
+        }
+        self.digits.clear();
+    }
+}
+
+/// Those of the names that stand in no file of this log: in none beside it either, whoever has put it there. One that cannot be read may name all of them.
+pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSet<String>, RetentionError> {
+    // The one that is written is opened first: closed after that, it is read all the same.
+    match File::open(log) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        opened => read(log, opened.map_err(RetentionError::at(log))?, &mut names)?,
+    }
+    for path in beside(log)? {
+        let file = match File::open(&path) {
+            // It was compressed since.
+            Err(error) if error.kind() == ErrorKind::NotFound => File::open(path.with_added_extension("gz")),
+            opened => opened,
+        };
+        read(&path, file.map_err(RetentionError::at(&path))?, &mut names)?;
+        if names.is_empty() {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+/// The files beside the log whose names begin with its name.
+fn beside(log: &Path) -> Result<Vec<PathBuf>, RetentionError> {
+    let (folder, own) = (folder(log), log.file_name().unwrap_or_default().as_encoded_bytes());
+    let is_beside = |name: &OsStr| name.as_encoded_bytes().starts_with(own) && name.len() > own.len();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(RetentionError::at(folder))? {
+        let entry = entry.map_err(RetentionError::at(folder))?;
+        if is_beside(&entry.file_name()) && !entry.path().is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// Takes the names out that stand in this file.
+fn read(path: &Path, file: File, names: &mut BTreeSet<String>) -> Result<(), RetentionError> {
+    let is_zipped = path.extension().is_some_and(|extension| extension == "gz");
+    let reader: Box<dyn Read> = if is_zipped {
+        Box::new(MultiGzDecoder::new(file))
+    } else {
+        Box::new(file)
+    };
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
+    let mut found = Names::default();
+    loop {
+        let chunk = reader.fill_buf().map_err(RetentionError::at(path))?;
+        let length = chunk.len();
+        if length == 0 {
+            found.end(|name| {
+                names.remove(name);
+            });
+            return Ok(());
+        }
+        found.read(chunk, |name| {
+            names.remove(name);
+        });
+        reader.consume(length);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn found(parts: &[&str]) -> Vec<String> {
+        let (mut names, mut found) = (Names::default(), Vec::new());
+        for part in parts {
+            names.read(part.as_bytes(), |name| found.push(name.to_owned()));
+        }
+        names.end(|name| found.push(name.to_owned()));
+        found
+    }
+
+    #[test]
+    fn a_name_is_found_wherever_it_stands_and_nothing_else_is() {
+        let [a, b] = ["0a".repeat(32), "0123456789abcdef".repeat(4)];
+        assert_eq!(found(&[&format!("{{\"x\":[\"{a}\",\"{b}\"],\"y\":\"{a}\"}}\n")]), [&a[..], &b, &a]);
+        assert_eq!(found(&[&a]), [&a[..]]);
+        assert_eq!(found(&["x", &a[..1], &a[1..40], &a[40..], "x", &b]), [&a[..], &b]);
+        for other in [
+            &a[1..],
+            &format!("{a}0"),
+            &format!("{a}{a}"),
+            &a.to_uppercase(),
+            &format!("{}g", &a[1..]),
+            "",
+        ] {
+            assert_eq!(found(&["\"", other, "\""]), Vec::<String>::new(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_any_file_of_the_log_names_is_named_and_one_that_cannot_be_read_may_name_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let names = ["0a", "0b", "0c", "0d"].map(|name| name.repeat(32));
+        let unnamed = || unnamed(&log, names.iter().cloned().collect());
+        assert_eq!(unnamed().unwrap().len(), 4);
+        fs::write(&log, &names[0]).unwrap();
+        fs::write(folder.path().join("log.20261122"), format!("x{}", names[1])).unwrap();
+        fs::write(folder.path().join("other"), &names[3]).unwrap();
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut zipped, names[2].as_bytes()).unwrap();
+        let zipped = zipped.finish().unwrap();
+        let file = folder.path().join("log-1.gz");
+        fs::write(&file, &zipped).unwrap();
+        assert_eq!(unnamed().unwrap().into_iter().collect::<Vec<_>>(), [names[3].clone()]);
+        for damaged in [&zipped[..zipped.len() - 1], b"no gzip"] {
+            fs::write(&file, damaged).unwrap();
+            assert!(unnamed().unwrap_err().to_string().contains("log-1.gz"));
+        }
+    }
+}

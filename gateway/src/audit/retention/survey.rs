@@ -1,0 +1,188 @@
+//! Which closed segments there are, the oldest first, and which of them are past the rule.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::super::reading::rotated;
+use super::super::segments::{SegmentName, beginning, written_at};
+use super::{Past, RetentionError, Rule};
+
+/// A closed segment of this gateway's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) path: PathBuf,
+    /// What its name has after that of the log, without what says that it is compressed.
+    pub(super) name: String,
+    /// On the disk.
+    pub(super) bytes: u64,
+    /// Before this second none of it was removed: when the file after it was begun, or any before it, whatever the clock said in between. Its own lines may
+    /// be younger, where the clock was ahead.
+    pub(super) ended: u64,
+    /// It is there compressed and not.
+    pub(super) twice: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    segments: Vec<Segment>,
+    /// With the log that is written.
+    bytes: u64,
+}
+
+/// A segment that is past the rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) segment: Segment,
+    /// There is too much of the log, however young this is.
+    by_size: bool,
+}
+
+impl Due {
+    /// Which rule it is past, if its youngest line was written at this second.
+    pub(super) fn is_past(&self, rule: Rule, latest: u64, now: u64) -> Option<Past> {
+        let is_old = is_past_age(rule, latest.max(self.segment.ended), now);
+        let by_size = self.by_size.then_some(Past::Size);
+        is_old.then_some(Past::Age).or(by_size)
+    }
+}
+
+fn is_past_age(rule: Rule, latest: u64, now: u64) -> bool {
+    rule.age
+        .is_some_and(|age| now.checked_sub(latest).is_some_and(|old| old > age.as_secs()))
+}
+
+impl Survey {
+    pub(super) fn of(log: &Path) -> Result<Self, RetentionError> {
+        let parts = rotated(log).map_err(RetentionError::at(log))?;
+        let first = beginning(log).map_err(RetentionError::at(log))?;
+        let now = first.and_then(|first| written_at(&first)).unwrap_or(0);
+        let began: Vec<u64> = parts.iter().map(|part| part.began()).chain([now]).collect();
+        let mut bytes = length(log)?;
+        let (mut order, mut found) = (Vec::new(), BTreeMap::<String, Segment>::new());
+        for (index, part) in parts.iter().enumerate() {
+            let Some(name) = own_name(log, part.path()) else { continue };
+            let length = length(part.path())?;
+            bytes = bytes.saturating_add(length);
+            let ended = began.iter().take(index + 2).max().copied().unwrap_or(0);
+            if let Some(there) = found.get_mut(&name) {
+                (there.ended, there.bytes) = (ended, there.bytes.saturating_add(length));
+                continue;
+            }
+            order.push(name.clone());
+            let path = part.path().to_owned();
+            // Whatever either holds so far.
+            let twice = fs::symlink_metadata(other_name(&path)).is_ok();
+            let segment = Segment {
+                path,
+                name: name.clone(),
+                bytes: length,
+                ended,
+                twice,
+            };
+            found.insert(name, segment);
+        }
+        let segments = order.iter().filter_map(|name| found.remove(name)).collect();
+        Ok(Self { segments, bytes })
+    }
+
+    /// Those that are past the rule at this second, the oldest first; of some of them that has to be seen by their lines.
+    pub(super) fn past(&self, rule: Rule, now: u64) -> Vec<Due> {
+        let (mut past, mut left) = (Vec::new(), self.bytes);
+        for segment in &self.segments {
+            let by_size = rule.bytes.is_some_and(|bytes| left > bytes);
+            if !by_size && !is_past_age(rule, segment.ended, now) {
+                break;
+            }
+            left = left.saturating_sub(segment.bytes);
+            past.push(Due {
+                segment: segment.clone(),
+                by_size,
+            });
+        }
+        past
+    }
+}
+
+fn own_name(log: &Path, path: &Path) -> Option<String> {
+    let rest = path.file_name()?.to_str()?.strip_prefix(log.file_name()?.to_str()?)?;
+    SegmentName::of_file(rest)?;
+    let name = rest.strip_prefix('.')?;
+    Some(name.strip_suffix(".gz").unwrap_or(name).to_owned())
+}
+
+/// Of a compressed one its name before that, and the other way round.
+fn other_name(path: &Path) -> PathBuf {
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        path.with_extension("")
+    } else {
+        path.with_added_extension("gz")
+    }
+}
+
+fn length(path: &Path) -> Result<u64, RetentionError> {
+    Ok(fs::symlink_metadata(path).map_err(RetentionError::at(path))?.len())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Segments of 10 bytes that ended at these seconds, and a log of 5.
+    fn survey(ended: &[u64]) -> Survey {
+        let segment = |ended: &u64| Segment {
+            path: PathBuf::new(),
+            name: ended.to_string(),
+            bytes: 10,
+            ended: *ended,
+            twice: false,
+        };
+        Survey {
+            segments: ended.iter().map(segment).collect(),
+            bytes: 5 + 10 * u64::try_from(ended.len()).unwrap(),
+        }
+    }
+
+    const fn rule(age: Option<u64>, bytes: Option<u64>) -> Rule {
+        let age = match age {
+            Some(age) => Some(Duration::from_secs(age)),
+            None => None,
+        };
+        Rule { age, bytes }
+    }
+
+    /// How many are past the rule at second 1000.
+    fn past(ended: &[u64], rule: Rule) -> usize {
+        survey(ended).past(rule, 1000).len()
+    }
+
+    #[test]
+    fn what_is_old_or_too_much_is_past_the_rule_and_nothing_is_without_one() {
+        let ended = [100, 200, 900];
+        assert_eq!(past(&ended, rule(None, None)), 0);
+        for (age, count) in [(901, 0), (900, 0), (899, 1), (799, 2), (99, 3), (0, 3)] {
+            assert_eq!(past(&ended, rule(Some(age), None)), count, "{age}");
+        }
+        for (bytes, count) in [(36, 0), (35, 0), (34, 1), (25, 1), (24, 2), (15, 2), (14, 3), (5, 3), (0, 3)] {
+            assert_eq!(past(&ended, rule(None, Some(bytes))), count, "{bytes}");
+        }
+        assert_eq!(past(&ended, rule(Some(899), Some(20))), 2);
+        assert_eq!(past(&[2000, 2000], rule(Some(0), None)), 0, "of the future");
+    }
+
+    #[test]
+    fn lines_that_are_younger_than_their_segment_keep_it_unless_there_is_too_much() {
+        let due = |rule: Rule| survey(&[100]).past(rule, 1000).remove(0);
+        let age = rule(Some(500), None);
+        for (latest, expected) in [(0, Some(Past::Age)), (499, Some(Past::Age)), (500, None), (5000, None)] {
+            assert_eq!(due(age).is_past(age, latest, 1000), expected, "{latest}");
+        }
+        let both = rule(Some(500), Some(1));
+        assert_eq!(due(both).is_past(both, 5000, 1000), Some(Past::Size));
+        assert_eq!(due(both).is_past(both, 0, 1000), Some(Past::Age));
+    }
+}

@@ -10,6 +10,9 @@ mod named;
 mod pass;
 mod removal;
 mod survey;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;
 mod unnamed;
 
 use std::io;

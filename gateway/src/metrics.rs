@@ -27,6 +27,7 @@ pub struct Metrics {
     log_broken: Gauge,
     log_moved: Gauge,
     log_incomplete: Gauge,
+    log_segments_held: Gauge,
     log_forwarded: Family<ReceiverLabels, Counter>,
     log_forward_lag_records: Family<ReceiverLabels, Gauge>,
     log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
@@ -171,6 +172,12 @@ impl Default for Metrics {
             "1 since it was found that the attestation log does not hold what the store says was signed, or that another writes its chain",
             log_incomplete.clone(),
         );
+        let log_segments_held = Gauge::default();
+        registry.register(
+            "log_segments_held",
+            "Segments of the attestation log that are past the rule of retention and stay, because somebody needs them",
+            log_segments_held.clone(),
+        );
         let log_forwarded = Family::default();
         registry.register(
             "log_forwarded",
@@ -193,6 +200,7 @@ impl Default for Metrics {
             log_broken,
             log_moved,
             log_incomplete,
+            log_segments_held,
             log_forwarded,
             log_forward_lag_records,
             log_forward_lag_seconds,
@@ -319,6 +327,11 @@ impl Metrics {
         self.log_incomplete.set(1);
     }
 
+    /// Says how many segments of the attestation log stay longer than they have to.
+    pub fn log_segments_held(&self, segments: usize) {
+        self.log_segments_held.set(i64::try_from(segments).unwrap_or(i64::MAX));
+    }
+
     /// Counts records that a receiver has taken.
     pub fn log_forwarded(&self, receiver: &str, records: usize) {
         let records = u64::try_from(records).unwrap_or(u64::MAX);
@@ -379,6 +392,7 @@ mod tests {
         metrics.log_broken(true);
         metrics.log_moved(true);
         metrics.log_incomplete();
+        metrics.log_segments_held(4);
         metrics.log_forwarded("siem", 3);
         metrics.log_forward_lag("siem", 2, 5);
         let text = metrics.text().unwrap();
@@ -400,6 +414,7 @@ mod tests {
             "attest_gateway_log_broken 1",
             "attest_gateway_log_moved 1",
             "attest_gateway_log_incomplete 1",
+            "attest_gateway_log_segments_held 4",
             r#"attest_gateway_log_forwarded_total{receiver="siem"} 3"#,
             r#"attest_gateway_log_forward_lag_records{receiver="siem"} 2"#,
             r#"attest_gateway_log_forward_lag_seconds{receiver="siem"} 5"#,

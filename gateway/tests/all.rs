@@ -44,6 +44,7 @@ mod log_checkpoints;
 mod log_commands;
 mod log_forward;
 mod log_of_store;
+mod log_retention;
 mod log_segments;
 mod mcs;
 mod meanwhile;

@@ -198,3 +198,64 @@ async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
     // What is not of this release's form has no place in the test's check of the schema.
     fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_removed_by_the_rule_is_verified_too() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\nkeep_bytes = 4096\n");
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    // What says that segments go is removed as well.
+    for _ in 0..6 {
+        gateway.run();
+        for _ in 0..8 {
+            gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+        }
+        gateway.terminate();
+        gateway.wait();
+    }
+    gateway.run();
+    gateway.line(|line| line.contains("REMOVED"));
+    gateway.terminate();
+    gateway.wait();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    let (state, kept) = (gateway.path("state"), gateway.path("state/checkpoints.jsonl"));
+    let verified = |files: &str| {
+        let command = format!("sh {} ../log.pub {files}", script(&gateway).display());
+        let output = Command::new("sh").args(["-c", &command]).current_dir(&state).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    };
+    let all = "checkpoints.jsonl attestation.jsonl.* attestation.jsonl";
+    let (sound, said) = verified(all);
+    assert!(
+        sound && said.contains("removed by rule: lines 1 to ") && said.contains("whole"),
+        "{said}"
+    );
+    assert!(!said.contains("is not here"), "{said}");
+    let text = fs::read_to_string(&kept).unwrap();
+    assert!(text.contains("\"removed\":{"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let signed = lines.iter().find(|line| line.contains("\"checkpoint\":{")).unwrap();
+    let joined = |lines: &[&str]| lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>();
+    for (altered, expected) in [
+        (joined(&lines[1..]), "there is not what was kept"),
+        (joined(&[&lines[..], &lines[..1]].concat()), "it is there twice"),
+        (
+            text.replace(signed, &signed.replace("chain had", "chain  had")),
+            "there is not what was kept",
+        ),
+        (
+            text.replace(signed, &signed.replacen("\"count\":", "\"count\":1", 1)),
+            "its checkpoint is not signed by this key",
+        ),
+        (String::new(), "there is not what was kept"),
+    ] {
+        fs::write(&kept, altered).unwrap();
+        let (sound, said) = verified(all);
+        assert!(!sound && said.contains(expected), "{expected:?}: {said}");
+    }
+    fs::write(&kept, &text).unwrap();
+    // Of a log whose record of it is gone, nobody knows.
+    let (sound, said) = verified("attestation.jsonl.* attestation.jsonl");
+    assert!(!sound && said.contains("there is not what was kept"), "{said}");
+}

@@ -6,6 +6,7 @@ mod connection;
 mod pace;
 mod proxy_protocol;
 mod refused;
+mod retention;
 mod said;
 mod standing;
 
@@ -24,8 +25,8 @@ use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
 use crate::audit::configs::{ConfigCopies, ConfigCopyError};
 use crate::audit::{
-    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, SegmentLimits, Signer, missing, replica_name,
-    resolve_pending,
+    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, missing,
+    replica_name, resolve_pending,
 };
 use crate::clock::Clock;
 use crate::credentials::seal::{Seal, SealError};
@@ -87,6 +88,7 @@ pub struct Server {
     forwarders: Vec<Forwarder>,
     hangup: Hangup,
     standing: Standing,
+    retention: Retention,
 }
 
 impl Server {
@@ -155,6 +157,7 @@ impl Server {
             evidence: blobs,
             configs: ConfigCopies::folder(&settings)?,
         };
+        let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let journal = journal.with_store(Arc::clone(&store));
         if cut > 0 {
@@ -213,6 +216,7 @@ impl Server {
             forwarders,
             hangup,
             standing,
+            retention,
         })
     }
 
@@ -239,11 +243,13 @@ impl Server {
             forwarders,
             hangup,
             standing,
+            retention,
         } = self;
         let limits = gateway.settings.limits;
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup, standing);
+        tasks.spawn(retention::keep(Arc::clone(&gateway), retention));
         for forwarder in forwarders {
             tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics), gateway.journal.durable()));
         }

@@ -31,6 +31,7 @@ pub enum LogFormat {
 pub struct LogSettings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
+    pub keep: KeepSettings,
     pub configs: ConfigsSettings,
     /// Who is sent its records.
     pub forwards: Vec<ForwardSettings>,
@@ -65,6 +66,15 @@ pub struct SegmentSettings {
     pub bytes: u64,
     /// So long after its first line.
     pub age: Duration,
+}
+
+/// How much of the attestation log is kept. What is past either is not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeepSettings {
+    /// So long after it was written.
+    pub age: Option<Duration>,
+    /// So many bytes, on the disk.
+    pub bytes: Option<u64>,
 }
 
 /// Whether a gateway can be called so: one word of a line.
@@ -106,6 +116,8 @@ pub(super) struct LogSection {
     checkpoint_seconds: u32,
     segment_bytes: u64,
     segment_seconds: u32,
+    keep_seconds: u64,
+    keep_bytes: u64,
     configs: Configs,
     configs_key: Option<PathBuf>,
     forward: Vec<ForwardSection>,
@@ -121,6 +133,9 @@ impl Default for LogSection {
             segment_bytes: 64 * 1024 * 1024,
             // A week.
             segment_seconds: 604_800,
+            // What nodes were given is asked for years later.
+            keep_seconds: 0,
+            keep_bytes: 0,
             configs: Configs::None,
             configs_key: None,
             forward: Vec::new(),
@@ -146,6 +161,8 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
         checkpoint_seconds,
         segment_bytes,
         segment_seconds,
+        keep_seconds,
+        keep_bytes,
         configs,
         configs_key,
         forward,
@@ -163,6 +180,10 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
     if segment_seconds == 0 {
         return Err(("attestation_log.segment_seconds", "0".to_owned(), "at least 1"));
     }
+    if keep_bytes > 0 && keep_bytes < segment_bytes {
+        let allowed = "0, which keeps all of the log, or at least attestation_log.segment_bytes";
+        return Err(("attestation_log.keep_bytes", keep_bytes.to_string(), allowed));
+    }
     Ok(LogSettings {
         checkpoints: CheckpointSettings {
             name,
@@ -172,6 +193,10 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
         segments: SegmentSettings {
             bytes: segment_bytes,
             age: Duration::from_secs(segment_seconds.into()),
+        },
+        keep: KeepSettings {
+            age: (keep_seconds > 0).then(|| Duration::from_secs(keep_seconds)),
+            bytes: (keep_bytes > 0).then_some(keep_bytes),
         },
         configs: configs_of(configs, configs_key, folder)?,
         forwards: forward::checked(forward, folder)?,

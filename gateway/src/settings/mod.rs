@@ -22,7 +22,7 @@ use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
 pub use limits::Limits;
 use log::LogSettings;
-pub use log::{CheckpointSettings, ConfigsSettings, LogFormat, SegmentSettings, is_replica_name};
+pub use log::{CheckpointSettings, ConfigsSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
 pub use store::{EtcdSettings, StoreSettings};
 
@@ -66,6 +66,7 @@ pub struct Settings {
     pub log_filter: String,
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
+    pub keep: KeepSettings,
     pub configs: ConfigsSettings,
     /// Who is sent the attestation log's records.
     pub forwards: Vec<ForwardSettings>,
@@ -167,6 +168,7 @@ impl Settings {
         let LogSettings {
             checkpoints,
             segments,
+            keep,
             configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
@@ -194,6 +196,7 @@ impl Settings {
             log_filter,
             checkpoints,
             segments,
+            keep,
             configs,
             forwards,
             metrics_listen: file.metrics.listen,

@@ -76,6 +76,8 @@ fn checkpoints_are_made_now_and_then_by_a_gateway_with_a_name() {
         "checkpoint_seconds = 3601",
         "segment_bytes = 4095",
         "segment_seconds = 0",
+        "keep_bytes = 67108863",
+        "keep_seconds = -1",
     ] {
         read(refused).unwrap_err();
     }

@@ -378,7 +378,9 @@ impl Finding {
             | Self::KeptOfNothing { chain, .. }
             | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
-            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::KeptUnreadable { .. } | Self::Torn { .. } => false,
+            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::KeptUnreadable { .. } | Self::Torn { .. } => {
+                false
+            }
         }
     }
 }

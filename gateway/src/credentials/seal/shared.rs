@@ -137,27 +137,21 @@ struct Found {
     encrypted_by: Option<String>,
     /// Where it is kept how far they have come.
     kept: Option<PathBuf>,
+    /// The newest set that was read here before.
+    known: Result<Option<Set>, SealError>,
 }
 
 impl Found {
     async fn read(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
         let mut found = Self::unread(store, key_file).await?;
-        // Before it is compared: what was read here meanwhile is no newer.
-        let known = found.known()?;
+        let known = std::mem::replace(&mut found.known, Ok(None))?;
+        found.known = Ok(known.clone());
         if let Some(entry) = &found.entry {
             let (id, keys) = open(entry, &found.store, &found.file)?;
             found.encrypted_by = Some(id);
             found.keys = keys;
         }
         found.not_before(known.as_ref())
-    }
-
-    /// The newest set that was read here.
-    fn known(&self) -> Result<Option<Set>, SealError> {
-        match &self.kept {
-            Some(path) => kept::read(path, &self.file),
-            None => Ok(None),
-        }
     }
 
     /// Wants a set that is none from before the one that is known.
@@ -200,7 +194,7 @@ impl Found {
     /// The number of a set that is begun anew at this time: higher than that of any that was there, also where nobody can read that.
     fn anew(&self, now: u64) -> u64 {
         let document = self.entry.as_ref().map(|entry| Document::parse(&entry.value));
-        let known = self.known().ok().flatten().map_or(0, |known| known.changes);
+        let known = self.known.as_ref().ok().and_then(Option::as_ref).map_or(0, |known| known.changes);
         let next = match document {
             None => 1,
             Some(document) => document.map_or(now, |document| now.max(document.changes().saturating_add(1))),
@@ -209,7 +203,9 @@ impl Found {
     }
 
     async fn unread(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
-        let file = KeyFile::read(key_file)?;
+        let (file, kept) = (KeyFile::read(key_file)?, kept::file(store));
+        // Before what is compared with it: another process with this state may write both meanwhile.
+        let known = kept.as_deref().map_or(Ok(None), |path| kept::read(path, &file));
         let entry = store.get(EntryKind::SealKey, ENTRY).await?;
         Ok(Self {
             entry,
@@ -218,7 +214,8 @@ impl Found {
             file,
             keys: None,
             encrypted_by: None,
-            kept: kept::file(store),
+            kept,
+            known,
         })
     }
 

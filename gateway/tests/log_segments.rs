@@ -243,12 +243,12 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     }
     let state = gateway.path("state");
     assert!(segments(&state).len() > 1);
-    // Moved by somebody else, as ever.
-    fs::rename(
-        gateway.path("state/attestation.jsonl"),
-        gateway.path("state/attestation.jsonl-moved"),
-    )
-    .unwrap();
+    // Moved by somebody else, as ever; while it is being closed there is none for a moment.
+    let [log, moved] = ["attestation.jsonl", "attestation.jsonl-moved"].map(|name| state.join(name));
+    while let Err(error) = fs::rename(&log, &moved) {
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        tokio::task::yield_now().await;
+    }
     gateway.hang_up();
     gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
     for _ in 0..6 {
@@ -264,10 +264,6 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     let own = audited(&gateway, &[]);
     assert!(own.contains("whole") && own.contains("16 as recorded, 0 different"), "{own}");
     // A log is named, and its segments are read with it; the file that was moved has to be named, too.
-    let (log, moved) = (
-        gateway.path("state/attestation.jsonl"),
-        gateway.path("state/attestation.jsonl-moved"),
-    );
     let [log, moved] = [&log, &moved].map(|path| path.to_str().unwrap());
     let both = audited(&gateway, &["--log", log, "--log", moved, "--whole"]);
     assert!(both.contains("whole") && both.contains("16 as recorded, 0 different"), "{both}");

@@ -332,7 +332,7 @@ fn with_invented(lines: &[&str], record: &str, count: usize) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
-    let cases: [&Forgery; 6] = [
+    let cases: [&Forgery; 9] = [
         &|lines, record| vec![(".1", with_invented(lines, record, 2))],
         &|lines, record| vec![("", Vec::new()), (".1.gz", with_invented(lines, record, 2))],
         &|lines, record| {
@@ -356,6 +356,21 @@ async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
             all.push(checkpoint.replace(&previous, &LineHash::of(all[4].as_bytes()).to_string()));
             vec![("", all)]
         },
+        // Nor one that is, and stands elsewhere.
+        &|lines, record| {
+            let all = with_invented(lines, record, 2);
+            vec![(".1", all[..5].to_vec()), (".2", owned(&lines[..1])), ("", all[5..].to_vec())]
+        },
+        &|lines, record| {
+            let mut all = with_invented(lines, record, 2);
+            all.insert(5, lines[3].to_owned());
+            vec![("", all)]
+        },
+        &|lines, record| {
+            let mut all = with_invented(lines, record, 2);
+            all.insert(5, lines[3].to_owned());
+            vec![("", Vec::new()), (".1", all)]
+        },
     ];
     for forge in cases {
         let gateway = forged(forge).await;
@@ -363,6 +378,19 @@ async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
         let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
         assert!(said.contains("lines 5 to 6 stood there unsigned"), "{said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_signed_is_not_known_where_a_line_is_not_there() {
+    // The one that the last line follows is put back later; it may follow the line that was signed, or another one in its place.
+    let gateway = forged(&|lines, record| {
+        let all = with_invented(lines, record, 2);
+        vec![(".1", owned(lines)), ("", all[5..].to_vec())]
+    })
+    .await;
+    gateway
+        .line(|line| line.contains("WARN") && line.contains("line 5 of chain") && line.contains("is neither in the attestation log nor"));
+    gateway.line(|line| line.contains("WARN") && line.contains("lines 1 to 6 of the attestation log were there at the start"));
 }
 
 /// A record as a release wrote it that knew of no chain.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use super::chain::{Chain, Found, link_of};
+use super::chain::{Chain, Found, LineHash, Link, link_of};
 use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
@@ -12,12 +12,12 @@ use super::reading::{Found as Read, LogFile, rotated};
 
 /// The chain that the next line is of, with the lines after its last checkpoint by this key. One that begins has none: what ends there is warned of.
 pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: Chain) -> io::Result<Chain> {
-    let (id, last, _) = chain.head();
+    let (id, last, head) = chain.head();
     if last == 0 {
         warn_of_chain_before(log, key)?;
         return Ok(chain);
     }
-    let found = Unsigned::of(key, id, last).look(lines_from_end(log)?, log)?;
+    let found = Unsigned::of(key, id, last, head).look(lines_from_end(log)?, log)?;
     Ok(chain.with_found(found))
 }
 
@@ -34,8 +34,9 @@ fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     let Some((last, link)) = last.and_then(|last| link_of(&last).ok().flatten().map(|link| (last, link))) else {
         return Ok(());
     };
+    let head = LineHash::of(&last);
     let lines = std::iter::once(Ok(last)).chain(lines);
-    let unsigned = match Unsigned::of(key, &link.id, link.number).look(lines, log)? {
+    let unsigned = match Unsigned::of(key, &link.id, link.number, head).look(lines, log)? {
         Some(Found { first, last }) => format!("; lines {first} to {last} of it no checkpoint holds"),
         None => String::new(),
     };
@@ -74,80 +75,156 @@ fn each_line(file: &LogFile, mut with: impl FnMut(&[u8])) -> io::Result<()> {
     Ok(())
 }
 
-/// Looks for the lines of a chain that no checkpoint holds, from its end on.
+/// How often the files beside the log are looked through: once is enough where they stand in their order.
+const PASSES_LIMIT: usize = 16;
+
+/// Looks for the lines of a chain that no checkpoint holds, from its end on. What comes before a line is what that line has the hash of, and nothing else:
+/// a checkpoint, however genuine, that stands elsewhere holds none of them.
 struct Unsigned<'c> {
     key: LogPublicKey,
     chain: &'c str,
     /// Those from here on are known.
     first: u64,
+    /// The hash of the line before that.
+    before: LineHash,
+    /// Whether that is a checkpoint.
+    is_signed: bool,
     end: u64,
 }
 
-/// What a line is to whoever looks for them. Those of other chains, and of none, are nothing to it: whoever has put one in has signed none by that.
-enum Is {
-    /// One of them, by its number.
-    Unsigned(u64),
-    /// What comes before it is none of them.
-    Signed,
-    Nothing,
+/// Lines of one file of which each names the one before it, since the last checkpoint among them.
+#[derive(Clone, Copy)]
+struct Run {
+    first: u64,
+    before: LineHash,
+    is_signed: bool,
+    /// The last of them, and its hash.
+    last: (u64, LineHash),
 }
 
 impl<'c> Unsigned<'c> {
-    const fn of(key: LogPublicKey, chain: &'c str, last: u64) -> Self {
+    const fn of(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
         let end = last.saturating_add(1);
         Self {
             key,
             chain,
             first: end,
+            before: head,
+            is_signed: false,
             end,
         }
     }
 
     fn look(mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>, log: &Path) -> io::Result<Option<Found>> {
-        if self.looks_on_before(from_end)? {
-            for file in rotated(log)?.iter().rev() {
-                // A copy of what cannot be read may be whole.
-                let looks_on = self.looks_on_before_file(file).inspect_err(|error| file.warn(error));
-                if !looks_on.unwrap_or(true) {
-                    break;
-                }
+        for line in from_end {
+            self.look_at(&line?);
+            if self.is_over() {
+                break;
             }
+        }
+        if !self.is_over() {
+            self.look_beside(log)?;
+        }
+        if !self.is_over() {
+            tracing::warn!(
+                "line {} of chain {}, which line {} names as the one before it, is neither in the attestation log nor in a file beside it: which lines before it this gateway has signed is not known",
+                self.first.saturating_sub(1),
+                self.chain,
+                self.first
+            );
+            self.first = 1;
         }
         let (first, last) = (self.first, self.end.saturating_sub(1));
         Ok((first <= last).then_some(Found { first, last }))
     }
 
-    /// Whether there may be more of them before these lines, the last of which comes first.
-    fn looks_on_before(&mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>) -> io::Result<bool> {
-        for line in from_end {
-            match self.is(&line?) {
-                Is::Unsigned(number) => self.first = number,
-                Is::Signed => return Ok(false),
-                Is::Nothing => {}
+    /// Whether there are no more of them: what comes before is signed, or nothing does.
+    const fn is_over(&self) -> bool {
+        self.is_signed || self.first <= 1
+    }
+
+    /// A line that may be the one before those that are known.
+    fn look_at(&mut self, line: &[u8]) {
+        if LineHash::of(line) != self.before {
+            return;
+        }
+        let link = link_of(line).ok().flatten();
+        let Some(link) = link.filter(|link| self.comes_before(link)) else {
+            return;
+        };
+        if CheckpointLine::signed_by(self.key, line).is_some() {
+            self.is_signed = true;
+        } else {
+            (self.first, self.before) = (link.number, link.previous);
+        }
+    }
+
+    fn comes_before(&self, link: &Link) -> bool {
+        link.id == self.chain && link.number.checked_add(1) == Some(self.first)
+    }
+
+    /// Looks in the files beside the log, in whatever order they stand there.
+    fn look_beside(&mut self, log: &Path) -> io::Result<()> {
+        let files = rotated(log)?;
+        for _ in 0..PASSES_LIMIT {
+            let known = self.first;
+            for file in files.iter().rev() {
+                // A copy of what cannot be read may be whole.
+                let _ = self.look_in(file).inspect_err(|error| file.warn(error));
+                if self.is_over() {
+                    return Ok(());
+                }
+            }
+            if self.first == known {
+                break;
             }
         }
-        Ok(self.first > 1)
+        Ok(())
     }
 
-    /// Whether there may be more of them before those in this file.
-    fn looks_on_before_file(&mut self, file: &LogFile) -> io::Result<bool> {
-        let (mut first, mut is_signed) = (None, false);
-        each_line(file, |line| match self.is(line) {
-            Is::Unsigned(number) if number < self.first => first = first.or(Some(number)),
-            Is::Signed => (first, is_signed) = (None, true),
-            _ => {}
+    /// Looks in a file, which is read from its beginning.
+    fn look_in(&mut self, file: &LogFile) -> io::Result<()> {
+        let (mut run, mut found) = (None, None);
+        each_line(file, |line| {
+            let link = link_of(line).ok().flatten();
+            let Some(link) = link.filter(|link| link.id == self.chain && link.number < self.first) else {
+                return;
+            };
+            let next = self.next(run, line, &link);
+            if next.last.1 == self.before && self.comes_before(&link) {
+                found = Some(next);
+            }
+            run = Some(next);
         })?;
-        self.first = first.unwrap_or(self.first);
-        Ok(!is_signed && self.first > 1)
+        if let Some(Run {
+            first, before, is_signed, ..
+        }) = found
+        {
+            (self.first, self.before, self.is_signed) = (first, before, is_signed);
+        }
+        Ok(())
     }
 
-    fn is(&self, line: &[u8]) -> Is {
-        match link_of(line) {
-            Ok(Some(link)) if link.id == self.chain => match CheckpointLine::signed_by(self.key, line) {
-                Some(_) => Is::Signed,
-                None => Is::Unsigned(link.number),
+    /// The run that a line ends.
+    fn next(&self, run: Option<Run>, line: &[u8], link: &Link) -> Run {
+        let last = (link.number, LineHash::of(line));
+        if CheckpointLine::signed_by(self.key, line).is_some() {
+            return Run {
+                first: link.number.saturating_add(1),
+                before: last.1,
+                is_signed: true,
+                last,
+            };
+        }
+        let goes_on = |run: &Run| run.last.0.checked_add(1) == Some(link.number) && run.last.1 == link.previous;
+        match run.filter(goes_on) {
+            Some(run) => Run { last, ..run },
+            None => Run {
+                first: link.number,
+                before: link.previous,
+                is_signed: false,
+                last,
             },
-            _ => Is::Nothing,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a large fleet costs a gateway that starts, and how soon a command's change counts at every replica.
 //!
-//! `cargo bench -p attest-gateway --bench fleet`; it fails if a start with a hundred thousand machines takes more than [`LIMIT_RATIO`] times as
-//! long, or as much memory, as one with none, or if the slowest of a hundred changes is answered by the old state after its command has ended,
+//! `cargo bench -p attest-gateway --bench fleet`; it fails if a start with a hundred thousand machines takes more than [`LONGER`] times as
+//! long as one with none, or more than [`LARGER`] times as much memory, or if the slowest of a hundred changes is answered by the old state after its command has ended,
 //! or seen later than [`LIMIT`].
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
@@ -21,7 +21,9 @@ use cloud_fixtures::etcd;
 use support::{Answer, Gateway, POOL, bearer};
 use tokio::task::JoinSet;
 
-const LIMIT_RATIO: f64 = 1.5;
+/// A start that read the machines would take twenty times as long.
+const LONGER: f64 = 4.0;
+const LARGER: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(1);
 const MACHINES: usize = 100_000;
 /// How often a start is measured; the quickest counts.
@@ -69,9 +71,9 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         }
         let (took, memory) = (full.0 / empty.0, full.1 / empty.1);
         println!("{name:<10} {:>10} {took:>11.2}x {memory:>13.2}x", "");
-        within &= took <= LIMIT_RATIO && memory <= LIMIT_RATIO;
+        within &= took <= LONGER && memory <= LARGER;
     }
-    println!("{LIMIT_RATIO}x is allowed\n");
+    println!("{LONGER}x and {LARGER}x are allowed\n");
     within
 }
 

@@ -3,7 +3,7 @@
 
 use super::documents::{EntryDocument, Written, read, write, write_or_remove};
 use super::engine::{Transaction, Unfinished};
-use super::{Claim, Entry, EntryKind, Pending, Rewrite, keys, pending, uses};
+use super::{Claim, Entry, EntryKind, Pending, Rewrite, keys, pending};
 
 pub(super) fn get(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<Option<Entry>, Unfinished> {
     let value = document(transaction, &keys::entry(kind.as_str(), id))?.value;
@@ -51,11 +51,9 @@ pub(super) fn insert(transaction: &mut dyn Transaction, kind: EntryKind, entry: 
     }))
 }
 
-/// Removes an entry, and the uses of a token with it; says whether there was one.
+/// Removes an entry; says whether there was one. The uses of a token are not looked at: whoever uses one without pause would hold up for as long as
+/// that lasts who takes it away.
 pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
-    if kind == EntryKind::Token {
-        uses::forget(transaction, EntryKind::TokenUse, id)?;
-    }
     let key = keys::entry(kind.as_str(), id);
     let Some(EntryDocument { value, .. }) = read(transaction, &key)? else {
         return Ok(false);

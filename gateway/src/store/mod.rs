@@ -430,7 +430,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Whether an entry is there, unchanged, and nothing becomes of it by decisions that are neither settled nor given back.
     async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError>;
 
-    /// Removes an entry; says whether there was one. With a token its uses go.
+    /// Removes an entry; says whether there was one. With a token its uses go, at once or soon.
     async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 
     /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same

@@ -171,7 +171,18 @@ impl<E: Engine + 'static> Store for E {
 
     async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        run(self, move |transaction| held::remove(transaction, kind, &id)).await
+        let removed = {
+            let id = id.clone();
+            run(self, move |transaction| held::remove(transaction, kind, &id)).await?
+        };
+        if kind == EntryKind::Token {
+            // It is gone whatever becomes of these: nobody can make another use.
+            let forget = move |transaction: &mut dyn Transaction| uses::forget(transaction, EntryKind::TokenUse, &id);
+            if run(self, forget.clone()).await.is_err() {
+                self.later(Box::new(forget));
+            }
+        }
+        Ok(removed)
     }
 
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {

@@ -1,5 +1,7 @@
 //! Transactions: whole, one after the other, whoever races.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,6 +72,32 @@ async fn a_storm_of_conflicts_ends_and_loses_nothing() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=200).collect::<Vec<u32>>());
+}
+
+/// An administrator's command is one of many that want the same key, and begins only now.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_into_a_storm_that_does_not_end_is_heard() {
+    let site = Site::start();
+    let ended = AtomicBool::new(false);
+    let storm = ["one", "two", "three"].map(|name| {
+        let (store, ended) = (site.open(name), &ended);
+        async move {
+            while !ended.load(Ordering::SeqCst) {
+                count_up(&store, "counter").await.unwrap();
+            }
+        }
+    });
+    let command = async {
+        let store = site.open("command");
+        let mut heard = Vec::new();
+        for _ in 0..40 {
+            heard.push(count_up(&store, "counter").await);
+        }
+        ended.store(true, Ordering::SeqCst);
+        heard
+    };
+    let (heard, _) = tokio::join!(command, futures_util::future::join_all(storm));
+    assert!(heard.iter().all(Result::is_ok), "{heard:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -128,7 +128,11 @@ impl Committer {
                     }
                     Ok(Committed::Stale(now)) => {
                         (fetched, fetches, conflicts) = (now, 1, conflicts + 1);
-                        pause(conflicts).await;
+                        if conflicts > 1 {
+                            pause(conflicts).await;
+                            // What was found before the pause is what others have changed in it.
+                            (fetched, fetches) = (Fetched::new(), 0);
+                        }
                         if Instant::now() < until {
                             continue;
                         }

@@ -1,9 +1,13 @@
 //! Files that are there as a whole or not at all, whenever the power fails; and the folder that is its owner's only.
 
+mod reading;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+pub use reading::{SMALL_FILE_LIMIT_BYTES, open, read, read_text};
 
 /// Mode of what everybody may read.
 pub const PUBLIC: u32 = 0o644;

@@ -14,7 +14,7 @@ use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use zeroize::Zeroizing;
 
-use crate::files::{self, FileError};
+use crate::files::{self, FileError, SMALL_FILE_LIMIT_BYTES};
 
 /// What stands before the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410, 4).
 const SPKI_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -84,7 +84,7 @@ impl LogKey {
                 mode,
             });
         }
-        let text = Zeroizing::new(fs::read(file).map_err(io)?);
+        let text = Zeroizing::new(files::read(file, SMALL_FILE_LIMIT_BYTES).map_err(io)?);
         let no_key = || LogKeyError::NoKey(file.to_owned());
         let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| no_key())?;
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der()).map_err(|_| no_key())?;

@@ -1,6 +1,7 @@
 //! Folders of certificates that the administrator trusts: `*.pem`, `*.crt`, `*.cer`, `*.der`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustls_pki_types::CertificateDer;
@@ -9,6 +10,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::Fingerprint;
+use crate::files;
 
 /// Largest certificate file that is read: a bundle of a few hundred certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -91,12 +93,20 @@ impl Folder {
     /// # Errors
     /// [`CertificateFolderError`].
     pub fn add(&mut self, path: PathBuf) -> Result<(), CertificateFolderError> {
-        if fs::metadata(&path).map_err(io(&path))?.len() > FILE_LIMIT_BYTES {
-            self.refused
-                .push(format!("{}: larger than {FILE_LIMIT_BYTES} bytes", path.display()));
-            return Ok(());
-        }
-        let bytes = fs::read(&path).map_err(io(&path))?;
+        let bytes = match files::read(&path, FILE_LIMIT_BYTES) {
+            Ok(bytes) => bytes,
+            // Not a file of certificates, whoever may read it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::FileTooLarge | ErrorKind::InvalidInput | ErrorKind::IsADirectory
+                ) =>
+            {
+                self.refused.push(format!("{}: {error}", path.display()));
+                return Ok(());
+            }
+            Err(error) => return Err(io(&path)(error)),
+        };
         for certificate in certificates(bytes) {
             match certificate {
                 Ok(certificate) => self.found.push(FolderCertificate {

@@ -12,6 +12,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::Certificate;
+use crate::files;
 use crate::secret_manifest::reading;
 
 /// Largest file that is read: a bundle of a few dozen certificates.
@@ -171,7 +172,7 @@ fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
         path: path.to_owned(),
         source,
     };
-    let file = fs::File::open(path).map_err(io)?;
+    let file = files::open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     if found > FILE_LIMIT_BYTES {
         return Err(SourceError::TooLarge {

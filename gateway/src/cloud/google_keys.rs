@@ -19,6 +19,7 @@ use super::freshness::fresh_seconds;
 use super::outgoing::Outgoing;
 use super::{CloudError, CloudUnavailable};
 use crate::clock::rfc3339;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::metrics::{Fetched, Metrics};
 
 /// What these are in errors.
@@ -304,7 +305,7 @@ fn fresh(headers: &HeaderMap) -> u64 {
 
 /// The keys of a file.
 fn read(path: &Path) -> Result<GoogleKeysInUse, CloudError> {
-    let jwks = std::fs::read(path).map_err(|source| CloudError::JwksFile {
+    let jwks = files::read(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| CloudError::JwksFile {
         path: path.to_owned(),
         source,
     })?;

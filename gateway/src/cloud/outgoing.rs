@@ -15,6 +15,7 @@ use rustls_pki_types::pem::PemObject;
 
 use super::CloudError;
 use crate::causes::with_causes;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::OutgoingSettings;
 
 /// For TCP and TLS. A host that is reachable answers within a fraction of a second; the rest is for one lost packet.
@@ -125,7 +126,8 @@ fn configured(path: &Path) -> Result<RootCertStore, CloudError> {
         problem,
     };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| problem(error.to_string()))? {
+    let pem = files::read(path, SMALL_FILE_LIMIT_BYTES).map_err(|error| problem(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| problem(error.to_string()))?;
         roots.add(certificate).map_err(|error| problem(error.to_string()))?;
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, StatusCode, redirect, retry};
-use tokio::io::AsyncReadExt;
 use zeroize::Zeroizing;
 
 use super::batch::Sent;
 use super::sink::{DELIVERY_LIMIT, OpenError, Refused, Sink};
 use super::tls;
 use crate::causes::with_causes;
+use crate::files;
 use crate::settings::Address;
 
 /// What a batch is: which lines of which chain.
@@ -63,7 +63,7 @@ impl Http {
             path: path.to_owned(),
             problem,
         };
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(path, TOKEN_LIMIT_BYTES)
             .map(Zeroizing::new)
             .map_err(|error| problem(error.to_string()))?;
         bearer(&text).map(drop).map_err(|error| problem(error.to_owned()))
@@ -73,9 +73,11 @@ impl Http {
     async fn token(&self) -> Result<Option<HeaderValue>, Refused> {
         let Some(path) = &self.token_file else { return Ok(None) };
         let failed = |error: std::io::Error| Refused::because(format!("{}: {error}", path.display()));
-        let file = tokio::fs::File::open(path).await.map_err(failed)?;
-        let mut text = Zeroizing::new(String::new());
-        file.take(TOKEN_LIMIT_BYTES).read_to_string(&mut text).await.map_err(failed)?;
+        let read = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || files::read_text(&path, TOKEN_LIMIT_BYTES).map(Zeroizing::new)
+        });
+        let text = read.await.map_err(std::io::Error::other).and_then(|read| read).map_err(failed)?;
         let token = bearer(&text).map_err(|error| Refused::because(format!("{}: {error}", path.display())))?;
         Ok(Some(token))
     }

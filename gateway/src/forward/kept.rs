@@ -1,13 +1,12 @@
 //! How far a receiver has come, kept outside of memory: written when what was sent was taken, so that a crash doubles some records and loses none.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::audit::reading::Position;
-use crate::files::{self, FileError, PRIVATE};
+use crate::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 
 /// The document's version.
 const VERSION: u32 = 1;
@@ -64,7 +63,7 @@ impl Kept {
     pub fn read(&self) -> Result<Option<Place>, KeptError> {
         let path = || self.0.clone();
         let malformed = |problem: String| KeptError::Malformed { path: path(), problem };
-        let text = match fs::read_to_string(&self.0) {
+        let text = match files::read_text(&self.0, SMALL_FILE_LIMIT_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(malformed(error.to_string())),
@@ -113,6 +112,8 @@ impl Place {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn place() -> Place {

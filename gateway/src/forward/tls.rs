@@ -8,6 +8,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::sink::OpenError;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// Nothing is known of a receiver beside its CAs.
 #[derive(Debug)]
@@ -22,7 +23,8 @@ pub(super) fn client_config(name: &str, ca: &Path) -> Result<ClientConfig, OpenE
         problem,
     };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca).map_err(|error| problem(error.to_string()))? {
+    let pem = files::read(ca, SMALL_FILE_LIMIT_BYTES).map_err(|error| problem(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| problem(error.to_string()))?;
         roots.add(certificate).map_err(|error| problem(error.to_string()))?;
     }

@@ -1,7 +1,7 @@
 //! A pool's folder: MachineConfigs and plain Ignition configs, read whole or not at all.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use super::PoolError;
 use super::file::{self, PoolFile};
 use super::inventory::PoolInventory;
+use crate::files;
 use crate::ignition::Config;
 use crate::machine_config::Manifests;
 use crate::machine_config::appended::Kubeconfig;
@@ -182,7 +183,7 @@ impl Reader {
         for _ in 0..READ_ATTEMPTS {
             let before = Stamp::of(path)?;
             let mut bytes = Vec::new();
-            let file = File::open(path).map_err(io)?;
+            let file = files::open(path).map_err(io)?;
             file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
             if Stamp::of(path)? != before || u64::try_from(bytes.len()).ok() != Some(before.length) {
                 continue;

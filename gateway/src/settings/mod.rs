@@ -26,6 +26,7 @@ pub use log::{CheckpointSettings, ConfigsSettings, KeepSettings, LogFormat, Segm
 use serde_json::Value;
 pub use store::{EtcdSettings, StoreSettings};
 
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::network::network;
 
 /// The sample that `init` writes; it holds every key at its default.
@@ -132,7 +133,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`], which names file, line and key.
     pub fn load(file: &Path) -> Result<Self, SettingsError> {
-        let text = std::fs::read_to_string(file).map_err(|source| SettingsError::Io {
+        let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(|source| SettingsError::Io {
             path: file.to_owned(),
             source,
         })?;

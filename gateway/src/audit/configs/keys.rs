@@ -16,7 +16,7 @@ use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use zeroize::Zeroizing;
 
 use super::{Blobs, ConfigCopyError};
-use crate::files;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// What stands before the 32 bytes of an X25519 key in a SubjectPublicKeyInfo (RFC 8410, 4).
 const PUBLIC_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0x00];
@@ -164,7 +164,7 @@ impl RedactionKey {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, ConfigCopyError> {
-    fs::read(file).map_err(|source| ConfigCopyError::Io {
+    files::read(file, SMALL_FILE_LIMIT_BYTES).map_err(|source| ConfigCopyError::Io {
         path: file.to_owned(),
         source,
     })

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::key::{Secret, random_id};
 use super::{Keys, ROTATE_EVERY, SealError, UNNAMED};
-use crate::files;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// The first line of the key file: its format.
 const HEAD: &str = "attestation-gateway seal 2";
@@ -72,7 +72,7 @@ pub(super) fn read_private(file: &Path) -> Result<Zeroizing<String>, SealError> 
         path: file.to_owned(),
         source,
     };
-    let text = Zeroizing::new(fs::read_to_string(file).map_err(io)?);
+    let text = Zeroizing::new(files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(io)?);
     let mode = fs::metadata(file).map_err(io)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(SealError::Mode {

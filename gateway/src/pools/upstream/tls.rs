@@ -10,6 +10,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::UpstreamError;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// TLS 1.2 and 1.3 for an upstream that shows a certificate of `ca`, with one of `keys` if there are any.
 pub(super) fn client_config(ca: &Path, keys: Vec<SpkiSha256>, upstream: &str) -> Result<ClientConfig, UpstreamError> {
@@ -27,7 +28,8 @@ fn read_roots(ca: &Path) -> Result<RootCertStore, UpstreamError> {
         problem,
     };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(ca).map_err(|error| problem(error.to_string()))? {
+    let pem = files::read(ca, SMALL_FILE_LIMIT_BYTES).map_err(|error| problem(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| problem(error.to_string()))?;
         roots.add(certificate).map_err(|error| problem(error.to_string()))?;
     }

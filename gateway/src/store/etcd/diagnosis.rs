@@ -15,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use crate::causes::with_causes;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::EtcdSettings;
 
 /// How long a server may take to say what it does not like.
@@ -50,7 +51,7 @@ async fn shake_hands(settings: &EtcdSettings, endpoint: &str) -> Result<(), Stri
 fn config(settings: &EtcdSettings) -> Result<ClientConfig, Box<dyn std::error::Error + Send + Sync>> {
     let mut roots = RootCertStore::empty();
     for ca in settings.ca.iter() {
-        for certificate in CertificateDer::pem_file_iter(ca)? {
+        for certificate in CertificateDer::pem_slice_iter(&files::read(ca, SMALL_FILE_LIMIT_BYTES)?) {
             roots.add(certificate?)?;
         }
     }
@@ -58,8 +59,12 @@ fn config(settings: &EtcdSettings) -> Result<ClientConfig, Box<dyn std::error::E
     let builder = builder.with_root_certificates(roots);
     let mut config = match &settings.identity {
         Some((certificate, key)) => {
-            let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<_, _>>()?;
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
+            let [certificate, key] = [
+                files::read(certificate, SMALL_FILE_LIMIT_BYTES)?,
+                files::read(key, SMALL_FILE_LIMIT_BYTES)?,
+            ];
+            let chain = CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>()?;
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(&key)?)?
         }
         None => builder.with_no_client_auth(),
     };

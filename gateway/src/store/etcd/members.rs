@@ -1,6 +1,5 @@
 //! The members of an etcd cluster: a request goes to one of them, and to the next if that one does not answer.
 
-use std::fs;
 use std::future::Future;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::StoreError;
 use crate::causes::with_causes;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::EtcdSettings;
 
 /// Pause before all members are asked once more.
@@ -197,7 +197,7 @@ fn unanswered(endpoint: &str, problem: String) -> Failure {
 }
 
 fn read(path: &Path) -> Result<String, StoreError> {
-    fs::read_to_string(path).map_err(|source| StoreError::Io {
+    files::read_text(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| StoreError::Io {
         path: path.to_owned(),
         source,
     })

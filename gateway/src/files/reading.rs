@@ -1,0 +1,140 @@
+//! Files that others have put there: a pipe in their place holds nobody up, and one without an end fills no memory.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open as open_by};
+
+/// Most that is read of a file that a person, or a program for a person, has written: settings, keys, bundles of certificates.
+pub const SMALL_FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+/// Where a shell puts what it hands over (`<(command)`): pipes, which somebody writes.
+const HANDED_OVER: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
+
+/// Opens a regular file to read it, or what a shell hands over.
+///
+/// # Errors
+/// The file system's; that it is something else.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Who opens a pipe would wait for somebody who writes into it.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(open_by(path, flags, Mode::empty())?);
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() {
+        return Ok(file);
+    }
+    if !kind.is_dir() && HANDED_OVER.iter().any(|place| path.to_string_lossy().starts_with(place)) {
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+        return Ok(file);
+    }
+    let (what, error) = if kind.is_dir() {
+        ("a folder", ErrorKind::IsADirectory)
+    } else if kind.is_fifo() {
+        ("a named pipe", ErrorKind::InvalidInput)
+    } else if kind.is_socket() {
+        ("a socket", ErrorKind::InvalidInput)
+    } else {
+        ("a device", ErrorKind::InvalidInput)
+    };
+    Err(io::Error::new(error, format!("this is {what}, not a regular file")))
+}
+
+/// All that a file holds, as [`open`] opens it; at most so many bytes.
+///
+/// # Errors
+/// As [`open`]; that there is more.
+pub fn read(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= limit_bytes) {
+        return Ok(bytes);
+    }
+    Err(io::Error::new(
+        ErrorKind::FileTooLarge,
+        format!("it has more than {limit_bytes} bytes, which is more than is read of such a file"),
+    ))
+}
+
+/// As [`read`], of a text.
+///
+/// # Errors
+/// As [`read`]; that it is no text.
+pub fn read_text(path: &Path, limit_bytes: u64) -> io::Result<String> {
+    let text = String::from_utf8(read(path, limit_bytes)?);
+    text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_to_its_limit_and_no_further() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "1234").unwrap();
+        symlink("file", &link).unwrap();
+        assert_eq!(
+            (read(&file, 4).unwrap(), read_text(&link, 5).unwrap()),
+            (b"1234".to_vec(), "1234".to_owned())
+        );
+        let error = read(&file, 3).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::FileTooLarge && error.to_string().contains("more than 3 bytes"),
+            "{error}"
+        );
+        fs::write(&file, b"\xff").unwrap();
+        assert_eq!(read_text(&file, 3).unwrap_err().kind(), ErrorKind::InvalidData);
+        fs::write(&file, b"").unwrap();
+        assert_eq!(read(&file, 0).unwrap(), b"");
+        assert_eq!(read(&folder.path().join("none"), 1).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_and_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, socket, link) = (folder.path().join("pipe"), folder.path().join("socket"), folder.path().join("link"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let _listening = UnixListener::bind(&socket).unwrap();
+        symlink("pipe", &link).unwrap();
+        for (path, what) in [
+            (pipe.as_path(), "a named pipe"),
+            (&link, "a named pipe"),
+            (folder.path(), "a folder"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
+            let error = read(path, 10).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+        read(&socket, 10).unwrap_err();
+    }
+
+    #[test]
+    fn what_a_shell_hands_over_is_read_when_it_comes() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let path = format!("/dev/fd/{}", reader.as_raw_fd());
+        // Whoever writes is later than whoever reads.
+        let reading = std::thread::spawn({
+            let path = path.clone();
+            move || read_text(Path::new(&path), 5)
+        });
+        writer.write_all(b"hel").unwrap();
+        writer.write_all(b"lo").unwrap();
+        drop(writer);
+        assert_eq!(reading.join().unwrap().unwrap(), "hello");
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(&[0; 4096]).unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        assert_eq!(read(Path::new(&path), 5).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+}

@@ -1,8 +1,9 @@
 //! What the gateway goes by, and what of it has become otherwise: since it ran last, or while it runs. Files may be changed by hand, so that nobody
 //! says who did it; that they were is this gateway's own finding, and is recorded as such.
 
+mod shown;
+
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +18,14 @@ use crate::files;
 use crate::pki;
 use crate::pools::Pool;
 use crate::settings::Settings;
+use shown::Hiding;
 
 /// In the state folder: what the log says that this gateway goes by.
 const FILE: &str = "standing.json";
 const VERSION: u32 = 1;
+
+/// Most that is read of it: some hundred pools and certificates.
+const KNOWN_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Kinds of things that a gateway goes by.
 const SETTINGS: &str = "settings";
@@ -31,8 +36,6 @@ const CERTIFICATE: &str = "certificate";
 
 /// Longest reason for which a pool is broken that is recorded, in characters.
 const REASON_LIMIT_CHARACTERS: usize = 1000;
-/// Longest value of a setting that is recorded as it is.
-const VALUE_LIMIT_BYTES: usize = 1024;
 
 /// Things by kind and id.
 type Things = BTreeMap<(String, String), Value>;
@@ -41,6 +44,9 @@ type Things = BTreeMap<(String, String), Value>;
 #[serde(deny_unknown_fields)]
 struct Known {
     v: u32,
+    /// By which what is hidden of settings is told apart; of before there was one there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hiding: Option<String>,
     things: Vec<Thing>,
 }
 
@@ -48,6 +54,7 @@ struct Known {
 pub(super) struct Standing {
     file: PathBuf,
     recorded: Things,
+    hiding: Option<String>,
     /// What its `gateway.toml` said at its start.
     settings: Things,
     pools: Vec<Arc<Pool>>,
@@ -61,11 +68,14 @@ impl Standing {
     /// What it goes by at its start, and records what of that is otherwise than when it ran last.
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
+        // Of a first start, and where that is lost, all of it is recorded.
+        let (recorded, hiding) = read(&file).unwrap_or_default();
+        let hiding = Hiding::of(hiding.as_deref());
         let mut standing = Self {
-            // Of a first start, and where that is lost, all of it is recorded.
-            recorded: read(&file).unwrap_or_default(),
+            recorded,
             file,
-            settings: settings(&gateway.settings),
+            settings: settings(&gateway.settings, &hiding),
+            hiding: hiding.text,
             pools: gateway.pools.all(),
             broken: gateway.pools.broken_sources(),
             tls: gateway.tls.current(),
@@ -148,6 +158,7 @@ impl Standing {
         });
         let known = Known {
             v: VERSION,
+            hiding: self.hiding.clone(),
             things: things.collect(),
         };
         let written = serde_json::to_string(&known).map_err(std::io::Error::from);
@@ -158,9 +169,9 @@ impl Standing {
     }
 }
 
-/// What was recorded last; `None` if that is not known.
-fn read(file: &Path) -> Option<Things> {
-    let text = match fs::read_to_string(file) {
+/// What was recorded last, and by what it was hidden; `None` if that is not known.
+fn read(file: &Path) -> Option<(Things, Option<String>)> {
+    let text = match files::read_text(file, KNOWN_LIMIT_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {
@@ -176,7 +187,8 @@ fn read(file: &Path) -> Option<Things> {
         return None;
     };
     let things = known.things.into_iter();
-    Some(things.filter_map(|thing| Some(((thing.kind, thing.id), thing.after?))).collect())
+    let things = things.filter_map(|thing| Some(((thing.kind, thing.id), thing.after?)));
+    Some((things.collect(), known.hiding))
 }
 
 /// What is not as it was; first what is not there any more.
@@ -191,8 +203,8 @@ fn differences(before: &Things, now: &Things) -> Vec<Thing> {
 }
 
 /// What `gateway.toml` says, key by key, and a digest over that.
-fn settings(settings: &Settings) -> Things {
-    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, without_secrets(value))).collect();
+fn settings(settings: &Settings, hiding: &Hiding) -> Things {
+    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, hiding.shown(value))).collect();
     let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());
     let mut things: Things = said
         .into_iter()
@@ -200,22 +212,6 @@ fn settings(settings: &Settings) -> Things {
         .collect();
     things.insert((SETTINGS.to_owned(), "gateway.toml".to_owned()), json!({ "sha256": digest }));
     things
-}
-
-/// No setting is a secret; a URL may be given one by whoever does not read that.
-fn without_secrets(value: &Value) -> Value {
-    let text = value.to_string();
-    if text.contains("://") && text.contains(['@', '?']) {
-        return json!({ "bytes": text.len() });
-    }
-    if text.len() > VALUE_LIMIT_BYTES {
-        return json!({ "bytes": text.len(), "sha256": sha256(text.as_bytes()) });
-    }
-    match value {
-        Value::Object(_) | Value::String(_) => value.clone(),
-        Value::Number(number) if number.is_u64() => value.clone(),
-        _ => Value::from(text),
-    }
 }
 
 fn sha256(bytes: &[u8]) -> String {
@@ -226,21 +222,6 @@ fn sha256(bytes: &[u8]) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_secret_that_somebody_has_put_into_a_url_is_in_no_record() {
-        for (value, shown) in [
-            (json!("https://u:secret@proxy.example"), false),
-            (json!(["https://a.example", "https://b.example?token=secret"]), false),
-            (json!("secret".repeat(1000)), false),
-            (json!("not-secret"), true),
-        ] {
-            assert_eq!(without_secrets(&value).to_string().contains("secret"), shown, "{value}");
-        }
-        assert_eq!(without_secrets(&json!(7)), json!(7));
-        assert_eq!(without_secrets(&json!(true)), json!("true"));
-        assert_eq!(without_secrets(&json!(["a", "b"])), json!("[\"a\",\"b\"]"));
-    }
 
     #[test]
     fn what_is_new_gone_or_otherwise_differs_and_nothing_else() {

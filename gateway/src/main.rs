@@ -1,13 +1,22 @@
 //! `attest-gateway`: the program. Arguments, settings, run.
 
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "they panic where nothing can be written; see commands::output"
+)]
+
 mod commands;
 
 use std::alloc::System;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use zeroizing_alloc::ZeroAlloc;
+
+use commands::output;
 
 /// Whatever is freed is wiped. Tokens and tickets pass through buffers of TLS and HTTP that nobody else wipes.
 #[global_allocator]
@@ -72,7 +81,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Arguments { config, command } = Arguments::parse();
+    let Arguments { config, command } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(said) => return say(&said),
+    };
     let result = match command {
         Command::Init(arguments) => commands::init::run(&arguments),
         Command::Serve(arguments) => commands::serve::run(&config, &arguments),
@@ -94,9 +106,21 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("attest-gateway: {}", in_full(&error));
+            output::tell(format_args!("attest-gateway: {}", in_full(&error)));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Help, the version, or what is wrong with the arguments.
+fn say(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            output::tell(format_args!("attest-gateway: standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        // Nothing is left to be told by.
+        _ => u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 

@@ -10,7 +10,7 @@ use attest_gateway::clock::Clock;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{AnyStore, Store};
 
-use super::{now, owner, with_store};
+use super::{now, output, owner, with_store};
 
 /// As [`with_store`], where the work changes something: what it does is told of in the transaction that does it; also that it is refused.
 pub(super) fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
@@ -19,7 +19,16 @@ pub(super) fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
     work: impl FnOnce(Arc<dyn Store>) -> F,
 ) -> anyhow::Result<T> {
     // Before this becomes the state's owner.
-    let by = By::this_process();
+    change_store_as(By::this_process(), config, verb, work)
+}
+
+/// As [`change_store`], for whoever started this process, where that was asked before.
+pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
+    by: By,
+    config: &Path,
+    verb: Verb,
+    work: impl FnOnce(Arc<dyn Store>) -> F,
+) -> anyhow::Result<T> {
     with_store(config, async |store| {
         let clock = Clock::System;
         let acting = Acting { verb, by, clock };
@@ -53,7 +62,7 @@ pub(super) fn change_files<T>(
         Err(error) => Act::refused(verb, now(), by, &crate::in_full(error)),
     };
     if let Err(error) = tell(settings, &act) {
-        eprintln!("this could not be recorded: {}", crate::in_full(&error));
+        output::tell(format_args!("this could not be recorded: {}", crate::in_full(&error)));
     }
     done.map(|(done, _)| done)
 }

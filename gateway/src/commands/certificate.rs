@@ -12,6 +12,7 @@ use attest_gateway::settings::Settings;
 
 use super::acting::change_files;
 use super::ca::thing;
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -72,7 +73,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         kind,
     } = command;
     let settings = Settings::load(config)?;
-    change_files(&settings, Verb::CertificateRenew, || {
+    let made = change_files(&settings, Verb::CertificateRenew, || {
         let now = Clock::System.now();
         let files = Installation::open(&settings.tls)?;
         let before = install::today(&settings.tls)?;
@@ -91,13 +92,15 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 now,
             )?,
         };
-        println!("{}", made_line(&made, &before.authority));
-        println!("A gateway that serves takes it within a second. Pointers stay as they are.");
         Ok((
-            ExitCode::SUCCESS,
+            made_line(&made, &before.authority),
             vec![thing("tls.certificate", Some(&before.certificate), Some(&made))],
         ))
-    })
+    })?;
+    output::done(format_args!(
+        "{made}\nA gateway that serves takes it within a second. Pointers stay as they are."
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What there is to say of a serving certificate that was made.

@@ -8,6 +8,8 @@ use attest_gateway::clock::Clock;
 use attest_gateway::inspection::{Depth, Finding, Inspection};
 use attest_gateway::metrics::Metrics;
 
+use super::output;
+
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed."
@@ -28,16 +30,20 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return super::probe::run(config, &arguments.probe);
     }
     let settings = super::owner::settings(config)?;
-    println!("ok       {} is read; listening on {}", config.display(), settings.listen);
+    output::line(format_args!(
+        "ok       {} is read; listening on {}",
+        config.display(),
+        settings.listen
+    ))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = Arc::new(Metrics::default());
     let inspection = runtime.block_on(Inspection::of(&settings, Clock::System, &metrics, Depth::Thorough));
     for finding in &inspection.findings {
         match finding {
-            Finding::Good(text) => println!("ok       {text}"),
-            Finding::Warning(text) => println!("warning  {text}"),
-            Finding::Degraded(text) => println!("DEGRADED {text}"),
-            Finding::Error(text) => println!("ERROR    {text}"),
+            Finding::Good(text) => output::line(format_args!("ok       {text}"))?,
+            Finding::Warning(text) => output::line(format_args!("warning  {text}"))?,
+            Finding::Degraded(text) => output::line(format_args!("DEGRADED {text}"))?,
+            Finding::Error(text) => output::line(format_args!("ERROR    {text}"))?,
         }
     }
     let failed = inspection.fails() || (arguments.strict && inspection.complains());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use attest_gateway::pools::Change;
 use attest_gateway::settings::Settings;
 
-use super::table;
+use super::{output, table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway diff --pool worker")]
@@ -37,9 +37,9 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         })
         .collect();
     if rows.is_empty() {
-        println!("pool {}: a node gets nothing more once it is approved", pool.name());
+        output::line(format_args!("pool {}: a node gets nothing more once it is approved", pool.name()))?;
     } else {
-        print!("{}", table(["KIND", "NAME", "CHANGE", "BYTES"], &rows));
+        output::print(table(["KIND", "NAME", "CHANGE", "BYTES"], &rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }

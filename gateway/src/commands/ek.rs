@@ -8,13 +8,14 @@ use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_gateway::audit::admin::Verb;
 use attest_gateway::clock::rfc3339;
+use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_gateway::store::EntryKind;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::acting::{change_store, found};
-use super::{now, table, with_store};
+use super::{now, output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -72,7 +73,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 (Some(digest), _, _) => *digest,
                 (_, Some(file), _) => from_certificate(file)?,
                 (_, _, Some(file)) => {
-                    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+                    let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
                     EkDigest::from_public_area(&bytes).with_context(|| file.display().to_string())?
                 }
                 _ => bail!("no EK is named"),
@@ -103,12 +104,14 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 let identity = NodeIdentity::of_tpm(ek);
                 Ok(store.get(EntryKind::Revoked, identity.as_str()).await?.is_some())
             })?;
-            println!(
+            output::done(format_args!(
                 "endorsed: EK {ek}{}",
                 name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
-            );
+            ))?;
             if revoked {
-                eprintln!("it is revoked still, and gets nothing: `attest-gateway node restore {ek}`");
+                output::tell(format_args!(
+                    "it is revoked still, and gets nothing: `attest-gateway node restore {ek}`"
+                ));
             }
         }
         Command::List => {
@@ -126,7 +129,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                     [digest, record.name.unwrap_or_else(|| "-".to_owned()), pools, rfc3339(record.added)]
                 })
                 .collect();
-            print!("{}", table(["EK", "NODE", "POOLS", "ADDED"], &rows));
+            output::print(table(["EK", "NODE", "POOLS", "ADDED"], &rows))?;
         }
         Command::Remove { digest, leave_to_roots } => {
             let (digest, forget) = (*digest, *leave_to_roots);
@@ -140,9 +143,11 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 found(removed, || format!("EK {digest} is not on the allowlist"))
             })?;
             if forget {
-                println!("forgotten: EK {digest}; if a root in ek-roots endorses it, it may join every pool that takes this root");
+                output::done(format_args!(
+                    "forgotten: EK {digest}; if a root in ek-roots endorses it, it may join every pool that takes this root"
+                ))?;
             } else {
-                println!("no longer endorsed: EK {digest}, by no root either");
+                output::done(format_args!("no longer endorsed: EK {digest}, by no root either"))?;
             }
         }
     }
@@ -150,7 +155,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
-    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
     let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
     let digest = unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate);
     digest.with_context(|| format!("{} is no EK certificate", file.display()))

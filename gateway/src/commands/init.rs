@@ -16,6 +16,7 @@ use attest_gateway::settings::{self, Settings, TlsSettings};
 
 use super::ca::common_name;
 use super::certificate::{Kind, made_line};
+use super::output;
 
 /// The first configs of the sample pool: each writes a file that says which one it was.
 const SAMPLE_CONFIGS: [(&str, &str); 2] = [
@@ -88,15 +89,15 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
     unfinished.made.clear();
-    println!("{} is a gateway's folder now:", dir.display());
-    println!("  gateway.toml               settings, all at their defaults");
-    println!("  tls/mcs-ca.crt             the MCS CA: it goes into pointer configs");
-    println!("  tls/mcs.crt, .key          the MCS certificate");
-    println!("  ek-roots/                  put the certificates of your TPMs' makers here");
-    println!("  pools/worker/              pool.toml, full/config.ign, pre-approved/config.ign: replace the samples");
-    println!("  state/                     the store, the seal's key, the attestation log");
-    print!("{said}");
-    println!("Next: attest-gateway --config {} check; then serve", file.display());
+    output::done(format_args!("{} is a gateway's folder now:", dir.display()))?;
+    output::done("  gateway.toml               settings, all at their defaults")?;
+    output::done("  tls/mcs-ca.crt             the MCS CA: it goes into pointer configs")?;
+    output::done("  tls/mcs.crt, .key          the MCS certificate")?;
+    output::done("  ek-roots/                  put the certificates of your TPMs' makers here")?;
+    output::done("  pools/worker/              pool.toml, full/config.ign, pre-approved/config.ign: replace the samples")?;
+    output::done("  state/                     the store, the seal's key, the attestation log")?;
+    output::done(said.trim_end())?;
+    output::done(format_args!("Next: attest-gateway --config {} check; then serve", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -229,7 +230,7 @@ fn names(arguments: &Arguments) -> Names {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        eprintln!("no --host and no --ip: the certificate is for localhost only, which no node can use");
+        output::tell("no --host and no --ip: the certificate is for localhost only, which no node can use");
     }
     names
 }

@@ -13,7 +13,7 @@ use attest_gateway::machines::instances::{self, InstanceRecord};
 use attest_gateway::machines::revocations::{self, Machine, Revocation};
 
 use super::acting::{change_store, found};
-use super::{table, with_store};
+use super::{output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -77,11 +77,11 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 let (names, tpms) = (enrolment::names(&store).await?, enrolment::attested_tpms(&store).await?);
                 Ok((names, tpms, revocations::list(&store).await?, instances::list(&store).await?))
             })?;
-            print!("{}", table(["NODE", "IDENTITY", "STATE"], &rows(names, tpms, revoked)));
+            output::print(table(["NODE", "IDENTITY", "STATE"], &rows(names, tpms, revoked)))?;
             if !instances.is_empty() {
                 let row = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
                 let rows: Vec<[String; 4]> = instances.into_iter().map(row).collect();
-                print!("\n{}", table(["INSTANCE", "BELONGS TO", "SINCE", "FROM"], &rows));
+                output::print(format_args!("\n{}", table(["INSTANCE", "BELONGS TO", "SINCE", "FROM"], &rows)))?;
             }
         }
         Command::Release { instance } => {
@@ -91,7 +91,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                     format!("nobody has claimed {wanted:?}; `attest-gateway node list` shows who has claimed what")
                 })
             })?;
-            println!("released: {instance}");
+            output::done(format_args!("released: {instance}"))?;
         }
         Command::Forget { name } => {
             let wanted = name.clone();
@@ -100,7 +100,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                     format!("there is no node named {wanted:?}")
                 })
             })?;
-            println!("forgotten: {name}");
+            output::done(format_args!("forgotten: {name}"))?;
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {
@@ -113,7 +113,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 })?;
                 Ok(restored)
             })?;
-            println!("restored: {}", together(&restored));
+            output::done(format_args!("restored: {}", together(&restored)))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -145,7 +145,7 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
         }
         Ok(revocations::revoke_machine(&*store, &who, all, super::now(), reason).await?)
     })?;
-    println!("revoked: {}", together(&revoked));
+    output::done(format_args!("revoked: {}", together(&revoked)))?;
     Ok(())
 }
 

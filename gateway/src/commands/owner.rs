@@ -10,6 +10,8 @@ use attest_gateway::settings::Settings;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::output;
+
 /// Whom something belongs to.
 struct Owner {
     uid: u32,
@@ -61,7 +63,7 @@ fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if owner.uid != 0 {
         owner.become_it()?;
-        eprintln!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display());
+        output::tell(format_args!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display()));
     }
     Ok(true)
 }

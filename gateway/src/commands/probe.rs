@@ -7,7 +7,7 @@ use attest_gateway::pools;
 use attest_gateway::probe::{Finding, Known, Stranger, Target, pools_to_ask};
 use attest_gateway::settings::Settings;
 
-use super::table;
+use super::{output, table};
 
 pub fn run(config: &Path, addresses: &[String]) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
@@ -21,19 +21,23 @@ pub fn run(config: &Path, addresses: &[String]) -> anyhow::Result<ExitCode> {
     for (name, folder) in &folders.pools {
         match runtime.block_on(pools::load(name, folder)) {
             Ok(pool) => known.add(&pool),
-            Err(error) => println!("pool {name} cannot be read, so whatever a stranger gets of it counts as too much: {error}"),
+            Err(error) => output::line(format_args!(
+                "pool {name} cannot be read, so whatever a stranger gets of it counts as too much: {error}"
+            ))?,
         }
     }
     let pools = pools_to_ask(folders.pools.keys());
     let rows = runtime.block_on(probe(&Stranger::new()?, &targets, &pools, &known));
     let open = rows.iter().filter(|row| row.1.is_open()).count();
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
-    print!("{}", table(["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells));
+    output::print(table(["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells))?;
     if open == 0 {
-        println!("a stranger gets no more than pre-approved configs there, as far as this machine can reach");
+        output::line("a stranger gets no more than pre-approved configs there, as far as this machine can reach")?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("a stranger gets a full config {open} times; docs/old-machine-config-server.md says how to close these ports");
+    output::line(format_args!(
+        "a stranger gets a full config {open} times; docs/old-machine-config-server.md says how to close these ports"
+    ))?;
     Ok(ExitCode::FAILURE)
 }
 

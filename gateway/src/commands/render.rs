@@ -1,13 +1,13 @@
 //! `attest-gateway render`.
 
-use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use attest_gateway::ignition::SpecVersion;
 use attest_gateway::policy::ConfigSet;
 use attest_gateway::settings::Settings;
+
+use super::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -42,10 +42,6 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Set::PreApproved => ConfigSet::PreApproved,
     };
     let rendered = pool.for_administrator(set).get(arguments.spec).map_err(Clone::clone)?;
-    let mut output = std::io::stdout().lock();
-    match output.write_all(&rendered.bytes).and_then(|()| output.write_all(b"\n")) {
-        // `| head` has seen enough.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    output::write(&[&rendered.bytes, b"\n".as_slice()].concat())?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
 
 use super::acting::{change_files, change_store};
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -52,10 +53,10 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         })?,
     }
     match drop {
-        true => println!(
-            "the seal has a new key, and no other: what was sealed before is worthless. Restart the gateway now, and every replica"
-        ),
-        false => println!("the seal has a new key; what the one before has sealed is good until it expires"),
+        true => output::done(
+            "the seal has a new key, and no other: what was sealed before is worthless. Restart the gateway now, and every replica",
+        )?,
+        false => output::done("the seal has a new key; what the one before has sealed is good until it expires")?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -40,7 +40,11 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => settings.log_format,
     };
     let filter = EnvFilter::try_new(&settings.log_filter)?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // It would say so where it could not write, and panic over that.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log
             .with_target(false)

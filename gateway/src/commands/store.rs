@@ -1,6 +1,6 @@
 //! `attest-gateway store`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use anyhow::{Context, ensure};
 use attest_gateway::audit::CommandLog;
 use attest_gateway::audit::admin::{By, Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::files::{PRIVATE, make_private_folder};
+use attest_gateway::files::{self, PRIVATE, make_private_folder};
 use attest_gateway::settings::{Settings, StoreSettings};
 use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
 use serde_json::json;
 
 use super::acting::{change_files, change_store};
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -93,8 +94,8 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
         super::owner::give(settings, file)?;
         Ok((id, vec![Thing::file(file)]))
     })?;
-    println!("{}: a new key, {id}", file.display());
-    println!("Copy the file to every replica, for the gateway's user only (0600), and name it there: store.key_file");
+    output::done(format_args!("{}: a new key, {id}", file.display()))?;
+    output::done("Copy the file to every replica, for the gateway's user only (0600), and name it there: store.key_file")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,11 +105,13 @@ fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
         let now = super::store_time(&*store).await?;
         Ok(Seal::replace_key_file(&*store, file, now).await?)
     })?;
-    println!(
+    output::done(format_args!(
         "{}: key {new} in the place of {old}; the seal's keys in the store are encrypted by it",
         file.display()
-    );
-    println!("Copy the file to every replica now: one that has {old} only does not start again");
+    ))?;
+    output::done(format_args!(
+        "Copy the file to every replica now: one that has {old} only does not start again"
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -120,7 +123,7 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let accepted = AnyStore::accept(settings, |replacement| begin_anew(settings, &mut log, replacement, who, None))?;
-    say(accepted);
+    say(accepted)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,18 +159,18 @@ fn place(settings: &Settings) -> String {
     }
 }
 
-fn say(accepted: Accepted) {
+fn say(accepted: Accepted) -> anyhow::Result<()> {
     let Accepted {
         replacement: Replacement { known, found },
         now,
     } = accepted;
     let named = |mark: Option<StoreMark>, otherwise: &str| mark.map_or_else(|| otherwise.to_owned(), |mark| mark.to_string());
-    println!("known was:   {}", named(known, "a store, nobody says which"));
-    println!("found was:   {}", named(found, "none, or one of an older release"));
-    println!("accepted as: {now}");
-    println!(
-        "The seal has a new key: challenges and tickets under way are worthless. Revoke again what was revoked since: node list, ek list, token list."
-    );
+    output::done(format_args!("known was:   {}", named(known, "a store, nobody says which")))?;
+    output::done(format_args!("found was:   {}", named(found, "none, or one of an older release")))?;
+    output::done(format_args!("accepted as: {now}"))?;
+    output::done(
+        "The seal has a new key: challenges and tickets under way are worthless. Revoke again what was revoked since: node list, ek list, token list.",
+    )
 }
 
 fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
@@ -191,14 +194,14 @@ fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
         drop(fs::remove_file(file));
     }
     let Exported { store, contents } = written.with_context(named)?;
-    println!("store:   {store}");
-    print_contents(&contents);
+    output::done(format_args!("store:   {store}"))?;
+    print_contents(&contents)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_contents(Contents { count, sha256 }: &Contents) {
-    println!("keys:    {count}");
-    println!("sha-256: {sha256}");
+fn print_contents(Contents { count, sha256 }: &Contents) -> anyhow::Result<()> {
+    output::done(format_args!("keys:    {count}"))?;
+    output::done(format_args!("sha-256: {sha256}"))
 }
 
 fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
@@ -207,11 +210,11 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
-    let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(File::open(file)?)));
+    let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(files::open(file)?)));
     let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()));
     let (accepted, contents) = store::import(settings, open, first).with_context(|| file.display().to_string())?;
-    print_contents(&contents);
-    say(accepted);
+    print_contents(&contents)?;
+    say(accepted)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -233,8 +236,8 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     let (accepted, contents) = store::copy(from, to, |replacement| {
         begin_anew(to, &mut log, replacement, who, Some(place(from)))
     })?;
-    print_contents(&contents);
-    say(accepted);
-    println!("The store that was copied is what it was: let no gateway serve with it any more.");
+    print_contents(&contents)?;
+    say(accepted)?;
+    output::done("The store that was copied is what it was: let no gateway serve with it any more.")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,6 @@ mod logs;
 mod review;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,12 +13,13 @@ use attest_gateway::audit::{
     Blobs, ChainReport, CheckpointLine, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
 use attest_gateway::clock::rfc3339;
+use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::settings::{Settings, is_replica_name};
 use attest_gateway::store::AnyStore;
 use logs::Ordered;
 use review::{Judged, Review, Reviewer};
 
-use super::{clean, table};
+use super::{clean, output, table};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -139,14 +139,14 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // What was earned in lines that were removed is used in those that are there.
     let continued_or_shorter = continued || report.is_shorter();
     let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued_or_shorter)?;
-    show(&report, &notes);
-    println!("{counts}");
+    show(&report, &notes)?;
+    output::line(&counts)?;
     let is_empty = counts.lines == 0 && !continued;
     if is_empty {
-        println!("there is no record: a gateway's log is never empty");
+        output::line("there is no record: a gateway's log is never empty")?;
     }
     if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
-        println!("there is no decision {decision} in it");
+        output::line(format_args!("there is no decision {decision} in it"))?;
     }
     let sound = asked
         && !is_empty
@@ -184,7 +184,7 @@ fn keys(settings: &Settings, given: &[String], notes: &mut Vec<String>) -> anyho
             Some((name, file)) if is_replica_name(name) => (Some(name), file),
             _ => (None, given.as_str()),
         };
-        let pem = fs::read(file).with_context(|| file.to_owned())?;
+        let pem = files::read(Path::new(file), SMALL_FILE_LIMIT_BYTES).with_context(|| file.to_owned())?;
         let Some(found) = LogPublicKey::all_of_pem(&pem) else {
             bail!("{file}: no public keys as `log key` prints them");
         };
@@ -203,7 +203,7 @@ fn keys(settings: &Settings, given: &[String], notes: &mut Vec<String>) -> anyho
 
 /// A checkpoint in a file of its own, by a key that is believed.
 fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Point> {
-    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
     let text = text.trim_end_matches('\n');
     let line: CheckpointLine = serde_json::from_str(text).with_context(|| format!("{}: no checkpoint's line", file.display()))?;
     if !line.checkpoint.is_signed(&line.chain.id, line.at) {
@@ -284,31 +284,32 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
             }
         }
     }
-    print!("{}", table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &rows));
+    output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &rows))?;
     if !acts.is_empty() {
-        print!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &acts));
+        output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &acts)))?;
     }
     for note in notes {
-        println!("{note}");
+        output::line(note)?;
     }
     Ok(counts)
 }
 
 /// What is to be said of the logs.
-fn show(report: &Report, notes: &[String]) {
+fn show(report: &Report, notes: &[String]) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
         let rows: Vec<_> = report.chains.iter().map(row).collect();
-        print!("{}", table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows));
+        output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
     }
     for note in notes {
-        println!("{note}");
+        output::line(note)?;
     }
     for note in &report.notes {
-        println!("{note}");
+        output::line(note)?;
     }
     for finding in &report.findings {
-        println!("{finding}");
+        output::line(finding)?;
     }
+    Ok(())
 }
 
 fn row(report: &ChainReport) -> [String; 7] {

@@ -21,7 +21,8 @@ use status::{foreign, refuse_unless_safe, stage, status};
 
 use super::acting::change_files;
 use super::certificate::{Kind, made_line};
-use super::token::seconds;
+use super::durations::seconds;
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -167,12 +168,12 @@ fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Resul
     // The key first: without it, the certificate is of no use.
     files::create(key_out, files::PRIVATE, &made.key.pem())?;
     files::create(out, files::PUBLIC, &made.certificate.pem())?;
-    println!("{}: the CA {}", out.display(), described(&made.certificate));
-    println!(
+    output::done(format_args!("{}: the CA {}", out.display(), described(&made.certificate)))?;
+    output::done(format_args!(
         "{}: its private key (0600); whoever has it can make certificates that every node with this CA in its pointer accepts",
         key_out.display()
-    );
-    println!("Nothing is installed: `init --ca`, or `ca introduce --certificate` in a gateway that is there already.");
+    ))?;
+    output::done("Nothing is installed: `init --ca`, or `ca introduce --certificate` in a gateway that is there already.")?;
     Ok(())
 }
 
@@ -186,9 +187,12 @@ fn described(ca: &Certificate) -> String {
     )
 }
 
-/// A step, which says what it has changed.
-fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Vec<Thing>>) -> anyhow::Result<()> {
-    change_files(&Settings::load(config)?, verb, || Ok(((), step()?)))
+/// What a step has to say, and what it has changed.
+type Done = (String, Vec<Thing>);
+
+/// A step: what it says is said when it is recorded.
+fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Done>) -> anyhow::Result<()> {
+    output::done(change_files(&Settings::load(config)?, verb, step)?)
 }
 
 /// A certificate in its role: before and after.
@@ -202,7 +206,7 @@ pub(super) fn thing(role: &str, before: Option<&Certificate>, after: Option<&Cer
     }
 }
 
-fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<Vec<Thing>> {
+fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<Done> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -260,25 +264,23 @@ fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, 
             (ca, Some(key))
         }
     };
-    println!("{} carries a second CA: {}", settings.tls.ca.display(), described(&ca));
-    println!("  in use until the switch: {}", described(&today.authority));
-    match key {
-        Some(path) => println!("  the new CA's private key: {}", path.display()),
+    let key = match key {
+        Some(path) => format!("the new CA's private key: {}", path.display()),
         None => {
-            println!("  the new CA's private key stays where it is: `ca switch` needs it (--ca-key), or a certificate that it has signed")
+            "the new CA's private key stays where it is: `ca switch` needs it (--ca-key), or a certificate that it has signed".to_owned()
         }
-    }
-    println!("Next: write new pointers (`attest-gateway pointer`), for every pool; they carry both. Then `ca status`, then `ca switch`.");
-    Ok(vec![thing("tls.ca", None, Some(&ca))])
+    };
+    let said = format!(
+        "{} carries a second CA: {}\n  in use until the switch: {}\n  {key}\n\
+         Next: write new pointers (`attest-gateway pointer`), for every pool; they carry both. Then `ca status`, then `ca switch`.",
+        settings.tls.ca.display(),
+        described(&ca),
+        described(&today.authority)
+    );
+    Ok((said, vec![thing("tls.ca", None, Some(&ca))]))
 }
 
-fn switch(
-    config: &Path,
-    ca_key: Option<&Path>,
-    brought: Option<(&Path, &Path)>,
-    kind: &Kind,
-    caution: &Caution,
-) -> anyhow::Result<Vec<Thing>> {
+fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>, kind: &Kind, caution: &Caution) -> anyhow::Result<Done> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -305,14 +307,16 @@ fn switch(
             now,
         )?,
     };
-    println!("{}", made_line(&made, newest));
-    println!("A gateway that serves takes it within a second. Pointers without the new CA do not work any longer: the gateway's log names");
-    println!("the peers that refuse the certificate, and attest_gateway_tls_refused_by_client_total counts them.");
-    println!("Next: `ca status`; then `ca retire`.");
-    Ok(vec![thing("tls.certificate", Some(&today.certificate), Some(&made))])
+    let said = format!(
+        "{}\nA gateway that serves takes it within a second. Pointers without the new CA do not work any longer: the gateway's log names\n\
+         the peers that refuse the certificate, and attest_gateway_tls_refused_by_client_total counts them.\n\
+         Next: `ca status`; then `ca retire`.",
+        made_line(&made, newest)
+    );
+    Ok((said, vec![thing("tls.certificate", Some(&today.certificate), Some(&made))]))
 }
 
-fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result<Vec<Thing>> {
+fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result<Done> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
@@ -332,18 +336,21 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
     }
     refuse_unless_safe(config, &today, caution)?;
     let retired = installation.retire(discard_key, Clock::System.now())?;
-    for ca in &retired.dropped {
-        println!("dropped from {}: {}", settings.tls.ca.display(), described(ca));
-    }
-    println!("  in use: {}", described(&today.authority));
+    let dropped = |ca| format!("dropped from {}: {}", settings.tls.ca.display(), described(ca));
+    let mut said: Vec<String> = retired.dropped.iter().map(dropped).collect();
+    said.push(format!("  in use: {}", described(&today.authority)));
     match (&retired.old_key, discard_key) {
-        (Some(path), _) => println!("  the old CA's private key is now {}: nothing needs it any longer", path.display()),
-        (None, true) => println!("  no private key of the old CA is here any longer"),
+        (Some(path), _) => said.push(format!(
+            "  the old CA's private key is now {}: nothing needs it any longer",
+            path.display()
+        )),
+        (None, true) => said.push("  no private key of the old CA is here any longer".to_owned()),
         (None, false) => {}
     }
     if let Some(path) = &retired.key {
-        println!("  the private key of the CA in use is now {}", path.display());
+        said.push(format!("  the private key of the CA in use is now {}", path.display()));
     }
-    println!("New pointers carry one CA. Pointers with both go on working.");
-    Ok(retired.dropped.iter().map(|ca| thing("tls.ca", Some(ca), None)).collect())
+    said.push("New pointers carry one CA. Pointers with both go on working.".to_owned());
+    let things = retired.dropped.iter().map(|ca| thing("tls.ca", Some(ca), None)).collect();
+    Ok((said.join("\n"), things))
 }

@@ -13,8 +13,8 @@ use attest_gateway::settings::Settings;
 
 use super::{Caution, Within};
 use crate::commands::certificate::made_line;
-use crate::commands::token::seconds;
-use crate::commands::{now, table, with_store};
+use crate::commands::durations::seconds;
+use crate::commands::{now, output, table, with_store};
 
 pub(super) fn stage(today: &Today) -> Stage {
     rotation::stage(&today.authorities, today.authority.fingerprint)
@@ -44,7 +44,7 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        eprintln!("--force: pointers that were seen are not asked about");
+        output::tell("--force: pointers that were seen are not asked about");
         return Ok(());
     }
     let (_, safety) = sighted(config, today, &caution.within)?;
@@ -57,7 +57,9 @@ pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution
         );
     }
     if !safety.known {
-        eprintln!("no pointer was seen within {within}: nothing speaks against it, and nothing is known");
+        output::tell(format_args!(
+            "no pointer was seen within {within}: nothing speaks against it, and nothing is known"
+        ));
     }
     Ok(())
 }
@@ -66,7 +68,7 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let today = install::today(&settings.tls)?;
     let stage = stage(&today);
-    println!("stage: {stage} ({})", meaning(stage));
+    output::line(format_args!("stage: {stage} ({})", meaning(stage)))?;
     let rows: Vec<[String; 5]> = today
         .authorities
         .iter()
@@ -81,37 +83,46 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    print!("\n{}", table(["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", ""], &rows));
-    println!("\n{}", made_line(&today.certificate, &today.authority));
+    output::print(format_args!("\n{}", table(["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", ""], &rows)))?;
+    output::line(format_args!("\n{}", made_line(&today.certificate, &today.authority)))?;
     let (all, safety) = sighted(config, &today, within)?;
     if all.is_empty() {
-        println!("\npointers: none was seen yet");
+        output::line("\npointers: none was seen yet")?;
     } else {
-        print!("\n{}", sightings_table(&all));
+        output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
     if source::is_manifest(&settings.tls.ca)? {
-        println!("\nnext: {} is a manifest: who put it there rotates it", settings.tls.ca.display());
+        output::line(format_args!(
+            "\nnext: {} is a manifest: who put it there rotates it",
+            settings.tls.ca.display()
+        ))?;
         return Ok(());
     }
     let within = &within.within;
     match (stage.next(), safety.is_safe(), safety.known) {
-        (None, ..) => println!("\nnext: {}", foreign(&settings, &today)),
-        (Some(next), ..) if stage == Stage::Settled => println!("\nnext: `{next}`, whenever you like: nothing stops working by it"),
-        (Some(next), true, true) => println!("\nnext: `{next}`, safe: no pointer seen within {within} is in the way"),
-        (Some(next), true, false) => {
-            println!("\nnext: `{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known");
+        (None, ..) => output::line(format_args!("\nnext: {}", foreign(&settings, &today)))?,
+        (Some(next), ..) if stage == Stage::Settled => {
+            output::line(format_args!("\nnext: `{next}`, whenever you like: nothing stops working by it"))?
         }
-        (Some(next), false, _) => print!(
+        (Some(next), true, true) => output::line(format_args!(
+            "\nnext: `{next}`, safe: no pointer seen within {within} is in the way"
+        ))?,
+        (Some(next), true, false) => {
+            output::line(format_args!(
+                "\nnext: `{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known"
+            ))?;
+        }
+        (Some(next), false, _) => output::print(format_args!(
             "\nnext: `{next}`, NOT SAFE: pointers without the CA {}, seen within {within}:\n{}",
             newest(&today),
             sightings_table(&safety.in_the_way)
-        ),
+        ))?,
     }
     if stage == Stage::Switched {
-        println!(
-            "Machines that refuse the certificate do not get as far as to be seen: look for \"refuses the MCS certificate\" in the log,"
-        );
-        println!("and at attest_gateway_tls_refused_by_client_total.");
+        output::line(
+            "Machines that refuse the certificate do not get as far as to be seen: look for \"refuses the MCS certificate\" in the log,",
+        )?;
+        output::line("and at attest_gateway_tls_refused_by_client_total.")?;
     }
     Ok(())
 }

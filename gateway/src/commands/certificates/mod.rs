@@ -14,7 +14,7 @@ use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::settings::Settings;
 use serde::{Serialize, Serializer};
 
-use super::{clean, table};
+use super::{clean, output, table};
 
 /// How long before its end a certificate is worth a warning, in seconds: two months, as `check` has it.
 const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
@@ -129,14 +129,14 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
     match arguments.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&items)?),
-        Output::Text => print(&items, now.as_secs()),
+        Output::Json => output::line(serde_json::to_string_pretty(&items)?)?,
+        Output::Text => print(&items, now.as_secs())?,
     }
     let failed = items.iter().any(|item| item.state.fails());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print(items: &[Item], now: u64) {
+fn print(items: &[Item], now: u64) -> anyhow::Result<()> {
     let rows: Vec<[String; 4]> = items
         .iter()
         .map(|item| {
@@ -147,23 +147,24 @@ fn print(items: &[Item], now: u64) {
             [item.name.clone(), expires, left, item.state.word().to_owned()]
         })
         .collect();
-    print!("{}", table(["NAME", "EXPIRES", "IN", "STATE"], &rows));
+    output::print(table(["NAME", "EXPIRES", "IN", "STATE"], &rows))?;
     for item in items {
-        println!("\n{}", item.name);
+        output::line(format_args!("\n{}", item.name))?;
         if let Some(problem) = &item.problem {
-            println!("  BROKEN    {problem}");
+            output::line(format_args!("  BROKEN    {problem}"))?;
         }
-        println!("  for       {}", item.purpose);
-        println!("  made      {}", item.made);
-        println!("  lies      {}", item.place);
-        println!("  fails     {}", item.fails);
+        output::line(format_args!("  for       {}", item.purpose))?;
+        output::line(format_args!("  made      {}", item.made))?;
+        output::line(format_args!("  lies      {}", item.place))?;
+        output::line(format_args!("  fails     {}", item.fails))?;
         let expires = match item.expires {
             Some(expires) => format!("{} ({})", rfc3339(expires), left(expires, now)),
             None => "never by itself".to_owned(),
         };
-        println!("  expires   {expires}");
-        println!("  rotates   {}", item.rotates);
+        output::line(format_args!("  expires   {expires}"))?;
+        output::line(format_args!("  rotates   {}", item.rotates))?;
     }
+    Ok(())
 }
 
 /// How long it is until then, in the largest unit that says enough.

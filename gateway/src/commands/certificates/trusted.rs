@@ -1,11 +1,11 @@
 //! Whom the gateway trusts: the kubelets' client CA, the makers of TPMs, the servers that pools come from.
 
-use std::fs;
 use std::path::Path;
 
 use attest::UnixTime;
 use attest_gateway::certificates::ek_roots;
 use attest_gateway::certificates::{Certificate, source};
+use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::pools;
 use attest_gateway::pools::upstream::UpstreamSettings;
 use attest_gateway::settings::Settings;
@@ -138,7 +138,7 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let mut items = Vec::new();
     for (pool, folder) in folders {
         let file = folder.join("pool.toml");
-        let read = fs::read_to_string(&file).map_err(|error| error.to_string());
+        let read = files::read_text(&file, SMALL_FILE_LIMIT_BYTES).map_err(|error| error.to_string());
         let read = read.and_then(|text| toml::from_str::<PoolFile>(&text).map_err(|error| error.message().to_owned()));
         let upstream = match read {
             Ok(PoolFile { upstream }) => upstream,

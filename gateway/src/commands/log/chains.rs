@@ -1,6 +1,7 @@
 //! Where lines that are written one after the other do not verify as one file: each file begins anew what stands before a chain.
 
 use super::source::Read;
+use crate::commands::output;
 
 /// Places that are named; more are counted.
 const NAMED_LIMIT: usize = 20;
@@ -47,11 +48,11 @@ impl Chains {
             0 => String::new(),
             more => format!(" and before {more} more lines"),
         };
-        eprintln!(
+        output::tell(format_args!(
             "attest-gateway: these are lines of several chains: `audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
             named.join(", "),
             named.join(" ")
-        );
+        ));
     }
 }
 

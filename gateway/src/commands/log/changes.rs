@@ -7,7 +7,7 @@ use std::time::Duration;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::output::Reader;
+use crate::commands::output::Reader;
 
 /// Room for what the kernel tells; what it tells is only that something has changed.
 const EVENTS_BYTES: usize = 16 * 1024;

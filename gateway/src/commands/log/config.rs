@@ -8,9 +8,9 @@ use attest_gateway::audit::Blobs;
 use attest_gateway::audit::configs::{ConfigCopy, ConfigCopyError, ConfigForm, Document, OpeningKey};
 use attest_gateway::settings::Settings;
 
-use super::output::{Reader, stdout};
 use super::row::visible_json;
 use super::source::Source;
+use crate::commands::output::{self, Reader, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -101,13 +101,13 @@ enum Printed {
 }
 
 fn print(printed: &Printed) -> anyhow::Result<ExitCode> {
-    let (mut output, terminal) = stdout();
+    let (mut output, terminal) = stdout()?;
     let text = match printed {
         Printed::Whole(config) => config.clone(),
         Printed::Redacted(Document::Redacted { config, key_sha256, .. }) => {
-            eprintln!(
+            output::tell(format_args!(
                 "attest-gateway: redacted: of what is hidden there are the length and an HMAC-SHA256 by the key whose SHA-256 is {key_sha256} (state/redaction.key)"
-            );
+            ));
             serde_json::to_vec_pretty(config)?
         }
         Printed::Redacted(Document::Sealed { .. }) => bail!("it is sealed"),

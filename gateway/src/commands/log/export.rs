@@ -12,9 +12,9 @@ use attest_gateway::settings::Settings;
 
 use super::chains::Chains;
 use super::csv;
-use super::output::{Output, Reader, stdout};
 use super::row::visible_json;
 use super::source::{Opened, Source, Unread};
+use crate::commands::output::{Output, Reader, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -44,7 +44,7 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
     let unread = match &arguments.output {
         Some(path) => into_file(path, |output| write(&opened, arguments, output, false))?,
         None => {
-            let (mut output, terminal) = stdout();
+            let (mut output, terminal) = stdout()?;
             write(&opened, arguments, &mut output, terminal)?
         }
     };

@@ -10,7 +10,8 @@ use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::commands::{now, token};
+use crate::commands::durations;
+use crate::commands::now;
 
 /// Least length of a part of an identity that names a node, in characters: as long as what consoles show.
 const PART_LEAST: usize = 8;
@@ -276,7 +277,7 @@ fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
 
 /// A time, seconds since 1970.
 fn when(text: &str) -> Result<u64, String> {
-    if let Ok(ago) = token::seconds(text) {
+    if let Ok(ago) = durations::seconds(text) {
         return Ok(now().saturating_sub(ago));
     }
     let usage = "say a time with its zone, such as 2026-11-21T11:00:00Z or 2026-11-21T12:00:00+01:00, or how long ago with s, m, h or d, such as 2h";

@@ -6,7 +6,6 @@ mod config;
 mod csv;
 mod export;
 mod filter;
-mod output;
 mod row;
 mod show;
 mod source;
@@ -17,6 +16,8 @@ use std::process::ExitCode;
 
 use attest_gateway::audit::LogKey;
 use attest_gateway::settings::Settings;
+
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -38,7 +39,7 @@ pub enum Command {
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
-        Command::Key => print!("{}", LogKey::read(&settings.log_key())?.public().pem()),
+        Command::Key => output::print(LogKey::read(&settings.log_key())?.public().pem())?,
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
         Command::Config(arguments) => return config::run(&settings, arguments),

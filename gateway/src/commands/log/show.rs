@@ -7,9 +7,9 @@ use attest_gateway::settings::Settings;
 use serde_json::Value;
 
 use super::filter::Fields;
-use super::output::{Output, Reader, stdout};
 use super::row::{head, row, visible, visible_json};
 use super::source::Source;
+use crate::commands::output::{Output, Reader, stdout};
 
 /// How many are listed if nobody says how many: a screen or two.
 const LAST: usize = 50;
@@ -73,7 +73,7 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
 fn list(settings: &Settings, Arguments { source, all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
     let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
     let opened = source.open(settings, last)?;
-    let (mut output, _) = stdout();
+    let (mut output, _) = stdout()?;
     output.put(head().as_bytes())?;
     let unread = opened.each(|read| match &read.fields {
         Some(fields) if source.filter.takes(fields, read.line) => output.put(row(fields, *wide).as_bytes()),
@@ -85,7 +85,7 @@ fn list(settings: &Settings, Arguments { source, all, wide, .. }: &Arguments) ->
 
 fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record: &Record) -> anyhow::Result<ExitCode> {
     let opened = source.open(settings, None)?;
-    let (mut output, _) = stdout();
+    let (mut output, _) = stdout()?;
     let mut found = 0;
     let unread = opened.each(|read| match &read.fields {
         Some(fields) if record.is(fields) && source.filter.takes(fields, read.line) => {

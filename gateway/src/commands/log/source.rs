@@ -8,8 +8,8 @@ use attest_gateway::audit::reading::{Found, Listed, LogFile, ReadError, files_be
 use attest_gateway::settings::Settings;
 
 use super::filter::{Fields, Filter};
-use super::output::Reader;
 use super::row::visible;
+use crate::commands::output::{self, Reader};
 
 /// Places that are named of what cannot be read; more are counted.
 const NAMED_LIMIT: usize = 5;
@@ -76,7 +76,7 @@ impl Source {
         }
         self.filter.leave_out_older(&mut files);
         if let Some(doubts) = self.filter.doubts() {
-            eprintln!("attest-gateway: {doubts}");
+            output::tell(format_args!("attest-gateway: {doubts}"));
         }
         let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
         let begin = match last {
@@ -197,12 +197,12 @@ impl Unread {
             say_counted(*counted);
         }
         for file in files {
-            eprintln!("attest-gateway: not read: {file}");
+            output::tell(format_args!("attest-gateway: not read: {file}"));
         }
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
-            eprintln!("attest-gateway: {lines} no record, and `audit` says more:");
-            places.iter().for_each(|place| eprintln!("  {place}"));
+            output::tell(format_args!("attest-gateway: {lines} no record, and `audit` says more:"));
+            places.iter().for_each(|place| output::tell(format_args!("  {place}")));
         }
         *count > 0 || !files.is_empty()
     }
@@ -210,7 +210,7 @@ impl Unread {
 
 /// That decisions may be asked for which have no line of their own.
 pub fn say_counted(decisions: u64) {
-    eprintln!(
+    output::tell(format_args!(
         "attest-gateway: {decisions} decisions were only counted, refusals among them: no filter can choose from them; `log show --decision counted` says whose they were"
-    );
+    ));
 }

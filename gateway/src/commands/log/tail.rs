@@ -12,9 +12,9 @@ use attest_gateway::settings::Settings;
 use super::changes::Changes;
 use super::export::put_as_it_is;
 use super::filter::{Fields, Filter};
-use super::output::{Output, Reader, stdout};
 use super::row::{head, row, visible};
 use super::source::say_counted;
+use crate::commands::output::{self, Output, Reader, stdout};
 
 /// How many come first if nobody says how many.
 const LAST: usize = 10;
@@ -43,12 +43,12 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
     let log = settings.attestation_log();
     let filter = &arguments.filter;
     if let Some(doubts) = filter.doubts() {
-        eprintln!("attest-gateway: {doubts}");
+        output::tell(format_args!("attest-gateway: {doubts}"));
     }
     // Before anything is read: what comes after that is told of.
     let mut changes = Changes::of(files::folder(&log));
     let mut follower = begin(&log, arguments)?;
-    let (mut output, terminal) = stdout();
+    let (mut output, terminal) = stdout()?;
     if !arguments.json {
         output.put(head().as_bytes())?;
     }
@@ -67,7 +67,9 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
         let reader = match next {
             Next::Line(line, _) => print(&mut output, arguments, &line, terminal)?,
             Next::TooLong(length) => {
-                eprintln!("attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more");
+                output::tell(format_args!(
+                    "attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more"
+                ));
                 Reader::There
             }
             Next::Nothing => {
@@ -87,10 +89,10 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
 }
 
 fn leave_out(follower: &mut Follower, error: &ReadError) {
-    eprintln!(
+    output::tell(format_args!(
         "attest-gateway: {}; what comes after it is gone on with",
         visible(&error.to_string())
-    );
+    ));
     follower.leave_out(&error.path);
 }
 
@@ -121,7 +123,7 @@ fn follower(log: &Path, files: &[LogFile], place: usize, offset: u64) -> Result<
 
 fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
     let Some(fields) = Fields::of(line) else {
-        eprintln!("attest-gateway: a line that is no record; `audit` says more");
+        output::tell("attest-gateway: a line that is no record; `audit` says more");
         return Ok(Reader::There);
     };
     if !arguments.filter.takes(&fields, line) {

@@ -15,7 +15,7 @@ use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 use url::Url;
 
-use super::super::{clean, table, with_store};
+use super::super::{clean, output, table, with_store};
 use super::token::{self, Worth};
 
 /// What came out.
@@ -49,7 +49,7 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         Form::Config => "an Ignition config".to_owned(),
         Form::Secret { name } => format!("the Secret {name:?} with an Ignition config"),
     };
-    println!("{name}: {form} of spec {}\n", reading.version);
+    output::line(format_args!("{name}: {form} of spec {}\n", reading.version))?;
     if let Some(refused) = &reading.refused {
         judgement
             .reasons
@@ -60,22 +60,16 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
             .reasons
             .push("it has far more sources or CAs than any pointer, and the last were not looked at".to_owned());
     }
-    print!(
-        "{}",
-        table(
-            ["SOURCE", "HOST", "PORT", "POOL", "ATTESTED", "TOKEN", "NOTHING"],
-            &sources(&settings, &reading)
-        )
-    );
-    println!();
-    print!(
-        "{}",
-        table(
-            ["CA", "SUBJECT", "UNTIL", "IN BUNDLE", "SIGNS"],
-            &authorities(&reading, serving.as_ref())
-        )
-    );
-    println!();
+    output::print(table(
+        ["SOURCE", "HOST", "PORT", "POOL", "ATTESTED", "TOKEN", "NOTHING"],
+        &sources(&settings, &reading),
+    ))?;
+    output::line("")?;
+    output::print(table(
+        ["CA", "SUBJECT", "UNTIL", "IN BUNDLE", "SIGNS"],
+        &authorities(&reading, serving.as_ref()),
+    ))?;
+    output::line("")?;
 
     for authority in &reading.authorities {
         match authority {
@@ -105,7 +99,7 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     if let Some(serving) = &serving {
         judgement.rotation(&reading, serving);
     }
-    Ok(judgement.print())
+    judgement.print()
 }
 
 const fn word(earns: Earns) -> &'static str {
@@ -315,18 +309,18 @@ impl Judgement {
     }
 
     /// The last words, and the exit code.
-    fn print(self) -> ExitCode {
+    fn print(self) -> anyhow::Result<ExitCode> {
         for remark in &self.remarks {
-            println!("{remark}");
+            output::line(format_args!("{remark}"))?;
         }
-        println!();
+        output::line("")?;
         if self.reasons.is_empty() {
-            println!("satisfied: this gateway serves nodes that have this pointer");
-            return ExitCode::SUCCESS;
+            output::line("satisfied: this gateway serves nodes that have this pointer")?;
+            return Ok(ExitCode::SUCCESS);
         }
         for reason in &self.reasons {
-            println!("NOT satisfied: {reason}");
+            output::line(format_args!("NOT satisfied: {reason}"))?;
         }
-        ExitCode::FAILURE
+        Ok(ExitCode::FAILURE)
     }
 }

@@ -3,19 +3,21 @@
 mod inspect;
 mod token;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::certificates::source;
+use attest_gateway::files;
 use attest_gateway::ignition::SpecVersion;
 use attest_gateway::pointers::Pointer;
 use attest_gateway::secret_manifest;
 use attest_gateway::settings::Settings;
 use url::Url;
 use zeroize::Zeroizing;
+
+use super::output;
 
 /// Largest file with a token: a token, and white space around it.
 const TOKEN_FILE_LIMIT_BYTES: usize = 8192;
@@ -114,10 +116,10 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pointer = pointer.render_as(arguments.spec)?;
     match arguments.format {
         Format::Ignition if arguments.secret_name.is_some() => bail!("--secret-name is for --format secret"),
-        Format::Ignition => println!("{}", serde_json::to_string_pretty(&pointer)?),
+        Format::Ignition => output::line(serde_json::to_string_pretty(&pointer)?)?,
         Format::Secret => {
             let name = arguments.secret_name.clone().unwrap_or_else(|| format!("{pool}-user-data"));
-            print!("{}", *secret(&name, pointer.to_string().as_bytes())?);
+            output::print(&*secret(&name, pointer.to_string().as_bytes())?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -151,24 +153,18 @@ fn token_of(file: &Path) -> anyhow::Result<Zeroizing<String>> {
 
 /// A file, or standard input for `-`.
 pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
-    let name = || file.display().to_string();
+    if file != Path::new("-") {
+        return files::read(file, u64::try_from(limit_bytes)?).with_context(|| file.display().to_string());
+    }
     let mut bytes = Vec::new();
     let most = u64::try_from(limit_bytes)?.saturating_add(1);
-    if file == Path::new("-") {
-        std::io::stdin()
-            .lock()
-            .take(most)
-            .read_to_end(&mut bytes)
-            .context("standard input")?;
-    } else {
-        File::open(file)
-            .with_context(name)?
-            .take(most)
-            .read_to_end(&mut bytes)
-            .with_context(name)?;
-    }
+    std::io::stdin()
+        .lock()
+        .take(most)
+        .read_to_end(&mut bytes)
+        .context("standard input")?;
     if bytes.len() > limit_bytes {
-        bail!("{}: has more than {limit_bytes} bytes", file.display());
+        bail!("standard input: has more than {limit_bytes} bytes");
     }
     Ok(bytes)
 }

@@ -270,6 +270,17 @@ pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> 
     Err(IssueError::Changed(name.to_owned()))
 }
 
+/// Takes a token back that nobody has: its text could not be given to whoever asked for it.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn withdraw(store: &dyn Store, created: &Created) -> Result<(), StoreError> {
+    store
+        .remove(EntryKind::Token, &secret::hash_of_imported(&created.text))
+        .await
+        .map(drop)
+}
+
 /// All tokens by name, the newest of each first, and how often each was used. Their text is nowhere.
 ///
 /// # Errors

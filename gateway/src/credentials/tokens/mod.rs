@@ -21,7 +21,7 @@ mod secret;
 
 pub use holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
 pub use import::{ImportError, Imported};
-pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke};
+pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke, withdraw};
 pub use publication::{PublishError, Secret, auth_secret};
 pub use record::{Rotation, State, Superseded, TokenRecord};
 pub use redeem::{Presented, Redeemed, TokenError, look_up, open};

@@ -1,0 +1,186 @@
+//! `attest-gateway token create`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use attest_gateway::audit::admin::{By, Verb};
+use attest_gateway::credentials::tokens::{self, Created, Draft, GRACE_SECONDS, Imported, Rotation, TokenRecord};
+use attest_gateway::policy::Earns;
+use attest_gateway::settings::Settings;
+use ipnet::IpNet;
+use zeroize::Zeroizing;
+
+use super::shown::{Output, SHOWN, Shape, describe};
+use super::{now, unpublished};
+use crate::commands::acting::change_store_as;
+use crate::commands::durations::{LONGEST_SECONDS, seconds, seconds_or_none};
+use crate::commands::output;
+
+/// How long a token is good unless the administrator says otherwise.
+const LIFETIME_SECONDS: u64 = 24 * 3600;
+/// Largest file that a token is taken from: the manifest of a Secret, with what an API server adds.
+const IMPORT_LIMIT_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, clap::Args)]
+pub struct Create {
+    /// The pool it is for; may be repeated.
+    #[arg(long, required = true)]
+    pool: Vec<String>,
+    /// What you call it: the attestation log names it so [default: the pool and something random].
+    #[arg(long)]
+    name: Option<String>,
+    /// How many machines it is good for: how often it can be used. A machine that keeps a claimant, as attest-node does, and boots again within its first
+    /// boot uses it once; of others, each fetch counts [default: no limit].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    uses: Option<u32>,
+    /// With --uses: for how long after a use another one from the same address is the same machine, and costs nothing: for machines without attest-node
+    /// that boot again within their first boot. Behind NAT or a balancer all machines have one address, and what runs on a machine has it too
+    /// [default: not at all].
+    #[arg(long, value_parser = seconds, requires = "uses")]
+    again: Option<u64>,
+    /// How long it is good: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
+    #[arg(long, value_parser = seconds)]
+    ttl: Option<u64>,
+    /// From where it may be used, such as 192.0.2.0/24 or 2001:db8::/48; may be repeated [default: from everywhere].
+    #[arg(long, value_parser = attest_gateway::network::network)]
+    network: Vec<IpNet>,
+    /// Have the serving gateway replace it by itself, that often.
+    #[arg(long, value_parser = seconds, requires = "into")]
+    rotate_every: Option<u64>,
+    /// With --rotate-every: how long the one before is good still [default: 24h].
+    #[arg(long, value_parser = seconds_or_none, requires = "rotate_every")]
+    grace: Option<u64>,
+    /// With --rotate-every: the folder for NAME.token, NAME.secret.yaml and NAME-POOL.ign. The gateway must be able to write there.
+    #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
+    into: Option<PathBuf>,
+    /// Take this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
+    /// `token`. At least 128 random bits: 22 characters of Base64, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
+    #[arg(long, value_name = "FILE")]
+    from_file: Option<PathBuf>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
+    // Before this becomes the state's owner.
+    let by = By::this_process();
+    let settings = Settings::load(config)?;
+    let pools: BTreeSet<String> = arguments.pool.iter().cloned().collect();
+    for pool in &pools {
+        let grants = attest_gateway::pools::grants(&super::super::pool_folder(&settings, pool)?)?;
+        if grants.token == Earns::Refuse {
+            output::tell(format_args!(
+                "pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml"
+            ));
+        }
+    }
+    arguments.shape.check(&settings, &pools, None)?;
+    if arguments.uses.is_some() && arguments.again.is_none() {
+        pools
+            .iter()
+            .filter_map(|pool| fetches_twice(&settings, pool))
+            .for_each(|why| output::tell(format_args!("{why}")));
+    }
+    let rotation = rotation(&settings, arguments)?;
+    let standard = rotation.as_ref().map_or(LIFETIME_SECONDS, |rotation| {
+        // Twice, so that the token outlives a time in which it cannot be rotated.
+        rotation.every.saturating_mul(2).saturating_add(rotation.grace).min(LONGEST_SECONDS)
+    });
+    let draft = |name| Draft {
+        name,
+        pools: pools.clone(),
+        lifetime: arguments.ttl.unwrap_or(standard),
+        uses: arguments.uses,
+        again: arguments.again,
+        networks: arguments.network.clone(),
+        rotation,
+    };
+    let imported = arguments.from_file.as_deref().map(imported).transpose()?;
+    let brought = imported.is_some();
+    let (ca, first) = (settings.tls.ca.clone(), pools.first().cloned().unwrap_or_default());
+    let verb = if brought { Verb::TokenImport } else { Verb::TokenCreate };
+    let created = change_store_as(by.clone(), config, verb, |store| async move {
+        let name = match &arguments.name {
+            Some(name) => name.clone(),
+            None => tokens::free_name(&*store, &first).await?,
+        };
+        Ok(match imported {
+            Some(token) => tokens::import(&*store, draft(name), token, &ca, now()).await?,
+            None => tokens::create(&*store, draft(name), &ca, now()).await?,
+        })
+    })?;
+    describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
+    if !brought || arguments.shape.output != Output::Token {
+        match arguments.shape.show(&settings, &created) {
+            Err(error) if brought => return Err(error.context("the token is in the store, and could not be shown in another form")),
+            Err(error) => return Err(lost(config, by, &created, error)),
+            Ok(()) => {}
+        }
+    }
+    created.published.map_err(unpublished)
+}
+
+/// A token that could not be shown, so that nobody has it: it is made worthless again. One that is in a folder is not lost.
+fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyhow::Error {
+    let TokenRecord { name, rotation, .. } = &created.record;
+    if let Some(Rotation { into, .. }) = rotation {
+        return error.context(format!("token {name:?} could not be shown; its files are in {}", into.display()));
+    }
+    let revoked = change_store_as(by, config, Verb::TokenRevoke, async |store| {
+        Ok(tokens::withdraw(&*store, created).await?)
+    });
+    error.context(match revoked {
+        Ok(()) => format!("token {name:?} could not be shown, so it was revoked again, and there is none"),
+        Err(failed) => format!(
+            "token {name:?} could not be shown, and could not be revoked again ({}); do that: attest-gateway token revoke {name}",
+            crate::in_full(&failed)
+        ),
+    })
+}
+
+/// What is to be said of a pool whose machines fetch more than once in their first boot. Nothing of one that cannot be read at the moment: that is
+/// said elsewhere.
+fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
+    let why = super::super::pool(settings, pool).ok()?.boots_again()?;
+    Some(format!(
+        "pool {pool}: its full config has {why}, so that its machines boot again within their first boot, and fetch twice: without attest-node in their \
+         initramfs each takes two of the uses; --again 15m takes the second from the same address for the same machine (docs/tokens.md)"
+    ))
+}
+
+/// Reads a token that was made elsewhere.
+fn imported(file: &Path) -> anyhow::Result<Imported> {
+    let name = || {
+        if file == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            file.display().to_string()
+        }
+    };
+    let bytes = Zeroizing::new(super::super::pointer::read(file, IMPORT_LIMIT_BYTES)?);
+    let text = std::str::from_utf8(&bytes)
+        .ok()
+        .with_context(|| format!("{}: is no text", name()))?;
+    Imported::read(text).with_context(name)
+}
+
+/// How the token rotates by itself, if it is to.
+fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Rotation>> {
+    let (Some(every), Some(into)) = (arguments.rotate_every, &arguments.into) else {
+        return Ok(None);
+    };
+    let folder = into
+        .canonicalize()
+        .with_context(|| format!("{}; make the folder first, for the gateway's user", into.display()))?;
+    if !folder.is_dir() {
+        bail!("{} is no folder", folder.display());
+    }
+    Ok(Some(Rotation {
+        every,
+        grace: arguments.grace.unwrap_or(GRACE_SECONDS),
+        into: folder,
+        url: super::super::pointer::base_url(settings, arguments.shape.url.as_ref())?,
+        replica: None,
+    }))
+}

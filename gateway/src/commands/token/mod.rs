@@ -1,0 +1,113 @@
+//! `attest-gateway token`.
+
+mod create;
+mod rotate;
+mod shown;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest::UnixTime;
+use attest_gateway::audit::admin::Verb;
+use attest_gateway::clock::{Clock, lasting, rfc3339};
+use attest_gateway::credentials::tokens::{self, State, TokenRecord};
+use ipnet::IpNet;
+
+use super::acting::{change_store, found};
+use super::{output, table, with_store};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make a provisioning token and print it. It is shown this once; only its hash is kept.
+    #[command(
+        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
+    )]
+    Create(Box<create::Create>),
+    /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before is good for the
+    /// grace period still.
+    #[command(
+        after_help = "Example: the next token, as a pointer config\n  attest-gateway token rotate rack7 --output pointer > worker.ign\n\nExample: the token has leaked\n  attest-gateway token rotate rack7 --grace 0s"
+    )]
+    Rotate(Box<rotate::Rotate>),
+    /// List the tokens: what they are called, good for and worth, not their text.
+    #[command(
+        after_help = "Example:\n  attest-gateway token list\n\nSTATE is current; previous, of a token that was rotated and is good still; expired; or spent."
+    )]
+    List,
+    /// Make every token of a name worthless, current and previous. Takes effect at once, on a running gateway too.
+    #[command(after_help = "Example:\n  attest-gateway token revoke rack7")]
+    Revoke {
+        /// What the token was called when it was made.
+        name: String,
+    },
+}
+
+pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Create(arguments) => create::create(config, arguments)?,
+        Command::Rotate(arguments) => rotate::rotate(config, arguments)?,
+        Command::List => list(config)?,
+        Command::Revoke { name } => {
+            let wanted = name.clone();
+            let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
+                let revoked = tokens::revoke(&*store, &wanted).await?;
+                found(revoked > 0, || format!("there is no token named {wanted:?}"))?;
+                Ok(revoked)
+            })?;
+            output::done(format_args!("revoked: {revoked} of name {name:?}"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unpublished(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow::anyhow!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}")
+}
+
+fn list(config: &Path) -> anyhow::Result<()> {
+    let all = with_store(config, |store| async move { Ok(tokens::list(&store).await?) })?;
+    let rows: Vec<[String; 8]> = all.into_iter().map(|(token, used)| row(token, used, now())).collect();
+    let head = ["NAME", "POOLS", "STATE", "USES", "NETWORKS", "CREATED", "EXPIRES", "ROTATES"];
+    output::print(table(head, &rows))?;
+    Ok(())
+}
+
+fn row(token: TokenRecord, used: u32, now: UnixTime) -> [String; 8] {
+    let state = match token.state(used, now) {
+        State::Current => "current".to_owned(),
+        State::Previous => format!("previous until {}", rfc3339(token.expires)),
+        State::Expired => "expired".to_owned(),
+        State::Spent => "spent".to_owned(),
+    };
+    let again = token
+        .again
+        .map_or_else(String::new, |again| format!(", again for {}", lasting(again)));
+    let uses = token
+        .uses
+        .map_or_else(|| used.to_string(), |limit| format!("{used} of {limit}{again}"));
+    let networks = if token.networks.is_empty() {
+        "any".to_owned()
+    } else {
+        join(&token.networks)
+    };
+    let rotates = token.rotates_at().map_or_else(|| "-".to_owned(), rfc3339);
+    let [created, ends] = [token.created, token.ends()].map(rfc3339);
+    [
+        token.name,
+        token.pools.into_iter().collect::<Vec<_>>().join(","),
+        state,
+        uses,
+        networks,
+        created,
+        ends,
+        rotates,
+    ]
+}
+
+fn join(networks: &[IpNet]) -> String {
+    networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn now() -> UnixTime {
+    Clock::System.now()
+}

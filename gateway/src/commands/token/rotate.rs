@@ -1,0 +1,64 @@
+//! `attest-gateway token rotate`.
+
+use std::path::Path;
+
+use attest_gateway::audit::admin::Verb;
+use attest_gateway::clock::rfc3339;
+use attest_gateway::credentials::tokens::{self, RotateOptions, Rotated, Rotation, TokenRecord};
+use attest_gateway::settings::Settings;
+
+use super::shown::{SHOWN, Shape, describe};
+use super::{now, unpublished};
+use crate::commands::acting::change_store;
+use crate::commands::durations::{seconds, seconds_or_none};
+use crate::commands::output;
+
+#[derive(Debug, clap::Args)]
+pub struct Rotate {
+    /// What the token is called.
+    name: String,
+    /// How long the one before is good still: a number with s, m, h or d. 0s makes it worthless at once [default: as it was created, or 24h].
+    #[arg(long, value_parser = seconds_or_none)]
+    grace: Option<u64>,
+    /// How long the new one is good [default: as long as the one before was].
+    #[arg(long, value_parser = seconds)]
+    ttl: Option<u64>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
+    let settings = Settings::load(config)?;
+    let Rotate { name, grace, ttl, shape } = arguments;
+    let options = RotateOptions {
+        grace: *grace,
+        lifetime: *ttl,
+    };
+    let settings = &settings;
+    let (wanted, ca) = (name.clone(), settings.tls.ca.clone());
+    let Rotated { created, previous_until } = change_store(config, Verb::TokenRotate, |store| async move {
+        // What cannot be shown afterwards must be known before anything changes.
+        let known = tokens::list(&*store).await?;
+        if let Some((record, _)) = known.iter().find(|(record, _)| record.name == wanted && record.is_current()) {
+            shape.check(settings, &record.pools, record.rotation.as_ref())?;
+        }
+        Ok(tokens::rotate(&*store, &wanted, options, &ca, now()).await?)
+    })?;
+    match previous_until {
+        Some(until) => output::tell(format_args!("token {name:?}: the one before is good until {}", rfc3339(until))),
+        None => output::tell(format_args!("token {name:?}: the one before is worthless from this moment on")),
+    }
+    describe(&created.record, SHOWN);
+    shape.show(settings, &created).map_err(|error| lost(&created.record, error))?;
+    created.published.map_err(unpublished)
+}
+
+/// The one before goes all the same, and nothing else can be put in its place.
+fn lost(TokenRecord { name, rotation, .. }: &TokenRecord, error: anyhow::Error) -> anyhow::Error {
+    error.context(match rotation {
+        Some(Rotation { into, .. }) => format!("token {name:?} was rotated, and could not be shown; its files are in {}", into.display()),
+        None => format!(
+            "token {name:?} was rotated, and the new one could not be shown, so nobody has it: rotate it again, attest-gateway token rotate {name}"
+        ),
+    })
+}

@@ -1,0 +1,135 @@
+//! A new token, shown to who asked for it: its text is nowhere else.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use attest_gateway::certificates::source;
+use attest_gateway::clock::{lasting, rfc3339};
+use attest_gateway::credentials::tokens::{self, Created, Rotation, TokenRecord};
+use attest_gateway::pointers::Pointer;
+use attest_gateway::settings::Settings;
+use serde_json::Value;
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::super::output::{self, Reader};
+use super::super::pointer::base_url;
+use super::join;
+
+/// What is said before a new token.
+pub(super) const SHOWN: &str = "it is shown this once:";
+
+/// What is printed.
+#[derive(Debug, clap::Args)]
+pub struct Shape {
+    /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
+    #[arg(long, value_enum, default_value = "token")]
+    pub(super) output: Output,
+    /// In pointers: how nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
+    #[arg(long)]
+    pub(super) url: Option<Url>,
+    /// With --output pointer: which of the token's pools.
+    #[arg(long, value_name = "POOL")]
+    for_pool: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Output {
+    Token,
+    Secret,
+    Pointer,
+}
+
+/// Says what a new token is good for.
+pub(super) fn describe(record: &TokenRecord, text: &str) {
+    let TokenRecord {
+        name,
+        pools,
+        expires,
+        uses,
+        again,
+        networks,
+        rotation,
+        ..
+    } = record;
+    let plural = if pools.len() == 1 { "pool" } else { "pools" };
+    let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+    let uses = uses.map_or_else(|| "any number of times".to_owned(), |uses| format!("{uses} times"));
+    let again = again.map_or_else(String::new, |again| {
+        format!(", and for {} after each of them from the same address", lasting(again))
+    });
+    let from = if networks.is_empty() {
+        String::new()
+    } else {
+        format!(", from {}", join(networks))
+    };
+    output::tell(format_args!(
+        "token {name:?} for {plural} {}, good until {}, {uses}{again}{from}; {text}",
+        pools.join(", "),
+        rfc3339(*expires)
+    ));
+    if let Some(Rotation { every, grace, into, .. }) = rotation {
+        output::tell(format_args!(
+            "it is in {}, and is replaced there every {}; the one before is good for {} then",
+            into.display(),
+            lasting(*every),
+            lasting(*grace)
+        ));
+    }
+}
+
+impl Shape {
+    /// Fails if this cannot be shown of a token for these pools: before there is a token that would be lost.
+    pub(super) fn check(&self, settings: &Settings, pools: &BTreeSet<String>, rotation: Option<&Rotation>) -> anyhow::Result<()> {
+        if self.output == Output::Pointer {
+            self.pointer(settings, pools, rotation, None)?;
+        }
+        Ok(())
+    }
+
+    /// The pointer config; it says the same of the gateway as those that are written into a folder.
+    fn pointer(
+        &self,
+        settings: &Settings,
+        pools: &BTreeSet<String>,
+        rotation: Option<&Rotation>,
+        token: Option<&str>,
+    ) -> anyhow::Result<Value> {
+        let mut wanted = pools
+            .iter()
+            .filter(|pool| self.for_pool.as_ref().is_none_or(|wanted| wanted == *pool));
+        let (Some(pool), None) = (wanted.next(), wanted.next()) else {
+            let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+            bail!("a pointer is for one pool: use --for-pool with one of {}", pools.join(", "));
+        };
+        let url = self.url.as_ref().or(rotation.map(|rotation| &rotation.url));
+        let authorities = source::authorities(&settings.tls.ca)?;
+        let pointer = Pointer {
+            base: &base_url(settings, url)?,
+            pool,
+            authorities: &authorities,
+            token,
+        };
+        Ok(pointer.render()?)
+    }
+
+    /// Prints what is asked for: somebody has it then.
+    ///
+    /// # Errors
+    /// If it could not be written, or nobody reads it.
+    pub(super) fn show(&self, settings: &Settings, created: &Created) -> anyhow::Result<()> {
+        let Created { text, record, .. } = created;
+        let shown = match self.output {
+            Output::Token => format!("{}\n", **text),
+            Output::Secret => tokens::auth_secret(text).to_string(),
+            Output::Pointer => format!(
+                "{:#}\n",
+                self.pointer(settings, &record.pools, record.rotation.as_ref(), Some(text))?
+            ),
+        };
+        match output::write(Zeroizing::new(shown).as_bytes())? {
+            Reader::There => Ok(()),
+            Reader::Gone => bail!("nobody reads standard output"),
+        }
+    }
+}

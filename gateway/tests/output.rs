@@ -1,0 +1,293 @@
+//! Where a command's output goes: a disk that is full, a reader that has gone.
+
+use std::fs::{self, OpenOptions};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::support::{Gateway, LIMIT, POOL, digest, program, tpm};
+
+/// Standard output that takes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taker {
+    Full,
+    /// `| true`
+    Gone,
+}
+
+impl Taker {
+    fn stdio(self) -> Stdio {
+        match self {
+            Self::Full => OpenOptions::new().write(true).open("/dev/full").unwrap().into(),
+            Self::Gone => std::io::pipe().unwrap().1.into(),
+        }
+    }
+}
+
+fn command(gateway: &Gateway, arguments: &[&str]) -> Command {
+    let mut command = program();
+    command
+        .current_dir(gateway.path(""))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn run(gateway: &Gateway, arguments: &[&str], taker: Taker) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command(gateway, arguments).stdout(taker.stdio()).output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+/// A gateway's folder with something in it, of each kind that commands show.
+fn folder() -> Gateway {
+    let mut gateway = Gateway::start();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.terminate();
+    gateway.wait();
+    let settings = fs::read_to_string(gateway.path("gateway.toml")).unwrap();
+    for state in ["second", "third"] {
+        fs::create_dir(gateway.path(state)).unwrap();
+    }
+    fs::write(gateway.path("second.toml"), format!("state = \"second\"\n{settings}")).unwrap();
+    fs::write(gateway.path("third.toml"), format!("state = \"third\"\n{settings}")).unwrap();
+    fs::write(
+        gateway.path("keyed.toml"),
+        format!("{settings}\n[store]\nkey_file = \"store.key\"\n"),
+    )
+    .unwrap();
+    fs::write(gateway.path("worker.ign"), gateway.command(&["pointer", "--pool", POOL])).unwrap();
+    gateway
+}
+
+/// Each command that prints something, in an order in which each has something to do, and its exit code.
+fn table() -> Vec<(Vec<&'static str>, i32)> {
+    let good = [
+        "--help",
+        "--version",
+        "token create --help",
+        "init other --host localhost",
+        "check",
+        "certificates",
+        "certificates --output json",
+        "diff --pool worker",
+        "render --pool worker --set full",
+        "pointer --pool worker",
+        "pointer --pool worker --format secret",
+        "pointer inspect worker.ign",
+        "ek list",
+        "node revoke worker-1 --anyway",
+        "node list",
+        "node restore worker-1",
+        "token list",
+        "seal rotate",
+        "seal rotate --drop",
+        "log key",
+        "log show",
+        "log show --record 1",
+        "log export",
+        "log export --format csv",
+        "audit",
+        "store backup backup.jsonl",
+        "store export export.jsonl",
+        "--config second.toml store import backup.jsonl",
+        "store copy --to third.toml",
+        "--config second.toml store accept",
+        "--config keyed.toml store key",
+        "ca status",
+        "ca create --out ca.crt --key-out ca.key",
+        "certificate renew",
+        "ca introduce",
+        "ca switch --force",
+        "ca retire --force",
+    ];
+    let mut table: Vec<(Vec<&str>, i32)> = good.iter().map(|line| (line.split(' ').collect(), 0)).collect();
+    // Its port is closed.
+    table.push((vec!["check", "--probe", "127.0.0.1:9"], 0));
+    table
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_written_is_said_and_a_reader_that_has_gone_is_none_of_it() {
+    for taker in [Taker::Full, Taker::Gone] {
+        let gateway = folder();
+        let ek = digest(&tpm());
+        let mut table = table();
+        for arguments in [
+            vec!["ek", "add", &ek, "--name", "worker-2"],
+            vec!["ek", "remove", &ek],
+            vec!["node", "forget", "worker-2"],
+        ] {
+            table.push((arguments, 0));
+        }
+        for (arguments, code) in table {
+            if arguments.contains(&"accept") {
+                fs::remove_file(gateway.path("second/gateway.db")).unwrap();
+            }
+            let (found, said) = run(&gateway, &arguments, taker);
+            assert!(!said.contains("panicked"), "{taker:?} {arguments:?}: {said}");
+            match taker {
+                Taker::Full => {
+                    assert_eq!(found, Some(1), "{arguments:?}: {said}");
+                    assert!(said.contains("standard output: No space left on device"), "{arguments:?}: {said}");
+                }
+                Taker::Gone => {
+                    assert_eq!(found, Some(code), "{arguments:?}: {said}");
+                    assert!(!said.contains("Broken pipe"), "{arguments:?}: {said}");
+                }
+            }
+        }
+        // What was done is done, and is told of as what it is: no step of it was refused.
+        let mut gateway = gateway;
+        gateway.run();
+        let acts: Vec<Value> = [
+            "ca.introduce",
+            "ca.switch",
+            "ca.retire",
+            "certificate.renew",
+            "ek.add",
+            "node.forget",
+        ]
+        .map(|verb| gateway.wait_for_acts(1, verb).remove(0))
+        .into();
+        for act in acts {
+            assert!(act["admin"]["refused"].is_null(), "{act}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_cannot_be_told_of_says_that_it_was_made() {
+    let gateway = folder();
+    let (code, said) = run(&gateway, &["node", "revoke", "worker-1", "--anyway"], Taker::Full);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("this was done"), "{said}");
+    assert!(gateway.command(&["node", "list"]).contains("worker-1"));
+    // What was only asked for was not.
+    let (_, said) = run(&gateway, &["node", "list"], Taker::Full);
+    assert!(!said.contains("done"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_nobody_was_given_is_none() {
+    for taker in [Taker::Full, Taker::Gone] {
+        for output in ["token", "secret", "pointer"] {
+            let mut gateway = folder();
+            let create = ["token", "create", "--pool", POOL, "--name", "rack7", "--output", output];
+            let (code, said) = run(&gateway, &create, taker);
+            assert_eq!(code, Some(1), "{taker:?} {output}: {said}");
+            assert!(said.contains("\"rack7\" could not be shown, so it was revoked again"), "{said}");
+            assert!(!gateway.command(&["token", "list"]).contains("rack7"));
+            // Whoever did it is who revoked it.
+            gateway.run();
+            let [made, revoked] = ["token.create", "token.revoke"].map(|verb| gateway.wait_for_acts(1, verb).remove(0));
+            assert_eq!(made["admin"]["by"], revoked["admin"]["by"]);
+            assert!(revoked["admin"]["things"][0]["id"] == made["admin"]["things"][0]["id"], "{revoked}");
+            // The name is free.
+            gateway.command(&create);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_somebody_has_all_the_same_stays() {
+    for taker in [Taker::Full, Taker::Gone] {
+        let gateway = folder();
+        let into = gateway.path("tokens");
+        fs::create_dir(&into).unwrap();
+        let into = into.display().to_string();
+        let rotating = [
+            "token",
+            "create",
+            "--pool",
+            POOL,
+            "--name",
+            "fleet",
+            "--rotate-every",
+            "1d",
+            "--into",
+            &into,
+        ];
+        let (code, said) = run(&gateway, &rotating, taker);
+        assert!(code == Some(1) && said.contains("its files are in"), "{said}");
+        assert!(gateway.path("tokens/fleet.token").exists());
+        fs::write(gateway.path("mine"), "0123456789abcdefghijklmnopqrstuv").unwrap();
+        let brought = [
+            "token",
+            "create",
+            "--pool",
+            POOL,
+            "--name",
+            "mine",
+            "--from-file",
+            "mine",
+            "--output",
+            "secret",
+        ];
+        let (code, said) = run(&gateway, &brought, taker);
+        assert!(code == Some(1) && said.contains("the token is in the store"), "{said}");
+        let rotate = ["token", "rotate", "mine", "--grace", "1h"];
+        let (code, said) = run(&gateway, &rotate, taker);
+        assert!(code == Some(1) && said.contains("attest-gateway token rotate mine"), "{said}");
+        gateway.command(&rotate);
+        let list = gateway.command(&["token", "list"]);
+        assert!(list.contains("fleet") && list.contains("mine"), "{list}");
+        let (code, said) = run(&gateway, &["token", "list"], taker);
+        assert_eq!(
+            (code, said.contains("No space")),
+            (Some(i32::from(taker == Taker::Full)), taker == Taker::Full),
+            "{said}"
+        );
+        let (code, said) = run(&gateway, &["token", "revoke", "mine"], taker);
+        assert_eq!(
+            (code, said.contains("this was done")),
+            (Some(i32::from(taker == Taker::Full)), taker == Taker::Full),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_that_nobody_can_read_are_no_reason_to_panic() {
+    let gateway = folder();
+    for taker in [Taker::Full, Taker::Gone] {
+        for arguments in [&["token", "revoke", "nobody"][..], &["ek"], &["no-such-command"]] {
+            let status = command(&gateway, arguments)
+                .stdout(Stdio::null())
+                .stderr(taker.stdio())
+                .status()
+                .unwrap();
+            assert!(matches!(status.code(), Some(1 | 2)), "{taker:?} {arguments:?}: {status}");
+        }
+    }
+}
+
+/// Killed when dropped.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// A console that nobody reads any longer, as `serve 2>&1 | tee` has it when `tee` was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_served_while_nobody_reads_the_console() {
+    for taker in [Taker::Full, Taker::Gone] {
+        let gateway = Gateway::init();
+        let arguments = ["serve", "--config", "gateway.toml"];
+        let child = command(&gateway, &arguments).stdout(Stdio::null()).stderr(taker.stdio()).spawn();
+        let mut serving = Serving(child.unwrap());
+        let deadline = Instant::now() + LIMIT;
+        while std::net::TcpStream::connect(gateway.address()).is_err() {
+            assert!(Instant::now() < deadline && serving.0.try_wait().unwrap().is_none());
+            tokio::task::yield_now().await;
+        }
+        let answer = gateway.config("/config/worker", &[]).await;
+        assert_eq!(answer.status, 200, "{taker:?}");
+        assert!(serving.0.try_wait().unwrap().is_none());
+    }
+}

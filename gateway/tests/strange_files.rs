@@ -1,0 +1,189 @@
+//! What is no regular file, or far too large, where a file is expected: nothing waits for it, and it is named.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::support::{Gateway, LIMIT, POOL, program};
+
+/// More than any such file has.
+const LARGE_BYTES: u64 = 20 * 1024 * 1024;
+
+fn pipe(path: &Path) {
+    drop(fs::remove_file(path));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+/// Killed if the test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Its exit code and what it says; fails if it does not end.
+#[track_caller]
+fn ends(command: &mut Command) -> (Option<i32>, String) {
+    let (mut output, written) = std::io::pipe().unwrap();
+    command.stdin(Stdio::null()).stdout(written.try_clone().unwrap()).stderr(written);
+    let mut child = Running(command.spawn().unwrap());
+    // What it was given is closed here.
+    *command = Command::new("true");
+    let deadline = Instant::now() + LIMIT;
+    while child.0.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it waits for something");
+        std::thread::yield_now();
+    }
+    let mut said = String::new();
+    output.read_to_string(&mut said).unwrap();
+    (child.0.wait().unwrap().code(), said)
+}
+
+fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
+    ends(program().current_dir(gateway.path("")).args(arguments))
+}
+
+const FORWARD: &str =
+    "[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"";
+
+/// Each file of the settings; and whether nothing is served without it.
+const FILES: [(&str, &str, bool); 15] = [
+    ("gateway.toml", "", true),
+    ("tls/mcs-ca.crt", "", true),
+    ("tls/mcs.crt", "", true),
+    ("tls/mcs.key", "", true),
+    ("client.crt", "[tls]\nclient_ca = \"client.crt\"", true),
+    ("ek-roots/maker.pem", "", false),
+    ("azure-roots/root.pem", "", false),
+    ("pools/infra/pool.toml", "", false),
+    ("pools/infra/full/config.ign", "", false),
+    ("keys.json", "[gcp]\njwks = \"keys.json\"", true),
+    ("outgoing.crt", "[outgoing]\nca = \"outgoing.crt\"", true),
+    ("forward.crt", FORWARD, true),
+    ("store.key", "[store]\nkey_file = \"store.key\"", true),
+    (
+        "configs.pub",
+        "[attestation_log]\nconfigs = \"sealed\"\nconfigs_key = \"configs.pub\"",
+        true,
+    ),
+    ("state/log.key", "", true),
+];
+
+#[test]
+fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
+    for (file, settings, fails) in FILES {
+        let gateway = Gateway::init();
+        gateway.settings(settings);
+        fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
+        pipe(&gateway.path(file));
+        let (code, said) = run(&gateway, &["check"]);
+        assert_eq!(code, Some(i32::from(fails)), "{file}: {said}");
+        let name = file.rsplit('/').next().unwrap();
+        assert!(
+            said.contains(name) && (said.contains("a named pipe") || said.contains("only files are read")),
+            "{file}: {said}"
+        );
+        if fails {
+            let (code, said) = run(&gateway, &["serve"]);
+            assert!(code == Some(1) && said.contains(name), "{file}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_gateway_serves_beside_a_pipe_among_its_roots() {
+    let mut gateway = Gateway::init();
+    for folder in [
+        "ek-roots",
+        "azure-roots",
+        "azure-intermediates",
+        "aws-nitro-roots",
+        "gcp-vtpm-roots",
+        "azure-vtpm-roots",
+    ] {
+        pipe(&gateway.path(folder).join("maker.pem"));
+        fs::create_dir(gateway.path(folder).join("folder.crt")).unwrap();
+    }
+    pipe(&gateway.path("siem.token"));
+    fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
+    gateway.settings(FORWARD);
+    gateway.run();
+    gateway.line(|line| line.contains("siem.token: this is a named pipe"));
+    gateway.terminate();
+    assert!(gateway.wait().success());
+}
+
+#[test]
+fn what_is_far_too_large_is_not_read_into_memory() {
+    for (file, settings) in FILES
+        .into_iter()
+        .filter(|(_, _, fails)| *fails)
+        .map(|(file, settings, _)| (file, settings))
+    {
+        let gateway = Gateway::init();
+        gateway.settings(settings);
+        fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
+        let path = gateway.path(file);
+        drop(fs::remove_file(&path));
+        let large = fs::File::create(&path).unwrap();
+        large.set_len(LARGE_BYTES).unwrap();
+        large.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let (code, said) = run(&gateway, &["check"]);
+        let name = file.rsplit('/').next().unwrap();
+        assert!(code == Some(1) && said.contains(name) && said.contains("bytes"), "{file}: {said}");
+    }
+}
+
+#[test]
+fn what_a_command_is_given_is_a_file_and_no_larger_than_such_files_are() {
+    let mut gateway = Gateway::start();
+    gateway.terminate();
+    gateway.wait();
+    pipe(&gateway.path("pipe"));
+    fs::File::create(gateway.path("large")).unwrap().set_len(LARGE_BYTES).unwrap();
+    for arguments in [
+        &["ek", "add", "--certificate"][..],
+        &["ek", "add", "--public"],
+        &["audit", "--log-key"],
+        &["audit", "--holds"],
+        &["audit", "--from"],
+        &["pointer", "inspect"],
+        &["pointer", "--pool", POOL, "--token-file"],
+        &["token", "create", "--pool", POOL, "--from-file"],
+        &["log", "config", &"0".repeat(64), "--key"],
+        &["certificate", "renew", "--ca-key"],
+        &["store", "import"],
+        &["check", "--config"],
+    ] {
+        for (file, expected) in [("pipe", "named pipe"), ("tls", "a folder"), ("large", "bytes")] {
+            // A store is read line by line, however large.
+            let expected = if arguments.contains(&"import") && file == "large" {
+                ""
+            } else {
+                expected
+            };
+            let (code, said) = run(&gateway, &[arguments, &[file]].concat());
+            assert!(
+                code == Some(1) && said.contains(file) && said.contains(expected),
+                "{arguments:?} {file}: {said}"
+            );
+        }
+    }
+    // What a shell hands over is read: `--log-key <(ssh gateway-1 attest-gateway log key)`.
+    let script = "\"$0\" audit --log-key <(\"$0\" log key)";
+    let mut handed = Command::new("bash");
+    handed
+        .args(["-c", script])
+        .arg(program().get_program())
+        .current_dir(gateway.path(""));
+    let (code, said) = ends(&mut handed);
+    assert_eq!(code, Some(0), "{said}");
+}

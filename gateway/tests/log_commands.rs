@@ -509,6 +509,42 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
 }
 
 #[test]
+fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
+    let folder = Folder::with(&[plain(1), plain(2), plain(3), plain(4)]);
+    let tail = ["tail", "--json", "-n", "1"];
+    let mut child = folder.command(&tail).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut tail = Tail { child, lines };
+    tail.next(4);
+    // Cut; and then an older file in its place.
+    fs::write(folder.log(), plain(1) + &plain(2)).unwrap();
+    assert!(
+        said.next()
+            .unwrap()
+            .unwrap()
+            .contains("it was cut, or another file is in its place")
+    );
+    tail.next(2);
+    let append = |line: &str| {
+        File::options()
+            .append(true)
+            .open(folder.log())
+            .unwrap()
+            .write_all(line.as_bytes())
+            .unwrap()
+    };
+    append(&plain(3));
+    tail.next(3);
+    fs::write(folder.path("older"), plain(1)).unwrap();
+    fs::rename(folder.path("older"), folder.log()).unwrap();
+    assert!(said.next().unwrap().unwrap().contains("another file is in its place"));
+    tail.next(1);
+    append(&plain(5));
+    tail.next(5);
+}
+
+#[test]
 fn tail_ends_when_nobody_reads_it_any_more() {
     let folder = Folder::with(&[plain(1), refused(2)]);
     let tail = ["tail", "--json", "--code", "ek-not-endorsed"];

@@ -69,6 +69,8 @@ pub(super) struct Reader {
     failed: Option<ReadError>,
     /// Lines since this was asked last that are no records: nobody could read them.
     pub passed_over: u64,
+    /// Whether it does not hold any more what was given, so that all of it is given again.
+    pub is_set_back: bool,
 }
 
 impl Reader {
@@ -90,6 +92,7 @@ impl Reader {
             left_out: Vec::new(),
             failed: None,
             passed_over: 0,
+            is_set_back: false,
         };
         Ok((reader, is_found))
     }
@@ -149,6 +152,16 @@ impl Reader {
             }
             let record = match self.follower.follow()? {
                 Next::Nothing => return Ok(None),
+                Next::SetBack => {
+                    // What was read ahead may be gone, and nothing else.
+                    if !self.list_anew()? {
+                        self.follower = Follower::from_beginning(&self.log);
+                        self.left_out.iter().for_each(|path| self.follower.leave_out(path));
+                        self.last = None;
+                        self.is_set_back = true;
+                    }
+                    return Ok(None);
+                }
                 Next::Line(line, position) => sent(line, position),
                 Next::TooLong(_) => None,
             };
@@ -179,18 +192,19 @@ impl Reader {
             .is_some_and(|((chain, last), (of, next))| chain == of && next != last.saturating_add(1))
     }
 
-    /// Goes on after the line that was given last, wherever it stands by now.
-    fn list_anew(&mut self) -> Result<(), ReadError> {
+    /// Goes on after the line that was given last, wherever it stands by now. Says whether it stands anywhere.
+    fn list_anew(&mut self) -> Result<bool, ReadError> {
         let follower = match &self.last {
             Some(last) => Follower::after(&self.log, &last.position)?,
             None => Some(Follower::from_beginning(&self.log)),
         };
         // If its file was removed, what comes after that is read already.
+        let is_there = follower.is_some();
         if let Some(mut follower) = follower {
             self.left_out.iter().for_each(|path| follower.leave_out(path));
             self.follower = follower;
         }
-        Ok(())
+        Ok(is_there)
     }
 
     /// Passes over a file that is damaged, what is left of it: whether it is one, and not what is written.
@@ -315,6 +329,50 @@ mod tests {
             let source = kind.into();
             assert!(!reader.pass_over(&ReadError { path, source }));
         }
+    }
+
+    #[test]
+    fn a_file_that_was_overlooked_is_read_before_what_comes_after_it() {
+        let site = Site::new();
+        let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
+        site.write("attestation.jsonl.1", &[&a]);
+        site.durable.send_replace(durable(1, 0));
+        let mut reader = site.reader();
+        assert_eq!(read(&mut reader), [a]);
+        // It had no name when the files were listed, and has one when what comes after it is read.
+        site.write("attestation.jsonl", &[&c]);
+        site.write("attestation.jsonl.2", &[&b]);
+        reader.follower = Follower::from_beginning(&site.log());
+        for overlooked in ["attestation.jsonl.1", "attestation.jsonl.2"] {
+            reader.follower.leave_out(&site.folder.path().join(overlooked));
+        }
+        site.durable.send_replace(durable(3, 0));
+        assert_eq!(read(&mut reader), [b, c]);
+    }
+
+    #[test]
+    fn a_log_that_was_set_back_is_given_again_from_its_beginning_and_one_that_was_read_ahead_goes_on() {
+        let site = Site::new();
+        let [a, b, c, d] = [1, 2, 3, 4].map(|number| line(number, "x"));
+        site.write("attestation.jsonl", &[&a, &b, &c]);
+        site.durable.send_replace(durable(3, 0));
+        let mut reader = site.reader();
+        assert_eq!(read(&mut reader), [a.as_str(), &b, &c]);
+        // Read ahead: only that is gone.
+        site.durable.send_replace(durable(4, 0));
+        let other = line(4, "another, longer");
+        site.write("attestation.jsonl", &[&a, &b, &c, &d]);
+        reader.follower = Follower::from_beginning(&site.log());
+        while reader.follower.follow().unwrap() != Next::Nothing {}
+        site.write("attestation.jsonl", &[&a, &b, &c, &other]);
+        assert!(read(&mut reader).is_empty() && !reader.is_set_back);
+        assert_eq!(read(&mut reader), [other]);
+        // What was given is gone, too.
+        site.durable.send_replace(durable(9, 0));
+        let new = line(3, "new");
+        site.write("attestation.jsonl", &[&a, &b, &new]);
+        assert!(read(&mut reader).is_empty() && reader.is_set_back);
+        assert_eq!(read(&mut reader), [a, b, new]);
     }
 
     #[test]

@@ -85,6 +85,12 @@ impl Forwarder {
                     task.name
                 );
             }
+            if std::mem::take(&mut reader.is_set_back) {
+                tracing::error!(
+                    "the attestation log does not hold any more what {} was sent of it: it was cut, or another file is in its place. It is sent all that it holds now",
+                    task.name
+                );
+            }
             match read {
                 Ok(records) if records.is_empty() => {
                     task.is_up_to_date();

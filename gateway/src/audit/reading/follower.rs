@@ -34,6 +34,8 @@ pub enum Next {
     TooLong(u64),
     /// Nothing, at the moment.
     Nothing,
+    /// Nothing from here: the log begins as what was read of it, and does not hold the rest any more. It was cut, or an older copy is in its place.
+    SetBack,
 }
 
 /// A reader that goes on where it was.
@@ -43,6 +45,8 @@ pub struct Follower {
     reading: Option<Reading>,
     /// How the file begins that was read last.
     begins: Option<Begins>,
+    /// The line of that file that was read last.
+    last: Option<Position>,
     /// What is passed over.
     left_out: BTreeSet<PathBuf>,
 }
@@ -71,6 +75,7 @@ impl Follower {
             log: log.to_owned(),
             reading: None,
             begins: None,
+            last: None,
             left_out: BTreeSet::new(),
         }
     }
@@ -113,7 +118,11 @@ impl Follower {
 
     fn open(&mut self, file: &LogFile, offset: u64) -> Result<(), ReadError> {
         let opened = Reading::open(file, offset).map_err(ReadError::at(file.path()))?;
-        self.begins = Some(file.begins.clone());
+        let begins = Some(file.begins.clone());
+        if self.begins != begins {
+            self.last = None;
+        }
+        self.begins = begins;
         self.reading = Some(opened);
         Ok(())
     }
@@ -138,7 +147,9 @@ impl Follower {
             if self.goes_on_in_a_copy()? {
                 continue;
             }
-            let Some(successor) = successor else { return Ok(Next::Nothing) };
+            let Some(successor) = successor else {
+                return Ok(if self.is_set_back()? { Next::SetBack } else { Next::Nothing });
+            };
             match self.open(&successor, 0) {
                 // Removed since: what comes next is looked for again.
                 Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
@@ -154,23 +165,29 @@ impl Follower {
 
     /// What comes next in the file that is read, unless it was emptied, or overwritten.
     fn next_here(&mut self) -> Result<Option<Next>, ReadError> {
-        self.of_reading(|reading| match reading.at_end && reading.is_another()? {
+        let last = self.last.clone();
+        let next = self.of_reading(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
             true => Ok(None),
             false => reading.next(),
-        })
-        .map(Option::flatten)
+        });
+        let next = next?.flatten();
+        if let Some(Next::Line(_, position)) = &next {
+            self.last = Some(position.clone());
+        }
+        Ok(next)
     }
 
     /// Whether what comes next comes to the file that is read.
     fn is_on_what_is_written(&mut self) -> Result<bool, ReadError> {
-        let log = self.log.clone();
-        let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another()?))?;
+        let (log, last) = (self.log.clone(), self.last.clone());
+        let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
         Ok(written.unwrap_or(false))
     }
 
     /// What was not read of a file that was emptied may stand in a copy; whether there is one.
     fn goes_on_in_a_copy(&mut self) -> Result<bool, ReadError> {
-        if self.of_reading(Reading::is_another)? != Some(true) {
+        let last = self.last.clone();
+        if self.of_reading(|reading| reading.is_another(last.as_ref()))? != Some(true) {
             return Ok(false);
         }
         let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
@@ -180,12 +197,28 @@ impl Follower {
             .find(|file| self.begins.as_ref() == Some(&file.begins));
         if let Some(copy) = copy {
             self.open(&copy, offset)?;
-            if self.of_reading(Reading::is_another)? == Some(false) {
+            if self.of_reading(|reading| reading.is_another(last.as_ref()))? == Some(false) {
                 return Ok(true);
             }
             self.reading = None;
         }
         Ok(false)
+    }
+
+    /// Whether what has the log's name begins as what was read does, which it is not.
+    fn is_set_back(&self) -> Result<bool, ReadError> {
+        // One that was empty when it was read first has begun since.
+        let Some(begins) = self.begins.as_ref().filter(|begins| begins.at > 0) else {
+            return Ok(false);
+        };
+        let found = match Opened::open(&self.log).and_then(|file| Begins::of(&file)) {
+            // It is being moved.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            found => found.map_err(ReadError::at(&self.log))?,
+        };
+        // What is moved meanwhile is what was read, under another name.
+        let is_moved = |reading: &Reading| reading.file.is_at(&self.log).unwrap_or(true);
+        Ok(found == *begins && !self.reading.as_ref().is_some_and(is_moved))
     }
 
     fn of_reading<T>(&mut self, ask: impl FnOnce(&mut Reading) -> io::Result<T>) -> Result<Option<T>, ReadError> {
@@ -249,10 +282,18 @@ impl Reading {
         Ok(Some(next))
     }
 
-    /// Whether it does not hold any more what was read of it.
-    fn is_another(&mut self) -> io::Result<bool> {
-        let shorter = !self.file.is_zipped() && self.file.metadata()?.len() < self.lines.offset();
-        Ok(shorter || self.file.read_at(0, self.head.len())? != self.head)
+    /// Whether it does not hold any more what was read of it, of which this was the last.
+    fn is_another(&mut self, last: Option<&Position>) -> io::Result<bool> {
+        if self.file.read_at(0, self.head.len())? != self.head {
+            return Ok(true);
+        }
+        match last {
+            _ if self.file.is_zipped() => Ok(false),
+            _ if self.file.metadata()?.len() < self.lines.offset() => Ok(true),
+            // It may have been cut, and have grown again.
+            Some(last) => Ok(!holds(&self.file, last)?),
+            None => Ok(false),
+        }
     }
 }
 
@@ -268,9 +309,18 @@ fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
     if !opened.is_zipped() && opened.metadata()?.len() <= position.offset {
         return Ok(None);
     }
+    next_in(&opened, position)
+}
+
+/// The same, of a file that is open.
+fn next_in(opened: &Opened, position: &Position) -> io::Result<Option<u64>> {
     let mut lines = Lines::new(opened.bytes(position.offset)?, position.offset);
     let same = matches!(lines.read()?, Some(Found::Line(line)) if LineHash::of(line) == position.sha256);
     Ok(same.then(|| lines.offset()))
+}
+
+fn holds(opened: &Opened, position: &Position) -> io::Result<bool> {
+    next_in(opened, position).map(|next| next.is_some())
 }
 
 #[cfg(test)]

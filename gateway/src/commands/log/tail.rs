@@ -72,6 +72,14 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
                 ));
                 Reader::There
             }
+            Next::SetBack => {
+                output.flush()?;
+                output::tell(
+                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `audit` says more. It is gone on with what it holds now, the last of it first",
+                );
+                follower = begin(&log, arguments)?;
+                continue;
+            }
             Next::Nothing => {
                 let reader = output.flush()?;
                 // While the log is moved and no new one is begun, whatever is written is told of.

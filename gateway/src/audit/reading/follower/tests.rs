@@ -209,3 +209,59 @@ fn a_position_is_found_again_wherever_its_line_is_by_then() {
     fs::remove_file(log.path("attestation.jsonl.1.gz")).unwrap();
     assert_eq!(rest(&log, &position), None);
 }
+
+#[test]
+fn a_log_that_was_set_back_is_said_and_never_one_that_was_moved() {
+    let mut log = Written::new();
+    log.write(3);
+    let older = fs::read(log.log()).unwrap();
+    log.write(3);
+    let whole = fs::read(log.log()).unwrap();
+    let ahead = |log: &Written| {
+        let mut follower = Follower::from_beginning(&log.log());
+        assert_eq!(numbers(&mut follower), range(1, 6));
+        follower
+    };
+    let is_set_back = |follower: &mut Follower| [0; 2].map(|_| follower.follow().unwrap()) == [Next::SetBack, Next::SetBack];
+    // Cut; and grown again, past what was read.
+    let mut follower = ahead(&log);
+    fs::write(log.log(), &older).unwrap();
+    assert!(is_set_back(&mut follower));
+    for more in 1..9 {
+        fs::write(log.log(), &whole).unwrap();
+        let mut follower = ahead(&log);
+        fs::write(log.log(), &older).unwrap();
+        for number in 0..more {
+            log.append_to("attestation.jsonl", &format!("{{\"at\":1000,\"id\":\"another {number}\"}}\n"));
+        }
+        assert!(is_set_back(&mut follower), "{more}");
+    }
+    // Another file in its place.
+    fs::write(log.log(), &whole).unwrap();
+    let mut follower = ahead(&log);
+    fs::write(log.path("older"), &older).unwrap();
+    fs::rename(log.path("older"), log.log()).unwrap();
+    assert!(is_set_back(&mut follower));
+    // Whoever begins again has what it holds now, and goes on.
+    let mut follower = Follower::from_beginning(&log.log());
+    assert_eq!(numbers(&mut follower), range(1, 3));
+    log.write(1);
+    assert_eq!(numbers(&mut follower), [7]);
+    // It was emptied, moved, moved and not begun yet, or removed: that is no step back.
+    let aways: [fn(&Written); 4] = [
+        |log| fs::write(log.log(), "").unwrap(),
+        |log| log.rotate("attestation.jsonl.1"),
+        |log| {
+            log.rotate("attestation.jsonl.2");
+            fs::write(log.log(), "").unwrap();
+        },
+        |log| fs::remove_file(log.log()).unwrap(),
+    ];
+    for away in aways {
+        away(&log);
+        assert_eq!(follower.follow().unwrap(), Next::Nothing);
+        assert_eq!(follower.follow().unwrap(), Next::Nothing);
+        log.write(2);
+        assert_eq!(numbers(&mut follower), range(log.number - 1, log.number));
+    }
+}

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::store::engine::{Engine, KeyRange, KeyValue, Work};
-use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError, StoreMark};
+use attest_gateway::store::engine::{Engine, Work};
+use attest_gateway::store::through::Through;
+use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError};
 
 /// An engine that loses its next answer.
 #[derive(Debug)]
@@ -14,7 +15,11 @@ pub(crate) struct Doubting {
 }
 
 #[async_trait]
-impl Engine for Doubting {
+impl Through for Doubting {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         self.engine.transact(work).await?;
         match self.lost.swap(false, Ordering::Relaxed) {
@@ -26,30 +31,6 @@ impl Engine for Doubting {
                 advice: String::new(),
             }),
         }
-    }
-
-    fn later(&self, work: Work) {
-        self.engine.later(work);
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine.page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine.count(range).await
-    }
-
-    fn most_writes(&self) -> usize {
-        self.engine.most_writes()
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        Engine::standing(&self.engine)
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        Engine::keep_mark(&self.engine).await
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use attest::EkDigest;
 use attest_gateway::machines::enrolment::{self, EkRecord};
-use attest_gateway::store::engine::{Engine, KeyRange, KeyValue, Work};
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store, StoreError, StoreMark};
+use attest_gateway::store::engine::{Engine, Work};
+use attest_gateway::store::through::Through;
+use attest_gateway::store::{Embedded, Entry, EntryKind, Store, StoreError};
 
 fn record(name: Option<&str>) -> EkRecord {
     EkRecord {
@@ -25,37 +26,17 @@ struct Mortal {
 }
 
 #[async_trait]
-impl Engine for Mortal {
+impl Through for Mortal {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         let one_less = |left: usize| left.checked_sub(1);
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
             return Err(StoreError::Closed);
         }
         self.engine.transact(work).await
-    }
-
-    fn later(&self, work: Work) {
-        self.engine.later(work);
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine.page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine.count(range).await
-    }
-
-    fn most_writes(&self) -> usize {
-        self.engine.most_writes()
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        Engine::standing(&self.engine)
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        Engine::keep_mark(&self.engine).await
     }
 }
 

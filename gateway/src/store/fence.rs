@@ -1,13 +1,13 @@
 //! What keeps one who led from writing after another leads.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 
-use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work};
-use super::{Lead, StoreError, StoreMark};
+use super::StoreError;
+use super::engine::{Engine, Transaction, Unfinished, Work};
+use super::through::Through;
 
 /// Refuses works unless somebody leads still. It is looked at in the transaction itself: a process that was stopped for longer than its
 /// lease, and goes on, finds its work refused.
@@ -88,48 +88,16 @@ impl<E: Engine> Fenced<E> {
 }
 
 #[async_trait]
-impl<E: Engine> Engine for Fenced<E> {
+impl<E: Engine> Through for Fenced<E> {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         self.engine.transact(self.behind(work)).await
     }
 
     fn later(&self, work: Work) {
         self.engine.later(self.behind(work));
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine.page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine.count(range).await
-    }
-
-    fn replica(&self) -> Option<&str> {
-        self.engine.replica()
-    }
-
-    async fn serve(&self) -> Result<(), StoreError> {
-        self.engine.serve().await
-    }
-
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        self.engine.lead(work).await
-    }
-
-    fn most_writes(&self) -> usize {
-        self.engine.most_writes()
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        self.engine.standing()
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        self.engine.keep_mark().await
-    }
-
-    fn beside(&self) -> Option<&Path> {
-        self.engine.beside()
     }
 }

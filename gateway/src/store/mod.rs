@@ -30,6 +30,7 @@ mod sqlite;
 mod tend;
 #[cfg(test)]
 mod tests;
+pub mod through;
 mod transactions;
 mod turnstile;
 mod uses;

@@ -1,13 +1,10 @@
 //! The store that the settings name, whatever engine keeps it.
 
-use std::path::Path;
-
-use async_trait::async_trait;
-
-use super::engine::{Engine, KeyRange, KeyValue, Work};
+use super::engine::Engine;
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
-use super::{Accepted, Embedded, Lead, Replacement, StoreError, StoreMark};
+use super::through::Through;
+use super::{Accepted, Embedded, Replacement, StoreError};
 use crate::settings::{Settings, StoreSettings};
 
 /// What there is to say of an engine, in sentences for the administrator.
@@ -94,14 +91,6 @@ impl AnyStore {
             StoreSettings::Etcd(etcd) => Err(without(etcd).into()),
         }
     }
-
-    fn engine(&self) -> &dyn Engine {
-        match self {
-            Self::Embedded(embedded) => embedded,
-            #[cfg(feature = "etcd")]
-            Self::Etcd(etcd) => etcd,
-        }
-    }
 }
 
 /// Settings that name it are refused before.
@@ -115,49 +104,12 @@ pub(super) fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
     }
 }
 
-#[async_trait]
-impl Engine for AnyStore {
-    async fn transact(&self, work: Work) -> Result<(), StoreError> {
-        self.engine().transact(work).await
-    }
-
-    fn later(&self, work: Work) {
-        self.engine().later(work);
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine().page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine().count(range).await
-    }
-
-    fn replica(&self) -> Option<&str> {
-        self.engine().replica()
-    }
-
-    async fn serve(&self) -> Result<(), StoreError> {
-        self.engine().serve().await
-    }
-
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        self.engine().lead(work).await
-    }
-
-    fn most_writes(&self) -> usize {
-        self.engine().most_writes()
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        self.engine().standing()
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        self.engine().keep_mark().await
-    }
-
-    fn beside(&self) -> Option<&Path> {
-        self.engine().beside()
+impl Through for AnyStore {
+    fn engine(&self) -> &dyn Engine {
+        match self {
+            Self::Embedded(embedded) => embedded,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+        }
     }
 }

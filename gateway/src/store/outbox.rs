@@ -2,7 +2,6 @@
 //! the other; it stays until a gateway has recorded it in its attestation log.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::documents::{EntryDocument, Version, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work, run};
-use super::{Entry, Lead, StoreError, StoreMark, keys, schema};
+use super::through::Through;
+use super::{Entry, Lead, StoreError, keys, schema};
 
 /// Keys that telling of a change reads and writes beside it.
 const OWN_WRITES: usize = 2;
@@ -75,29 +75,13 @@ impl Witnessed {
 }
 
 #[async_trait]
-impl Engine for Witnessed {
+impl Through for Witnessed {
+    fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         self.engine.transact(self.watch(work)?).await
-    }
-
-    fn later(&self, work: Work) {
-        self.engine.later(work);
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine.page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine.count(range).await
-    }
-
-    fn replica(&self) -> Option<&str> {
-        self.engine.replica()
-    }
-
-    async fn serve(&self) -> Result<(), StoreError> {
-        self.engine.serve().await
     }
 
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
@@ -106,18 +90,6 @@ impl Engine for Witnessed {
 
     fn most_writes(&self) -> usize {
         self.engine.most_writes().saturating_sub(OWN_WRITES)
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        self.engine.standing()
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        self.engine.keep_mark().await
-    }
-
-    fn beside(&self) -> Option<&Path> {
-        self.engine.beside()
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_gateway::audit::admin;
 use attest_gateway::audit::{Blobs, Journal, LogKey, SegmentLimits, Signer};
-use attest_gateway::store::engine::{Engine, KeyRange, KeyValue, Work};
-use attest_gateway::store::{Embedded, EntryKind, StoreError, StoreMark};
+use attest_gateway::store::engine::{Engine, Work};
+use attest_gateway::store::through::Through;
+use attest_gateway::store::{Embedded, EntryKind, StoreError};
 
 use super::*;
 use crate::support::{POOL, program};
@@ -62,36 +63,16 @@ struct Dying {
 }
 
 #[async_trait]
-impl Engine for Dying {
+impl Through for Dying {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         if self.dead.load(Ordering::Relaxed) {
             return Err(StoreError::Closed);
         }
         self.engine.transact(work).await
-    }
-
-    fn later(&self, work: Work) {
-        self.engine.later(work);
-    }
-
-    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.engine.page(range, most).await
-    }
-
-    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.engine.count(range).await
-    }
-
-    fn most_writes(&self) -> usize {
-        self.engine.most_writes()
-    }
-
-    fn standing(&self) -> Option<StoreMark> {
-        Engine::standing(&self.engine)
-    }
-
-    async fn keep_mark(&self) -> Result<(), StoreError> {
-        Engine::keep_mark(&self.engine).await
     }
 }
 

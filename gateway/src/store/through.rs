@@ -1,0 +1,82 @@
+//! An engine in front of another: what goes through it is the other one's, but for what it says itself.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+
+use super::engine::{Engine, KeyRange, KeyValue, Work};
+use super::{Lead, StoreError, StoreMark};
+
+/// Stands in front of an engine, and is one by that. What is said here may be said otherwise; all else is the other one's.
+#[async_trait]
+pub trait Through: Send + Sync + std::fmt::Debug {
+    /// The one behind it.
+    fn engine(&self) -> &dyn Engine;
+
+    /// As [`Engine::transact`].
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().transact(work).await
+    }
+
+    /// As [`Engine::later`].
+    fn later(&self, work: Work) {
+        self.engine().later(work);
+    }
+
+    /// As [`Engine::lead`].
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        self.engine().lead(work).await
+    }
+
+    /// As [`Engine::most_writes`].
+    fn most_writes(&self) -> usize {
+        self.engine().most_writes()
+    }
+}
+
+#[async_trait]
+impl<T: Through> Engine for T {
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        Through::transact(self, work).await
+    }
+
+    fn later(&self, work: Work) {
+        Through::later(self, work);
+    }
+
+    async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.engine().page(range, most).await
+    }
+
+    async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
+        self.engine().count(range).await
+    }
+
+    fn replica(&self) -> Option<&str> {
+        self.engine().replica()
+    }
+
+    async fn serve(&self) -> Result<(), StoreError> {
+        self.engine().serve().await
+    }
+
+    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        Through::lead(self, work).await
+    }
+
+    fn most_writes(&self) -> usize {
+        Through::most_writes(self)
+    }
+
+    fn standing(&self) -> Option<StoreMark> {
+        self.engine().standing()
+    }
+
+    async fn keep_mark(&self) -> Result<(), StoreError> {
+        self.engine().keep_mark().await
+    }
+
+    fn beside(&self) -> Option<&Path> {
+        self.engine().beside()
+    }
+}

@@ -51,3 +51,122 @@ impl Tending {
         Ok(Tended { time, store: Some(store) })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::super::engine::{Engine, Work};
+    use super::super::through::Through;
+    use super::super::{Embedded, Held, Lead};
+    use super::*;
+
+    /// Beyond all that the store's time comes to here.
+    const NOW: u64 = 1_000_000;
+
+    /// The store of several gateways, as one of them has it.
+    #[derive(Debug, Clone)]
+    struct Shared {
+        engine: Embedded,
+        leads: Arc<Mutex<Leads>>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Leads {
+        /// Which of this gateway's turns it is, or the next one will be.
+        turn: u64,
+        /// Whether it is another gateway's turn.
+        other: bool,
+        /// After how many works an answer is lost.
+        loses: Option<u64>,
+    }
+
+    /// One of its turns.
+    #[derive(Debug)]
+    struct Own(u64, Arc<Mutex<Leads>>);
+
+    impl Held for Own {
+        fn is_lost(&self) -> bool {
+            self.1.lock().unwrap().turn != self.0
+        }
+    }
+
+    #[async_trait]
+    impl Through for Shared {
+        fn engine(&self) -> &dyn Engine {
+            &self.engine
+        }
+
+        async fn transact(&self, work: Work) -> Result<(), StoreError> {
+            self.engine.transact(work).await?;
+            let loses = &mut self.leads.lock().unwrap().loses;
+            *loses = loses.and_then(|works| works.checked_sub(1));
+            if *loses == Some(0) { Err(StoreError::Closed) } else { Ok(()) }
+        }
+
+        async fn lead(&self, _: &str) -> Result<Option<Lead>, StoreError> {
+            let leads = self.leads.lock().unwrap();
+            let held = Box::new(Own(leads.turn, Arc::clone(&self.leads)));
+            Ok((!leads.other).then(|| Lead::of(Arc::new(self.clone()), held)))
+        }
+    }
+
+    impl Shared {
+        fn begin(folder: &tempfile::TempDir) -> (Self, Tending) {
+            let shared = Self {
+                engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+                leads: Arc::default(),
+            };
+            let store: Arc<dyn Store> = Arc::new(shared.clone());
+            (shared, Tending::of(&store))
+        }
+
+        /// This gateway's turn is over.
+        fn is_lost(&self, to_another: bool) {
+            let mut leads = self.leads.lock().unwrap();
+            leads.turn += 1;
+            leads.other = to_another;
+        }
+    }
+
+    /// The store's time, when this gateway has run for so long; and whether it has tended it.
+    async fn tick(tending: &mut Tending, now: u64, running: u64) -> (u64, bool) {
+        let tended = tending.tick(now, Duration::from_secs(running)).await.unwrap();
+        (tended.time, tended.store.is_some())
+    }
+
+    #[tokio::test]
+    async fn what_goes_by_between_two_turns_does_not_count() {
+        for another_tended in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (shared, mut tending) = Shared::begin(&folder);
+            assert_eq!(tick(&mut tending, 1000, 5).await, (1000, true));
+            assert_eq!(tick(&mut tending, NOW, 15).await, (1100, true), "ten times as fast as it runs");
+            shared.is_lost(another_tended);
+            if another_tended {
+                assert_eq!(tick(&mut tending, NOW, 100).await, (1100, false));
+                assert_eq!(tick(&mut tending, NOW, 200).await, (1100, false));
+                shared.leads.lock().unwrap().other = false;
+            }
+            assert_eq!(tick(&mut tending, NOW, 500).await, (1100, true), "its next turn begins");
+            assert_eq!(tick(&mut tending, NOW, 501).await, (1110, true));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_may_have_counted_does_not_count_again() {
+        // One of the works of a tick is done, and its answer is lost: what reads the time, or what writes it.
+        for (works, expect) in [(1, 1000), (2, 1100)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (shared, mut tending) = Shared::begin(&folder);
+            tick(&mut tending, 1000, 0).await;
+            shared.leads.lock().unwrap().loses = Some(works);
+            tending.tick(NOW, Duration::from_secs(10)).await.unwrap_err();
+            assert_eq!(tick(&mut tending, NOW, 20).await, (expect, true));
+            assert_eq!(tick(&mut tending, NOW, 21).await, (expect + 10, true));
+        }
+    }
+}

@@ -2,19 +2,17 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::port::Port;
 use crate::tls::Authority;
 
 /// How long a start may take on a machine that is busy.
 const START: Duration = Duration::from_secs(60);
-/// How often other ports are tried: somebody may take those that were free.
-const TRIES: usize = 5;
 
 /// A cluster of one, or a member of a larger one.
 pub struct Etcd {
@@ -24,7 +22,8 @@ pub struct Etcd {
     cluster: String,
     folder: tempfile::TempDir,
     data: String,
-    ports: [u16; 2],
+    /// For clients, and for peers.
+    ports: [Port; 2],
     encrypted: bool,
     /// Bytes.
     quota: Option<u64>,
@@ -53,35 +52,29 @@ impl Etcd {
     /// Runs a cluster of three.
     #[must_use]
     pub fn start_three() -> [Self; 3] {
-        for _ in 0..TRIES {
-            let mut members = ["one", "two", "three"].map(|name| Self::at_free_ports(name, false));
-            let cluster = members
-                .each_ref()
-                .map(|member| format!("{}={}", member.name, member.peer()))
-                .join(",");
-            // None serves before most of them run.
-            let serve = thread::scope(|scope| {
-                let starting = members.each_mut().map(|member| {
-                    member.cluster.clone_from(&cluster);
-                    scope.spawn(|| member.try_start())
-                });
-                starting.into_iter().all(|started| started.join().unwrap())
-            });
-            if serve {
-                return members;
+        let mut members = ["one", "two", "three"].map(|name| Self::named(name, false));
+        let cluster = members
+            .each_ref()
+            .map(|member| format!("{}={}", member.name, member.peer()))
+            .join(",");
+        // None serves before most of them run.
+        thread::scope(|scope| {
+            for member in &mut members {
+                member.cluster.clone_from(&cluster);
+                scope.spawn(|| member.begin());
             }
-        }
-        panic!("three members of etcd do not start");
+        });
+        members
     }
 
-    fn at_free_ports(name: &str, encrypted: bool) -> Self {
+    fn named(name: &str, encrypted: bool) -> Self {
         let mut member = Self {
             process: None,
             name: name.to_owned(),
             cluster: String::new(),
             folder: tempfile::tempdir().unwrap(),
             data: "data".to_owned(),
-            ports: [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()),
+            ports: [Port::reserve(), Port::reserve()],
             encrypted,
             quota: None,
         };
@@ -90,21 +83,17 @@ impl Etcd {
     }
 
     fn run(encrypted: bool, quota: Option<u64>) -> Self {
-        for _ in 0..TRIES {
-            let mut etcd = Self::at_free_ports("one", encrypted);
-            etcd.quota = quota;
-            if encrypted {
-                let (folder, authority) = (etcd.path(""), Authority::new("etcd's CA"));
-                fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
-                authority.issue(&folder, "server", 2040);
-                authority.issue(&folder, "client", 2040);
-                authority.issue(&folder, "expired", 2025);
-            }
-            if etcd.try_start() {
-                return etcd;
-            }
+        let mut etcd = Self::named("one", encrypted);
+        etcd.quota = quota;
+        if encrypted {
+            let (folder, authority) = (etcd.path(""), Authority::new("etcd's CA"));
+            fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
+            authority.issue(&folder, "server", 2040);
+            authority.issue(&folder, "client", 2040);
+            authority.issue(&folder, "expired", 2025);
         }
-        panic!("etcd does not start: are Debian's packages etcd-server and etcd-client there?");
+        etcd.begin();
+        etcd
     }
 
     /// A file of its folder.
@@ -116,13 +105,13 @@ impl Etcd {
     /// Where clients come.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("{}://127.0.0.1:{}", if self.encrypted { "https" } else { "http" }, self.ports[0])
+        format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.ports[0].address())
     }
 
     /// Starts it again on the data that it has, and waits until it serves.
     pub fn restart(&mut self) {
         self.kill();
-        assert!(self.try_start(), "etcd does not start again");
+        self.begin();
     }
 
     #[must_use]
@@ -204,15 +193,15 @@ impl Etcd {
         ];
         let restored = Command::new("etcdctl").env("ETCDCTL_API", "3").args(arguments).output().unwrap();
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
-        assert!(self.try_start(), "etcd does not start on what was saved");
+        self.begin();
     }
 
     fn peer(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports[1])
+        format!("http://{}", self.ports[1].address())
     }
 
-    /// Whether it serves.
-    fn try_start(&mut self) -> bool {
+    /// Waits until it serves.
+    fn begin(&mut self) {
         let (endpoint, peer) = (self.endpoint(), self.peer());
         let mut command = Command::new("etcd");
         command.arg("--data-dir").arg(self.path(&self.data)).args(["--logger", "zap"]);
@@ -236,7 +225,8 @@ impl Etcd {
                 .arg(self.path("server.key"));
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(self.path("ca.crt"));
         }
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("Debian's etcd-server: make deps installs it");
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         self.process = Some(process);
         let (serves, served) = mpsc::channel();
@@ -246,11 +236,7 @@ impl Etcd {
                 drop(serves.send(line));
             }
         });
-        let serving = served.recv_timeout(START).is_ok();
-        if !serving {
-            self.kill();
-        }
-        serving
+        served.recv_timeout(START).expect("etcd serves");
     }
 }
 

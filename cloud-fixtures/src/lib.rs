@@ -21,6 +21,7 @@ pub mod etcd;
 pub mod google;
 pub mod haproxy;
 pub mod pkcs7;
+pub mod port;
 pub mod server;
 pub mod tampering;
 pub mod tls;

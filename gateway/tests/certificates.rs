@@ -12,6 +12,7 @@ use attest::UnixTime;
 use attest_gateway::certificates::Certificate;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
+use cloud_fixtures::port::Port;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -239,7 +240,8 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_problem_is_said_once_and_measured() {
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::reserve();
+    let metrics = port.address();
     let (ca, stranger) = (ca("mcs"), ca("stranger"));
     let first = signed(&ca, -1);
     let mut gateway = Gateway::init();

@@ -236,9 +236,9 @@ fn away(gateway: &Gateway, pool: &str, ca: &str) {
     for folder in ["full", "pre-approved"] {
         fs::remove_dir_all(gateway.path("pools").join(pool).join(folder)).unwrap();
     }
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nobody listens on port 1.
     let upstream = format!(
-        "\n[upstream]\nurl = \"https://{closed}\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
+        "\n[upstream]\nurl = \"https://127.0.0.1:1\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
         gateway.path(ca)
     );
     let file = gateway.path("pools").join(pool).join("pool.toml");

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::support;
 use crate::support::{Answer, Gateway, POOL, accept};
+use cloud_fixtures::port::Port;
 
 fn config(text: &str) -> String {
     format!(
@@ -114,7 +115,8 @@ async fn a_half_written_file_is_never_served() {
 async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
     let mut gateway = Gateway::init();
     write(&gateway, &config("first"));
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::reserve();
+    let metrics = port.address();
     gateway.settings(&format!("[metrics]\nlisten = \"{metrics}\""));
     gateway.run();
     let object = |name: &str, rest: &str| {

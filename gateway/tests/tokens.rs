@@ -1,7 +1,6 @@
 //! Provisioning tokens from the administrator's side and from the node's, with the real program serving.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +9,7 @@ use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now};
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
+use cloud_fixtures::port::Port;
 use data_encoding::BASE64;
 use serde_json::Value;
 
@@ -260,7 +260,8 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = Port::reserve();
+    let metrics = port.address();
     let gateway = accepting(&format!("[metrics]\nlisten = \"{metrics}\""));
     let (full, early) = (gateway.rendered(POOL, "full"), gateway.rendered(POOL, "pre-approved"));
     let token = gateway.token(&["--name", "good"]);

@@ -510,10 +510,9 @@ mod tests {
         pki::create(&tls, &names, Clock::System.now()).unwrap();
         let pool = folder.path().join("pools/worker");
         fs::create_dir_all(&pool).unwrap();
-        // Nothing listens there.
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Nobody listens on port 1.
         let upstream = format!(
-            "\n[upstream]\nurl = \"https://{closed}\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
+            "\n[upstream]\nurl = \"https://127.0.0.1:1\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
             tls.ca
         );
         fs::write(pool.join("pool.toml"), format!("{SAMPLE}{upstream}")).unwrap();

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::serve::Listener;
+use cloud_fixtures::port::Port;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
@@ -47,7 +48,7 @@ struct Seen {
 
 /// It serves until it is dropped.
 pub struct Receiver {
-    address: SocketAddr,
+    port: Port,
     seen: Arc<Mutex<Seen>>,
     task: Option<JoinHandle<()>>,
 }
@@ -55,9 +56,8 @@ pub struct Receiver {
 impl Receiver {
     /// One that is not there yet.
     pub fn away() -> Self {
-        let address = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Self {
-            address,
+            port: Port::reserve(),
             seen: Arc::default(),
             task: None,
         }
@@ -65,13 +65,13 @@ impl Receiver {
 
     /// Serves by TLS, with the certificate of this gateway.
     pub async fn begin_tls(&mut self, gateway: &Gateway) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+        let listener = TcpListener::bind(self.port.address()).await.unwrap();
         let acceptor = acceptor(gateway);
         self.serve(Tls { listener, acceptor });
     }
 
     pub async fn begin(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+        let listener = TcpListener::bind(self.port.address()).await.unwrap();
         self.serve(listener);
     }
 
@@ -93,7 +93,7 @@ impl Receiver {
     }
 
     pub fn url(&self, scheme: &str) -> String {
-        format!("{scheme}://{}/in", self.address)
+        format!("{scheme}://{}/in", self.port.address())
     }
 
     /// What it has taken.

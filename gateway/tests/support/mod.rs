@@ -23,7 +23,7 @@ pub mod stand_in;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -36,6 +36,7 @@ use attest::{Challenge, EkDigest, SpkiSha256};
 use attest_gateway::credentials::challenges;
 use attest_gateway::credentials::seal::Seal;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use cloud_fixtures::port::Port;
 use reqwest::StatusCode;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -52,7 +53,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// A gateway's folder, and the program while it runs; killed on drop.
 pub struct Gateway {
     folder: tempfile::TempDir,
-    port: u16,
+    port: Port,
     process: Option<Running>,
     pub client: reqwest::Client,
 }
@@ -82,12 +83,11 @@ impl Gateway {
             .output()
             .unwrap();
         assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         copy(&path.join("pools").join(POOL), &path.join("pools/infra"));
         let client = client(&path).build().unwrap();
         let gateway = Self {
             folder,
-            port,
+            port: Port::reserve(),
             process: None,
             client,
         };
@@ -109,11 +109,11 @@ impl Gateway {
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        self.port.address()
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("https://127.0.0.1:{}{path}", self.port)
+        format!("https://{}{path}", self.address())
     }
 
     /// A client that comes from another address of this machine.
@@ -128,7 +128,7 @@ impl Gateway {
 
     /// Replaces `gateway.toml`; `listen` is always there.
     pub fn settings(&self, text: &str) {
-        fs::write(self.path("gateway.toml"), format!("listen = \"127.0.0.1:{}\"\n{text}\n", self.port)).unwrap();
+        fs::write(self.path("gateway.toml"), format!("listen = \"{}\"\n{text}\n", self.address())).unwrap();
     }
 
     /// Replaces text in the `pool.toml` of a pool.

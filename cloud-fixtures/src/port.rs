@@ -1,0 +1,70 @@
+//! Ports for servers that are told where to listen: a port that was free a moment ago may be somebody else's by then.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::net::TcpSocket;
+
+/// A port of this machine that is nobody else's as long as this is kept. Nobody listens there either, but who is told to; that may end and begin
+/// as often as it likes.
+#[derive(Debug)]
+pub struct Port {
+    // Bound, and never listening: the system gives it to nobody, and lets servers have it, which allow addresses to be used again.
+    socket: TcpSocket,
+}
+
+impl Port {
+    /// On 127.0.0.1.
+    #[must_use]
+    pub fn reserve() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        Self { socket }
+    }
+
+    /// 127.0.0.1 and the port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap()
+    }
+
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.address().port()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_kept_for_who_is_told_of_it() {
+        let port = Port::reserve();
+        let refused = || TcpStream::connect(port.address()).unwrap_err().kind() == std::io::ErrorKind::ConnectionRefused;
+        assert!(refused(), "nobody listens");
+        for _ in 0..2 {
+            let listener = TcpListener::bind(port.address()).unwrap();
+            let client = TcpStream::connect(port.address()).unwrap();
+            // It ends first, as a server does that is killed.
+            drop(listener.accept().unwrap());
+            drop((listener, client));
+            assert!(refused());
+        }
+    }
+
+    #[test]
+    fn a_port_is_given_to_nobody_else() {
+        let reserved: Vec<Port> = (0..50).map(|_| Port::reserve()).collect();
+        let reserved: BTreeSet<u16> = reserved.iter().map(Port::number).collect();
+        assert_eq!(reserved.len(), 50);
+        // So often that one of them would come up.
+        for _ in 0..5000 {
+            let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            assert!(!reserved.contains(&other.port()));
+        }
+    }
+}

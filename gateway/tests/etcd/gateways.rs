@@ -1,6 +1,7 @@
 //! Gateways whose store is on etcd.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use attest_gateway::credentials::seal::Seal;
 
@@ -15,10 +16,19 @@ fn key_file(site: &Site) -> PathBuf {
 
 /// A gateway that takes tokens.
 pub(super) fn gateway(site: &Site, more: &str) -> Gateway {
+    patient(site, 20, more)
+}
+
+/// As [`gateway`]; its answers without etcd come soon.
+fn impatient(site: &Site) -> Gateway {
+    patient(site, 4, "")
+}
+
+fn patient(site: &Site, seconds: u64, more: &str) -> Gateway {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.settings(&format!(
-        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = 2\nkey_file = {:?}\n{more}",
+        "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = {seconds}\nkey_file = {:?}\n{more}",
         site.etcd.endpoint(),
         key_file(site)
     ));
@@ -77,14 +87,17 @@ async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() {
     let mut site = Site::start();
-    let gateway = gateway(&site, "");
+    let gateway = impatient(&site);
     let full = gateway.rendered(POOL, "full");
     let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     site.etcd.kill();
-    gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
-    let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
-    assert_eq!(ready.status(), 503);
+    let ready = async || gateway.client.get(gateway.url("/readyz")).send().await.unwrap().status();
+    let token = bearer(&token);
+    let authorization = [token.as_str()];
+    let (config, not_ready) = tokio::join!(gateway.config("/config/worker", &authorization), ready());
+    config.try_again();
+    assert_eq!(not_ready, 503);
     let said = gateway.line(|line| line.contains("etcdctl endpoint status"));
     assert!(said.contains(&site.etcd.endpoint()), "{said}");
     let refused = gateway.try_command(&["token", "list"]);
@@ -92,9 +105,11 @@ async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() 
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains(&site.etcd.endpoint()) && said.contains("store.endpoints"), "{said}");
     site.etcd.restart();
-    gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
-    let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
-    assert_eq!(ready.status(), 200);
+    let begun = Instant::now();
+    while ready().await != 200 {
+        assert!(begun.elapsed() < LIMIT);
+    }
+    gateway.config("/config/worker", &authorization).await.is_config(&full);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +135,7 @@ async fn a_gateway_that_was_killed_starts_again_at_once_and_a_copy_of_its_state_
 #[tokio::test(flavor = "multi_thread")]
 async fn check_says_how_etcd_is_and_what_is_wrong_with_it() {
     let mut site = Site::start();
-    let gateway = gateway(&site, "");
+    let gateway = impatient(&site);
     let check = gateway.command(&["check"]);
     assert!(check.contains("etcd 3.") && check.contains("MiB of its quota"), "{check}");
     assert!(check.contains(&format!("etcd, {} below b opens", site.etcd.endpoint())), "{check}");

@@ -5,7 +5,10 @@ use attest_gateway::store::{Entry, EntryKind, Turn};
 
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(2);
+/// So long that it is not over before the test is.
+const LEASE: Duration = Duration::from_secs(60);
+/// For those that wait for its end.
+const SHORT: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_until_it_leaves() {
@@ -23,9 +26,9 @@ async fn one_leads_until_it_leaves() {
 async fn a_lease_is_kept_for_longer_than_it_lasts() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead("rotate", LEASE).await.unwrap().unwrap();
+    let leads = one.lead("rotate", SHORT).await.unwrap().unwrap();
     // A lease that nobody keeps measures the time.
-    let id = site.etcd.ctl(&["lease", "grant", "5"]);
+    let id = site.etcd.ctl(&["lease", "grant", "9"]);
     let id = id.split(' ').nth(1).unwrap();
     site.etcd.ctl(&["put", "clock", "runs", "--lease", id]);
     while site.etcd.ctl(&["get", "clock"]).contains("runs") {
@@ -39,7 +42,7 @@ async fn a_lease_is_kept_for_longer_than_it_lasts() {
 async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead("rotate", Duration::from_secs(60)).await.unwrap().unwrap();
+    let leads = one.lead("rotate", LEASE).await.unwrap().unwrap();
     let fenced = Fenced::new(one.clone(), leads.fence());
     put(&fenced, "a", "one").await.unwrap();
     // As if this process had stood still for longer than its lease.
@@ -93,7 +96,7 @@ async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
 async fn who_cannot_keep_its_lease_is_told() {
     let mut site = Site::start();
     let one = site.open("one");
-    let mut leads = one.lead("rotate", LEASE).await.unwrap().unwrap();
+    let mut leads = one.lead("rotate", SHORT).await.unwrap().unwrap();
     site.etcd.kill();
     leads.lost().await;
     assert!(leads.is_lost());

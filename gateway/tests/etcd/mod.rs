@@ -25,6 +25,8 @@ use attest_gateway::store::engine::{Engine, KeyRange, Transaction, Unfinished};
 use attest_gateway::store::etcd::Etcd;
 use cloud_fixtures::etcd;
 
+use crate::support::LIMIT;
+
 /// An etcd, and the state of gateways that have their store on it.
 struct Site {
     etcd: etcd::Etcd,
@@ -104,6 +106,17 @@ async fn count_up(engine: &impl Engine, key: &str) -> Result<u32, StoreError> {
         Ok(number)
     })
     .await
+}
+
+/// Asks until it is answered: on a busy machine, or while it comes back, etcd may take longer than a store here has patience.
+async fn in_the_end<T>(mut ask: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
+    let begun = std::time::Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
+        }
+    }
 }
 
 fn range(from: &str, until: &str) -> KeyRange {

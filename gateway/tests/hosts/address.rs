@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
 
@@ -11,6 +12,7 @@ use super::network::Host;
 use super::program::Program;
 use super::replica::{ADDRESS, NAME};
 use super::{Site, can_make_hosts, hosts};
+use crate::support::LIMIT;
 
 /// Nodes for each of the disturbances, and how many of them have booted when it comes.
 const NODES: usize = 60;
@@ -135,6 +137,17 @@ fn holders(site: &Site) -> Vec<usize> {
     (0..site.replicas.len()).filter(holds).collect()
 }
 
+/// Waits until there is something.
+fn wait_for<T>(found: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match found() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < until, "the address is where nobody is served"),
+        }
+    }
+}
+
 /// Nodes boot at the one address while gateways are lost one after the other: each time the one that `next` says. All of them boot.
 fn check_losses(settings: &str, front: fn(&Site) -> Front, next: fn(&Site, usize) -> usize, moved: fn(&Site, usize)) {
     if !can_make_hosts() {
@@ -162,8 +175,10 @@ fn check_losses(settings: &str, front: fn(&Site) -> Front, next: fn(&Site, usize
 
 #[test]
 fn an_address_of_keepalived_s_leaves_a_gateway_that_serves_nobody_and_nodes_boot() {
-    let holder = |site: &Site, _| holders(site)[0];
-    let moved = |site: &Site, from: usize| assert!(!holders(site).contains(&from), "the address is where nobody is served");
+    // While it goes from one to another nobody has it.
+    let holder = |site: &Site, _| wait_for(|| holders(site).first().copied());
+    // The nodes may have been faster.
+    let moved = |site: &Site, from: usize| wait_for(|| (!holders(site).contains(&from)).then_some(()));
     check_losses("", keepalived, holder, moved);
 }
 

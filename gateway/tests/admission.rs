@@ -230,7 +230,7 @@ async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_n
 async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
     let gateway = Gateway::init();
-    gateway.settings("[limits]\nconnections = 5\nheader_seconds = 60\nrequest_seconds = 60");
+    gateway.settings("[limits]\nconnections = 5\nheader_seconds = 120\nrequest_seconds = 120");
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     let token = gateway.token(&[]);
     let store = Arc::new(held(embedded(&gateway)));
@@ -249,7 +249,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     socket.bind((STRANGER, 0).into()).unwrap();
     let waiting = socket.connect(gateway.address()).await.unwrap();
     let node = gateway.client_from(NODE);
-    let answer = tokio::time::timeout(Duration::from_secs(30), fetch(&gateway, &node, "no-such-token")).await;
+    let answer = tokio::time::timeout(LIMIT, fetch(&gateway, &node, "no-such-token")).await;
     answer.unwrap().refused(403, "token-invalid");
     store.beside.let_go(busy.len());
     drop((waiting, idle));

@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::support::kubelet::{PATH, embedded, in_process};
-use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, tpm};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, served, tpm};
 use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::server::Server;
-use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Store};
 use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use tokio::sync::oneshot;
@@ -157,9 +155,7 @@ struct Stoppable {
 
 impl Stoppable {
     async fn start(gateway: &Gateway, store: &Arc<Embedded>) -> Self {
-        let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
-        let store: Arc<dyn Store> = Arc::<Embedded>::clone(store);
-        let server = Server::bind_with(settings, Clock::System, store).await.unwrap();
+        let server = served::bind(gateway, Clock::System, || Arc::<Embedded>::clone(store)).await;
         let (stop, stopped) = oneshot::channel();
         let ended = tokio::spawn(server.serve(async { drop(stopped.await) }));
         Self { stop, ended }

@@ -22,7 +22,7 @@ fn long() -> Deadline {
 
 /// Enough for a second attempt, and not much more.
 fn short() -> Deadline {
-    Deadline::after(Duration::from_millis(700))
+    Deadline::after(Duration::from_secs(2))
 }
 
 fn metadata(base: &str) -> Metadata {
@@ -197,7 +197,7 @@ fn a_server_that_never_answers_costs_no_more_than_the_deadline() {
     let before = Instant::now();
     let error = user_data(Cloud::Aws, &silent, short()).unwrap_err();
     assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
-    assert!(before.elapsed() < Duration::from_secs(10));
+    assert!(before.elapsed() < Duration::from_secs(20));
 }
 
 // Which cloud it is.
@@ -231,8 +231,8 @@ fn the_first_silence_ends_the_search() {
     let silent = metadata(&format!("http://{}", listener.local_addr().unwrap()));
     let before = Instant::now();
     assert_eq!(detect::search(&silent, long()), None);
-    // The search has 1.5 s; a loaded machine some more.
-    assert!(before.elapsed() < Duration::from_secs(10));
+    // The search has 1.5 s of its own; a loaded machine needs some more.
+    assert!(before.elapsed() < Duration::from_secs(20));
 }
 
 // Google.

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::receiver::{Answer, Receiver, until};
 use super::{begin_with, fetch, has_all, lines};
-use crate::support::Gateway;
+use crate::support::{Gateway, POOL};
 
 const TOKEN: &str = "a-very-secret-token";
 
@@ -75,8 +75,9 @@ async fn no_node_waits_for_a_receiver() {
     let mut gateway = gateway(&receiver, "http", "");
     gateway.run();
     until(|| receiver.requests().len() == 1).await;
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
     for _ in 0..20 {
-        fetch(&gateway).await;
+        gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     }
     // All of them were decided, recorded and answered while it said nothing.
     assert_eq!((receiver.requests().len(), receiver.lines().len()), (1, 0));

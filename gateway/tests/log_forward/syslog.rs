@@ -1,15 +1,15 @@
 //! As syslog: to rsyslogd, and to a socket of this machine.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use cloud_fixtures::port::Port;
 use tokio::io::AsyncReadExt;
 
-use super::receiver::{acceptor, until};
-use super::{begin_with, fetch, lines};
+use super::receiver::acceptor;
+use super::{begin_with, fetch, has_all, lines};
 use crate::support::{Gateway, LIMIT};
 
 /// The real one, with what it has been told in a file.
@@ -74,17 +74,19 @@ fn gateway(to: &str, more: &str) -> Gateway {
 #[tokio::test(flavor = "multi_thread")]
 async fn rsyslogd_gets_each_record_whole_and_in_order_once_it_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut gateway = gateway(&format!("syslog+tcp://127.0.0.1:{port}"), "");
+    let port = Port::reserve();
+    let mut gateway = gateway(&format!("syslog+tcp://{}", port.address()), "");
     // As long as a TPM's record is.
     begin_with(&gateway, 700, &format!(",\"reason\":\"{}\"", "x".repeat(30_000)));
     gateway.run();
     gateway.line(|line| line.contains("logs does not take the attestation log"));
     fetch(&gateway).await;
-    let input = format!("module(load=\"imtcp\")\ninput(type=\"imtcp\" port=\"{port}\" address=\"127.0.0.1\")");
+    let input = format!(
+        "module(load=\"imtcp\")\ninput(type=\"imtcp\" port=\"{}\" address=\"127.0.0.1\")",
+        port.number()
+    );
     let rsyslogd = Rsyslogd::start(folder.path(), &input);
-    until(|| rsyslogd.messages().len() >= lines(&gateway).len()).await;
-    assert!(rsyslogd.messages() == lines(&gateway));
+    has_all(&gateway, || rsyslogd.messages()).await;
     let heads = rsyslogd.received();
     assert_eq!(heads[0].0, "110 attest-gateway config gw-7");
     assert!(
@@ -156,19 +158,18 @@ async fn over_tls_it_goes_to_who_has_a_certificate_by_the_ca_and_to_nobody_else(
     let (stream, _) = listener.accept().await.unwrap();
     let mut stream = own.accept(stream).await.unwrap();
     let mut received = Vec::new();
-    while unframed(&received).len() < lines(&gateway).len() {
-        assert_ne!(
-            tokio::time::timeout(LIMIT, stream.read_buf(&mut received)).await.unwrap().unwrap(),
-            0
-        );
-    }
-    let head = |line: &str| {
+    let message = |line: &str| {
         line.split_once(" - ")
             .and_then(|(_, rest)| rest.split_once(" - "))
             .unwrap()
             .1
             .to_owned()
     };
-    let messages: Vec<String> = unframed(&received).iter().map(|message| head(message)).collect();
-    assert!(messages == lines(&gateway), "{messages:?}");
+    let messages = |received: &[u8]| unframed(received).iter().map(|line| message(line)).collect::<Vec<_>>();
+    while messages(&received) != lines(&gateway) {
+        assert_ne!(
+            tokio::time::timeout(LIMIT, stream.read_buf(&mut received)).await.unwrap().unwrap(),
+            0
+        );
+    }
 }

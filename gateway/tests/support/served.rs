@@ -7,6 +7,7 @@ use attest_gateway::audit::JournalError;
 use attest_gateway::clock::Clock;
 use attest_gateway::server::{ServeError, Server};
 use attest_gateway::settings::Settings;
+use attest_gateway::store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -21,26 +22,29 @@ pub struct Served {
 }
 
 pub async fn serve(gateway: &Gateway, clock: u64) -> Served {
+    let server = bind(gateway, Clock::Fixed(clock), || Arc::new(embedded(gateway))).await;
+    let (stop, stopped) = oneshot::channel();
+    let inner = Arc::clone(server.gateway());
+    let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
+    Served {
+        gateway: inner,
+        stop,
+        done,
+    }
+}
+
+/// Binds a gateway, also where one has just ended that lets go of its log a moment later.
+pub async fn bind(gateway: &Gateway, clock: Clock, store: impl Fn() -> Arc<dyn Store>) -> Server {
     let begun = Instant::now();
     loop {
         let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
-        let server = match Server::bind_with(settings, Clock::Fixed(clock), Arc::new(embedded(gateway))).await {
-            Ok(server) => server,
-            // The one before lets go of its log.
+        match Server::bind_with(settings, clock, store()).await {
+            Ok(server) => return server,
             Err(ServeError::Journal(JournalError::InUse(_)) | ServeError::Served(_)) if begun.elapsed() < LIMIT => {
                 tokio::task::yield_now().await;
-                continue;
             }
             Err(error) => panic!("{error}"),
-        };
-        let (stop, stopped) = oneshot::channel();
-        let inner = Arc::clone(server.gateway());
-        let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
-        return Served {
-            gateway: inner,
-            stop,
-            done,
-        };
+        }
     }
 }
 

@@ -1,0 +1,158 @@
+//! What is served at the moment. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
+
+mod reload;
+mod servers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arc_swap::ArcSwap;
+pub use reload::Occasion;
+use servers::Server;
+use tokio::sync::Mutex;
+
+use super::Pool;
+use crate::clock::{Clock, rfc3339};
+use crate::metrics::Metrics;
+
+/// What is said of a pool that never was good.
+pub(crate) const NOT_SERVED: &str = "it is not served until that is well";
+
+/// All pools, as they are served.
+#[derive(Debug)]
+pub struct LivePools {
+    folder: PathBuf,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    pools: ArcSwap<BTreeMap<String, Live>>,
+    /// Who reloads; one at a time.
+    reloading: Mutex<BTreeMap<String, Server>>,
+    /// The folders that what is served was read from.
+    watched: RwLock<BTreeSet<PathBuf>>,
+    /// What lies among the pools and is none, in words.
+    misnamed: RwLock<BTreeSet<String>>,
+}
+
+/// One pool, as it is served.
+#[derive(Debug, Clone)]
+struct Live {
+    /// The last state that was good; `None` if there never was one.
+    pool: Option<Arc<Pool>>,
+    /// What is wrong with the newer state, if there is one.
+    broken: Option<Broken>,
+}
+
+#[derive(Debug, Clone)]
+struct Broken {
+    reason: String,
+    since: u64,
+    /// Whether another server is the cause.
+    elsewhere: bool,
+}
+
+/// A pool that is not served, as it never was good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    pub name: String,
+    pub reason: String,
+    /// Whether another server is the cause, and not what lies here.
+    pub elsewhere: bool,
+}
+
+/// What there is under a pool's name.
+#[derive(Debug)]
+pub enum Lookup {
+    Pool(Arc<Pool>),
+    /// A pool that could not be read yet.
+    NotYet,
+    /// No such pool.
+    Unknown,
+}
+
+impl LivePools {
+    /// The pool of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Lookup {
+        match self.pools.load().get(name) {
+            Some(Live { pool: Some(pool), .. }) => Lookup::Pool(Arc::clone(pool)),
+            Some(Live { pool: None, .. }) => Lookup::NotYet,
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// Whether a pool is served as it was when it was looked up.
+    #[must_use]
+    pub fn is_current(&self, pool: &Arc<Pool>) -> bool {
+        matches!(self.get(pool.name()), Lookup::Pool(current) if Arc::ptr_eq(&current, pool))
+    }
+
+    /// The names of all pools.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.pools.load().keys().cloned().collect()
+    }
+
+    /// Every pool that is served.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Pool>> {
+        self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
+    }
+
+    /// What is wrong with the newest state of pools, by their names, whether an older one is served or none.
+    #[must_use]
+    pub fn broken_sources(&self) -> BTreeMap<String, String> {
+        let pools = self.pools.load();
+        let broken = pools.iter().filter_map(|(name, live)| Some((name, live.broken.as_ref()?)));
+        broken.map(|(name, broken)| (name.clone(), broken.reason.clone())).collect()
+    }
+
+    /// The pools that are not served.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<Unserved> {
+        let pools = self.pools.load();
+        let unserved = pools.iter().filter(|(_, live)| live.pool.is_none());
+        unserved
+            .filter_map(|(name, live)| {
+                let Broken { reason, elsewhere, .. } = live.broken.clone()?;
+                Some(Unserved {
+                    name: name.clone(),
+                    reason,
+                    elsewhere,
+                })
+            })
+            .collect()
+    }
+
+    /// What lies among the pools and is none, in words.
+    #[must_use]
+    pub fn misnamed(&self) -> Vec<String> {
+        let misnamed = self.misnamed.read().unwrap_or_else(PoisonError::into_inner);
+        misnamed.iter().cloned().collect()
+    }
+
+    /// Whether any pool is served, and a line for each whose newest state is not: without the reason, which is the log's.
+    #[must_use]
+    pub fn health(&self) -> (bool, Vec<String>) {
+        let pools = self.pools.load();
+        let lines = pools.iter().filter_map(|(name, live)| {
+            let since = rfc3339(live.broken.as_ref()?.since);
+            Some(match live.pool {
+                Some(_) => format!("pool {name}: its source is broken since {since}, the last good state is served; the log says why"),
+                None => format!("pool {name}: not served, its source could not be read since {since}; the log says why"),
+            })
+        });
+        // Whoever wants a pool that is served must not be kept from it by one that is not.
+        (pools.values().any(|live| live.pool.is_some()), lines.collect())
+    }
+
+    /// The folders to watch for changes.
+    #[must_use]
+    pub fn watched(&self) -> BTreeSet<PathBuf> {
+        self.watched.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn watch(&self, folders: BTreeSet<PathBuf>) {
+        *self.watched.write().unwrap_or_else(PoisonError::into_inner) = folders;
+    }
+}

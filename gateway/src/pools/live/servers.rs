@@ -1,0 +1,150 @@
+//! Other servers, and when they are asked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::folder::Folder;
+use super::super::upstream::{Fetched, Upstream, UpstreamSettings};
+use super::super::{Pool, PoolError};
+use super::LivePools;
+use super::reload::Occasion;
+
+/// How soon a server that did not answer is asked again.
+pub(super) const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
+
+/// Another server that a pool is fetched from.
+#[derive(Debug)]
+pub(super) struct Server {
+    settings: UpstreamSettings,
+    upstream: Upstream,
+    last: Option<Arc<Fetched>>,
+    /// Whether it failed when it was asked last.
+    failing: bool,
+    pub(super) due: Instant,
+}
+
+impl LivePools {
+    /// When another server should be asked again, if there is one.
+    pub async fn revalidation_due(&self) -> Option<Instant> {
+        self.reloading.lock().await.values().map(|server| server.due).min()
+    }
+
+    /// Makes a pool of what was read, with another server's help if that is its source. If that server fails, what it said last still
+    /// makes a pool, with today's `pool.toml`: who takes a grant back must not have to wait for it. The failure comes along.
+    pub(super) async fn assemble(
+        &self,
+        name: &str,
+        folder: Folder,
+        servers: &mut BTreeMap<String, Server>,
+        occasion: Occasion,
+    ) -> Result<(Pool, Option<PoolError>), PoolError> {
+        let Some(settings) = folder.file.upstream.clone() else {
+            servers.remove(name);
+            let name = name.to_owned();
+            return Ok((blocking(move || Pool::of_folder(&name, folder)).await?, None));
+        };
+        let failed = |source| PoolError::Upstream {
+            pool: name.to_owned(),
+            source,
+        };
+        let now = Instant::now();
+        if occasion != Occasion::Revalidation || !servers.contains_key(name) {
+            // The CA's file may be another one by now.
+            let upstream = Upstream::new(settings.clone(), name).map_err(failed)?;
+            let known = servers.remove(name).filter(|server| server.settings == settings);
+            let (last, due) = match known {
+                // One that failed is asked at every occasion, so that nobody takes it for well.
+                Some(server) if occasion == Occasion::Signal || server.failing => (server.last, now),
+                Some(server) => (server.last, server.due),
+                None => (None, now),
+            };
+            let server = Server {
+                settings,
+                upstream,
+                last,
+                failing: false,
+                due,
+            };
+            servers.insert(name.to_owned(), server);
+        }
+        let Some(server) = servers.get_mut(name) else {
+            return Err(PoolError::Name(PathBuf::from(name)));
+        };
+        let mut failure = None;
+        if server.due <= now || server.failing || server.last.is_none() {
+            let every = Duration::from_secs(server.settings.revalidate_seconds.into());
+            let answer = server.upstream.fetch(server.last.as_deref()).await;
+            server.failing = answer.is_err();
+            server.due = now + if server.failing { UPSTREAM_RETRY.min(every) } else { every };
+            match answer {
+                Ok(fetched) => server.last = Some(Arc::new(fetched)),
+                Err(error) => failure = Some(failed(error)),
+            }
+        }
+        match (&server.last, failure) {
+            (Some(fetched), failure) => Ok((Pool::of_upstream(name, folder, &server.upstream, fetched)?, failure)),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => Err(PoolError::Name(PathBuf::from(name))),
+        }
+    }
+}
+
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, PoolError> + Send + 'static) -> Result<T, PoolError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(PoolError::Io {
+            path: PathBuf::new(),
+            source: std::io::Error::other(error),
+        }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::super::Lookup;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::pki::{self, Names};
+    use crate::pools::SAMPLE;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_asked_is_not_due_all_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = Names {
+            hosts: vec!["localhost".to_owned()],
+            addresses: Vec::new(),
+        };
+        let tls = Settings::defaults(folder.path()).unwrap().tls;
+        pki::create(&tls, &names, Clock::System.now()).unwrap();
+        let pool = folder.path().join("pools/worker");
+        fs::create_dir_all(&pool).unwrap();
+        // Nobody listens on port 1.
+        let upstream = format!(
+            "\n[upstream]\nurl = \"https://127.0.0.1:1\"\nca = {:?}\n[upstream.include]\nfiles = [\"/a\"]\n",
+            tls.ca
+        );
+        fs::write(pool.join("pool.toml"), format!("{SAMPLE}{upstream}")).unwrap();
+        let live = LivePools::open(&folder.path().join("pools"), Clock::System, Arc::default())
+            .await
+            .unwrap();
+        assert!(matches!(live.get("worker"), Lookup::NotYet));
+        assert!(live.revalidation_due().await.unwrap() > Instant::now());
+        fs::write(pool.join("pool.toml"), "broken").unwrap();
+        for occasion in [Occasion::Change, Occasion::Signal, Occasion::Revalidation] {
+            let mut servers = live.reloading.lock().await;
+            for server in servers.values_mut() {
+                server.due = Instant::now();
+            }
+            drop(servers);
+            live.reload(occasion, None).await;
+            assert!(live.revalidation_due().await.unwrap() > Instant::now(), "{occasion:?}");
+        }
+        assert!(matches!(live.get("worker"), Lookup::NotYet));
+    }
+}

@@ -8,6 +8,7 @@ mod believed;
 mod documents;
 mod embedded;
 pub mod engine;
+mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod fence;
@@ -35,13 +36,14 @@ mod transactions;
 mod turnstile;
 mod uses;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
+pub use error::StoreError;
 pub use house::{Contents, Exported, HouseError, alone, copy, export, import};
 pub use known::Known;
 pub use lead::{Held, Lead, Turn};
@@ -227,151 +229,6 @@ impl std::fmt::Display for StoreMark {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} at mark {}", self.id, self.mark)
     }
-}
-
-/// The store cannot answer; whatever depended on it is refused with 503.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The engine that keeps it failed.
-    #[error("the store failed: {problem} ({engine}, {place}): {advice}")]
-    Engine {
-        /// Its name.
-        engine: &'static str,
-        /// Its file or its endpoints.
-        place: String,
-        /// What it says.
-        problem: String,
-        /// What can be done.
-        advice: String,
-    },
-    /// Files around the database.
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: std::io::Error },
-    /// The tables are those of a newer release.
-    #[error("{path} has schema version {found}, this release knows {known} at most: run the release that wrote it, or a newer one")]
-    Schema {
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The newest one that is known here.
-        known: i64,
-    },
-    /// The tables are nobody's.
-    #[error("{path} is not a store of this or an older release: {missing}")]
-    Foreign {
-        path: PathBuf,
-        /// What is missing.
-        missing: String,
-    },
-    /// There is no store, and there was one.
-    #[error(
-        "{path} is not there, or is empty, but {known}: without it revoked nodes are trusted and spent tickets are good again. \
-         Bring it back; if it is lost: `attest-gateway store accept`"
-    )]
-    Lost {
-        path: PathBuf,
-        /// Who knows of it.
-        known: String,
-    },
-    /// What was to be copied there is not all there.
-    #[error(
-        "{0} is not whole: a copy into it (store import, store copy) came to no end. Do it again; or remove what is there, if it is not wanted: \
-         etcdctl del --prefix"
-    )]
-    Unfinished(PathBuf),
-    /// Another store is in its place.
-    #[error(
-        "{path} is {found}, but {by} knows store {known}: another one may trust nodes that are revoked. \
-         Bring the right one back; if this one is to be used: `attest-gateway store accept`"
-    )]
-    Other {
-        path: PathBuf,
-        found: String,
-        known: StoreMark,
-        /// Who knows.
-        by: String,
-    },
-    /// The store is one from before.
-    #[error(
-        "{path} is at mark {found}, but it had come to {known}: what was revoked or spent since would be forgotten. \
-         Bring the newer one back; if it is lost: `attest-gateway store accept`"
-    )]
-    Older {
-        path: PathBuf,
-        /// Its mark.
-        found: u64,
-        /// The mark it had.
-        known: u64,
-    },
-    /// It is the right one.
-    #[error("{0} is the store that is known: there is nothing to accept")]
-    Known(PathBuf),
-    /// The file has been deleted, replaced or set back since it was opened.
-    #[error("{0} was deleted, replaced or set back while it was in use: bring it back and start the gateway again")]
-    Replaced(PathBuf),
-    /// The file and its log of transactions do not fit.
-    #[error("{path} is damaged: {problem}; were files of another state put beside it?")]
-    Damaged {
-        path: PathBuf,
-        /// What the engine says.
-        problem: String,
-    },
-    /// What says how far the store has come cannot be read.
-    #[error("{path} cannot be read: {source}; if it is lost: `attest-gateway store accept`")]
-    Mark { path: PathBuf, source: serde_json::Error },
-    /// Whether it was used is not known any longer.
-    #[error(
-        "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
-         The clock was set back: set it right, if it is not; what expires later than that is taken"
-    )]
-    Forgotten {
-        kind: &'static str,
-        expires: u64,
-        /// Up to when uses are forgotten.
-        until: u64,
-    },
-    /// What this release did not write.
-    #[error("what the store has under {key} cannot be read: {source}. If a newer release has written it: run that one")]
-    Document { key: String, source: serde_json::Error },
-    /// A key that no release writes.
-    #[error("the store has a key that no release writes: {key}")]
-    Key { key: String },
-    /// A decision uses or claims the same once more.
-    #[error("decision {decision} stands on {key} already")]
-    Twice { decision: String, key: String },
-    /// What a decision was made from is not as it was: it has to be made anew.
-    #[error("the {kind} entry {id} was changed while it was decided on")]
-    Changed { kind: &'static str, id: String },
-    /// The system's random generator failed.
-    #[error("the system's random generator failed")]
-    Random,
-    /// Another gateway serves as this one.
-    #[error(
-        "a gateway on {host} serves as replica {replica} ({place}), and so would this one: was its state folder copied? Each gateway has \
-         one of its own: begin with an empty one here, or stop the other. If that was killed, its lease is over soon: start again then"
-    )]
-    Copied {
-        replica: String,
-        /// Where the other one is.
-        host: String,
-        place: String,
-    },
-    /// Only one does it at a time, and it is another one by now, or nobody.
-    #[error("another gateway may have begun {work} meanwhile: this one has left it")]
-    Led {
-        /// What only one does.
-        work: String,
-    },
-    /// The store was closed, or its thread is gone.
-    #[error("the store is closed")]
-    Closed,
-    /// An entry that this release did not write.
-    #[error("the {kind} entry {id} cannot be read: {source}")]
-    Entry {
-        kind: &'static str,
-        id: String,
-        source: serde_json::Error,
-    },
 }
 
 /// Durable, shared state. Every method returns only when what it did would survive a crash.

@@ -19,6 +19,9 @@ use flate2::write::GzEncoder;
 /// Largest evidence that is read back: larger was never accepted.
 const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Names that are known to be there, durably. Of more all are forgotten, and looked at again.
+const WHOLE_LIMIT: usize = 65_536;
+
 /// The folder of blobs. Whoever writes to it in one process does so through one of these, or its clones.
 #[derive(Debug, Clone)]
 pub struct Blobs {
@@ -33,6 +36,8 @@ struct Named {
     lasting: BTreeSet<String>,
     /// Written since the present sweep has begun; `None` if there is none.
     since: Option<BTreeSet<String>>,
+    /// Of which this process has seen that they are there, durably, and what they must be.
+    whole: BTreeSet<String>,
 }
 
 /// Blobs of records that are being written: until this is gone nobody begins to look which are named.
@@ -96,14 +101,14 @@ impl Blobs {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes `content`, durably, unless it is there already. It stays for as long as the process lives, whether a record names it or not.
+    /// Writes `content`, durably, unless it is there already, and is that. It stays for as long as the process lives, whether a record names it or not.
     ///
     /// # Errors
     /// [`BlobError::Io`].
     pub fn put(&self, name: &str, content: &[u8]) -> Result<(), BlobError> {
         let mut named = self.named();
         named.lasting.insert(name.to_owned());
-        self.write(name, content)
+        self.write(&mut named.whole, name, content)
     }
 
     /// For whoever writes records that bring their blobs.
@@ -125,28 +130,48 @@ impl Blobs {
         self.path(name).exists()
     }
 
-    fn write(&self, name: &str, content: &[u8]) -> Result<(), BlobError> {
+    fn write(&self, whole: &mut BTreeSet<String>, name: &str, content: &[u8]) -> Result<(), BlobError> {
         let path = self.path(name);
-        if path.exists() {
+        if path.exists() && whole.contains(name) {
             return Ok(());
         }
         let io = |source| BlobError::Io {
             path: path.clone(),
             source,
         };
+        // One that an earlier process has left may have been altered since, and its name may not be durable.
+        match holds(&path, content) {
+            Ok(true) => {}
+            Ok(false) => self.replace(&path, content).map_err(io)?,
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::warn!(%error, "{} cannot be read, and is written anew", path.display());
+                }
+                self.replace(&path, content).map_err(io)?;
+            }
+        }
+        File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        if whole.len() >= WHOLE_LIMIT {
+            whole.clear();
+        }
+        whole.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Puts a file with this content there, whose name is not durable yet.
+    fn replace(&self, path: &Path, content: &[u8]) -> std::io::Result<()> {
         let temporary = path.with_extension("gz.new");
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        let compressed = encoder.write_all(content).and_then(|()| encoder.finish()).map_err(io)?;
+        let compressed = encoder.write_all(content).and_then(|()| encoder.finish())?;
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&temporary)
-            .map_err(io)?;
-        file.write_all(&compressed).and_then(|()| file.sync_all()).map_err(io)?;
-        fs::rename(&temporary, &path).map_err(io)?;
-        File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(io)
+            .open(&temporary)?;
+        file.write_all(&compressed)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
     }
 
     /// Reads what [`Blobs::put`] wrote, and checks that it is unaltered.
@@ -178,13 +203,25 @@ impl Blobs {
     }
 }
 
+/// Whether a file holds this content, and nothing else.
+fn holds(path: &Path, content: &[u8]) -> std::io::Result<bool> {
+    let limit = u64::try_from(content.len()).unwrap_or(u64::MAX).saturating_add(1);
+    let mut found = Vec::new();
+    GzDecoder::new(File::open(path)?).take(limit).read_to_end(&mut found)?;
+    let same = found == content;
+    if !same {
+        tracing::warn!("{} does not hold what its name says, and is written anew", path.display());
+    }
+    Ok(same)
+}
+
 impl Writing<'_> {
     /// As [`Blobs::put`], for a record that is written before this is gone.
     pub(super) fn put(&mut self, name: &str, content: &[u8]) -> Result<(), BlobError> {
         if let Some(since) = &mut self.named.since {
             since.insert(name.to_owned());
         }
-        self.blobs.write(name, content)
+        self.blobs.write(&mut self.named.whole, name, content)
     }
 }
 
@@ -192,10 +229,11 @@ impl Sweep {
     /// Removes one that no record names which was there when the sweep began. Says whether it was removed.
     pub(super) fn remove(&self, name: &str) -> Result<bool, BlobError> {
         let Self(blobs) = self;
-        let named = blobs.named();
+        let mut named = blobs.named();
         if named.lasting.contains(name) || named.since.as_ref().is_none_or(|since| since.contains(name)) {
             return Ok(false);
         }
+        named.whole.remove(name);
         let path = blobs.path(name);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -262,6 +300,55 @@ mod tests {
         assert!(blobs.named.try_lock().is_err());
         drop(writing);
         assert!(blobs.sweep().remove("old").unwrap());
+    }
+
+    #[test]
+    fn what_an_earlier_process_has_left_is_looked_at_and_what_was_altered_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = Blobs::name(b"content");
+        let blobs = || Blobs::open(folder.path()).unwrap();
+        blobs().put(&name, b"content").unwrap();
+        let path = blobs().path(&name);
+        let good = fs::read(&path).unwrap();
+        let other = {
+            let other = Blobs::name(b"other");
+            blobs().put(&other, b"other").unwrap();
+            fs::read(blobs().path(&other)).unwrap()
+        };
+        for bad in [other.as_slice(), b"no gzip", b"", &good[..good.len() - 3], &good[..12]] {
+            for put in [
+                |blobs: &Blobs, name: &str| blobs.put(name, b"content"),
+                |blobs: &Blobs, name: &str| blobs.writing().put(name, b"content"),
+            ] {
+                fs::write(&path, bad).unwrap();
+                put(&blobs(), &name).unwrap();
+                assert_eq!(blobs().get(&name).unwrap(), b"content", "{bad:?}");
+            }
+        }
+        // One that is what it must be is not written again; one that is gone is.
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+        let before = inode();
+        let blobs = blobs();
+        blobs.put(&name, b"content").unwrap();
+        blobs.put(&name, b"content").unwrap();
+        assert_eq!(inode(), before);
+        fs::remove_file(&path).unwrap();
+        blobs.put(&name, b"content").unwrap();
+        assert_eq!(blobs.get(&name).unwrap(), b"content");
+    }
+
+    #[test]
+    fn what_is_not_durable_yet_is_not_taken_for_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = Blobs::name(b"content");
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        // Its file cannot be made.
+        fs::create_dir(blobs.path(&name).with_extension("gz.new")).unwrap();
+        blobs.put(&name, b"content").unwrap_err();
+        assert!(blobs.named().whole.is_empty());
+        fs::remove_dir(blobs.path(&name).with_extension("gz.new")).unwrap();
+        blobs.put(&name, b"content").unwrap();
+        assert!(blobs.named().whole.contains(&name));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::Gateway;
+use crate::audit::JournalError;
 use crate::audit::admin::{self, Act, By, Thing, Verb};
 use crate::files;
 use crate::pki;
@@ -133,9 +134,7 @@ impl Standing {
         if things.is_empty() {
             return;
         }
-        let at = gateway.clock.now().as_secs();
-        let act = Act::done(verb, at, By::gateway(gateway.settings.checkpoints.name.as_deref()), things);
-        match admin::record(&gateway.journal, act, at).await {
+        match record_all(gateway, verb, &things).await {
             Ok(()) => {
                 self.recorded = now;
                 self.write();
@@ -167,6 +166,16 @@ impl Standing {
             tracing::warn!(%error, "{}: what is recorded of settings and pools is not noted; the next start records it again", self.file.display());
         }
     }
+}
+
+/// Records all of it, in as many lines as it takes. Whoever is stopped in between records it once more.
+async fn record_all(gateway: &Gateway, verb: Verb, things: &[Thing]) -> Result<(), JournalError> {
+    let at = gateway.clock.now().as_secs();
+    let by = By::gateway(gateway.settings.checkpoints.name.as_deref());
+    for act in Act::all_done(verb, at, &by, things) {
+        admin::record(&gateway.journal, act, at).await?;
+    }
+    Ok(())
 }
 
 /// What was recorded last, and by what it was hidden; `None` if that is not known.

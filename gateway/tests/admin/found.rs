@@ -218,3 +218,25 @@ async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
     assert_eq!(of_kind(&found, "pool").len(), 1, "{found}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
+    let mut gateway = Gateway::init();
+    let pools: Vec<String> = (0..70).map(|number| format!("rack-{number}")).collect();
+    for pool in &pools {
+        let [from, to] = [POOL, pool].map(|name| gateway.path(&format!("pools/{name}")));
+        assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+    }
+    gateway.run();
+    let started = gateway.acts("gateway.start");
+    assert!(started.len() > 1 && started.iter().all(|act| act["admin"]["more"].is_null()));
+    let named: Vec<&Value> = started
+        .iter()
+        .flat_map(|act| of_kind(act, "pool"))
+        .map(|pool| &pool["id"])
+        .collect();
+    for pool in &pools {
+        assert!(named.contains(&&json!(pool)), "{pool}");
+    }
+    assert!(gateway.try_command(&["audit"]).status.success());
+}

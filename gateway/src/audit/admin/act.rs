@@ -91,6 +91,13 @@ impl Act {
         }
     }
 
+    /// That these things were changed, in as many acts as it takes to name each of them.
+    #[must_use]
+    pub fn all_done(verb: Verb, at: u64, by: &By, things: &[Thing]) -> Vec<Self> {
+        let parts = things.chunks(THINGS_LIMIT);
+        parts.map(|part| Self::done(verb, at, by.clone(), part.to_vec())).collect()
+    }
+
     /// That it was tried, and why it came to nothing.
     #[must_use]
     pub fn refused(verb: Verb, at: u64, by: By, why: &str) -> Self {
@@ -148,6 +155,31 @@ impl std::fmt::Display for Act {
         match more {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_many_things_is_named_by_one_act() {
+        let thing = |number: usize| Thing {
+            kind: "pool".to_owned(),
+            id: number.to_string(),
+            before: None,
+            after: Some(Value::from(1)),
+        };
+        for count in [0, 1, THINGS_LIMIT, THINGS_LIMIT + 1, 3 * THINGS_LIMIT] {
+            let things: Vec<Thing> = (0..count).map(thing).collect();
+            let acts = Act::all_done(Verb::GatewayReload, 1, &By::gateway(None), &things);
+            assert!(acts.iter().all(|act| act.more == 0 && act.verb == Verb::GatewayReload));
+            let named: Vec<Thing> = acts.into_iter().flat_map(|act| act.things).collect();
+            assert_eq!(named, things);
+            let act = Act::done(Verb::GatewayReload, 1, By::gateway(None), things);
+            assert_eq!(act.more, u64::try_from(count.saturating_sub(THINGS_LIMIT)).unwrap());
         }
     }
 }

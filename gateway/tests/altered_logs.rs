@@ -606,3 +606,50 @@ async fn what_no_checkpoint_holds_is_said() {
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns[columns.len() - 2..], ["8", "whole"], "{text}");
 }
+
+#[tokio::test]
+async fn no_chain_is_called_whole_in_whose_file_something_was_put_or_cut_off() {
+    let site = Site::new().await;
+    let (a, b, older) = (&site.a, &site.b, &site.older);
+    let line = |text: &str| vec![text.to_owned()];
+    let text = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let verdicts = |texts: &[String]| {
+        let (sound, said) = site.audit_texts(texts, &[]);
+        let rows = said
+            .lines()
+            .filter(|line| line.contains(" to ") && line.ends_with("whole") || line.ends_with("WHOLE"));
+        (sound, rows.filter(|row| row.ends_with("  whole")).count(), said)
+    };
+    let (sound, whole, said) = verdicts(&[text(a), text(b)]);
+    assert!(sound && whole == 2, "{said}");
+    for altered in [
+        text(&with(a, 3, &line("x"))),
+        text(&with(a, LAST, &older[..1])),
+        text(&with(a, 0, &older[..1])),
+        text(&without(older, 2, 2)),
+        text(a) + "half a li",
+    ] {
+        let (sound, whole, said) = verdicts(&[altered, text(b)]);
+        assert!(!sound && whole == 1 && said.contains("NOT WHOLE"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_a_forged_log_acts_on_a_terminal() {
+    let site = Site::new().await;
+    let hostile = "\\u001b[8m\\u009b2J\\u202e";
+    let all = |from: &str, to: &str| -> Lines { site.a.iter().map(|line| line.replace(from, to)).collect() };
+    let id = format!("\"id\":\"{hostile}");
+    for lines in [
+        all("\"replica\":\"a\"", &format!("\"replica\":\"{hostile}\"")),
+        all("\"id\":\"", &id),
+        all("\"code\":\"", &format!("\"code\":\"{hostile}")),
+        vec!["\u{1b}[8m".to_owned()],
+    ] {
+        assert_ne!(lines, site.a);
+        let (sound, text) = site.audit(&[&lines], &[]);
+        assert!(!sound, "{text}");
+        let is_command = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(is_command), "{text:?}");
+    }
+}

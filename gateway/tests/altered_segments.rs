@@ -212,17 +212,17 @@ async fn every_alteration_of_a_closed_segment_is_named() {
             let text = unzipped(&files[1]);
             fs::write(&files[1], zipped(&text[..text.len() - 9], Compression::fast())).unwrap();
         }),
-        says("its compressed bytes are cut off", ".gz", &|_, files| {
+        says("its compressed bytes are cut off", "cannot be read: ", &|_, files| {
             let bytes = fs::read(&files[1]).unwrap();
             fs::write(&files[1], &bytes[..bytes.len() / 2]).unwrap();
         }),
-        says("its compressed bytes are altered", ".gz", &|_, files| {
+        says("its compressed bytes are altered", "cannot be read: ", &|_, files| {
             let mut bytes = fs::read(&files[1]).unwrap();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 0x55;
             fs::write(&files[1], bytes).unwrap();
         }),
-        says("it is nothing that was compressed", ".gz", &|_, files| {
+        says("it is nothing that was compressed", "cannot be read: ", &|_, files| {
             fs::write(&files[1], unzipped(&files[1])).unwrap();
         }),
         says("one beside it that is read in its place", "altered at line", &|_, files| {
@@ -232,4 +232,36 @@ async fn every_alteration_of_a_closed_segment_is_named() {
     ];
     let missed: Vec<String> = missed.into_iter().flatten().collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[tokio::test]
+async fn one_file_that_is_damaged_ends_nothing() {
+    let site = Site::new().await;
+    let name = Site::segments(&site.a)[1].file_name().unwrap().to_str().unwrap().to_owned();
+    let damages: [&dyn Fn(Vec<u8>) -> Vec<u8>; 3] = [&|bytes| bytes[..bytes.len() - 5].to_vec(), &|bytes| bytes[..4].to_vec(), &|_| {
+        b"no gzip".to_vec()
+    }];
+    for damage in damages {
+        let (sound, text) = site.after(|_, files| {
+            let damaged = damage(fs::read(&files[1]).unwrap());
+            fs::write(&files[1], damaged).unwrap();
+        });
+        assert!(!sound && text.contains(&name) && text.contains("cannot be read"), "{text}");
+        // What the others hold is judged: each but the damaged one has two decisions.
+        let judged = ["4 as recorded", "5 as recorded", "6 as recorded"];
+        assert!(
+            judged.iter().any(|judged| text.contains(judged)) && text.contains("NOT WHOLE"),
+            "{text}"
+        );
+        // Also when it is named by itself, beside another gateway's log.
+        let damaged = site.gateway.path("given").join(&name);
+        let keys = [&site.a, &site.b].map(|folder| folder.join("log.pub").to_str().unwrap().to_owned());
+        let (damaged, other) = (damaged.to_str().unwrap(), site.b.to_str().unwrap());
+        let output = site
+            .gateway
+            .try_command(&["audit", "--log", damaged, other, "--log-key", &keys[0], &keys[1]]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("  whole") && text.contains("cannot be read"), "{text}");
+    }
 }

@@ -89,6 +89,23 @@ impl Log {
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     }
 
+    /// What is said of the decisions in files of several gateways, each with a chain of its own.
+    fn audit_several(&self, files: &[&[String]]) -> String {
+        let mut arguments = vec!["audit".to_owned(), "--unchained".to_owned(), "--log".to_owned()];
+        for (number, lines) in files.iter().enumerate() {
+            let file = self.gateway.path(&format!("gateway-{number}.jsonl"));
+            let place = |at: usize| json!({"id": format!("{number:032x}"), "number": at + 1, "previous": "0".repeat(64)});
+            let placed = lines.iter().enumerate().map(|(at, line)| {
+                let open = line.strip_suffix('}').unwrap();
+                format!("{open},\"chain\":{}}}\n", place(at))
+            });
+            fs::write(&file, placed.collect::<String>()).unwrap();
+            arguments.push(file.to_str().unwrap().to_owned());
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        String::from_utf8(self.gateway.try_command(&arguments).stdout).unwrap()
+    }
+
     fn lines(&self) -> Vec<String> {
         self.records.iter().map(Value::to_string).collect()
     }
@@ -264,6 +281,17 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
     let trusted = &lines[TRUSTED];
     let (sound, table) = log.audit(&[trusted.clone(), late(1, 3400, first).to_string(), late(2, 4000, then).to_string()]);
     assert!(sound, "{table}");
+    // Where clocks differ, the first use may be read after the second: its number says which it is.
+    let (one, two) = (late(1, 3410, first), late(2, 3400, then));
+    let table = log.audit_several(&[&[trusted.clone(), two.to_string()], &[one.to_string()]]);
+    assert!(table.contains("0 different") && !table.contains("too old"), "{table}");
+    let table = log.audit_several(&[&[trusted.clone(), late(2, 8000, then).to_string()], &[one.to_string()]]);
+    assert!(
+        table.contains("0 different") && table.contains("warning: its ticket was too old, unless clocks differ"),
+        "{table}"
+    );
+    let table = log.audit_several(&[&[trusted.clone(), two.to_string()], &[lines[TICKET].clone()]]);
+    assert!(table.contains("1 different") && table.contains("its ticket was too old"), "{table}");
     let mut unsaid = late(1, 3400, first);
     unsaid["late_seconds"] = json!(3399);
     let mut other_reason = late(1, 3400, first);

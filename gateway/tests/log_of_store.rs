@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use attest_gateway::audit::{Blobs, Journal, LogKey, SegmentLimits, Signer, keep};
+use attest_gateway::api::decided_by;
+use attest_gateway::audit::{Blobs, Decision, Journal, LogKey, Record, SegmentLimits, Shown, Signer, keep};
 
 use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL};
@@ -93,14 +94,75 @@ async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
     assert!(sound && text.contains("gw-2"), "{text}");
 }
 
-/// The checkpoint by which another gateway's log begins.
-async fn signed(folder: &Path) -> String {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_not_read() {
+    let gateway = stopped().await;
+    let folder = gateway.path("gw-2");
+    fs::create_dir(&folder).unwrap();
+    let own = "cd".repeat(16);
+    let lines = |earned_by: String| {
+        let mut record = Record::new(
+            own.clone(),
+            Decision::Config,
+            1_700_000_001,
+            "192.0.2.1:7".to_owned(),
+            POOL.to_owned(),
+        );
+        record.shown = Shown::Ticket;
+        record.code = Some("ticket-spent".to_owned());
+        record.decided_by = decided_by("ticket-spent");
+        record.earned_by = Some(earned_by);
+        record.reason = "spent".to_owned();
+        record
+    };
+    let key = |folder: &Path| {
+        let file = folder.join("log.pub");
+        fs::write(&file, LogKey::read(&folder.join("log.key")).unwrap().public().pem()).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let journal = journal(&folder);
+    journal.checkpoint(1_700_000_000).await.unwrap();
+    let record = lines("ab".repeat(16));
+    journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+    journal.checkpoint(1_700_000_002).await.unwrap();
+    let checkpoint = journal.checkpoints().borrow().clone().unwrap();
+    keep(&embedded(&gateway), &checkpoint).await.unwrap();
+    let log = folder.join("attestation.jsonl");
+    let given = ["--log", log.to_str().unwrap(), "--log-key", &key(&folder)];
+    let audited = |options: &[&str]| audit(&gateway, &[&given[..], options].concat());
+    for options in [&["--whole", "--replica", "gw-2"][..], &["--replica", "gw-2"]] {
+        let (sound, text) = audited(options);
+        assert!(
+            sound && text.contains("warning: ") && text.contains("is not in these logs"),
+            "{options:?}: {text}"
+        );
+    }
+    let (sound, text) = audited(&["--whole"]);
+    assert!(!sound && text.contains("0 different") && text.contains("gw-1: missing"), "{text}");
+    // Where nothing says that there is another gateway, somebody has invented it.
+    let (sound, text) = audited(&[]);
+    assert!(!sound && text.contains("which earned nothing before it"), "{text}");
+    // What is read is no other gateway's.
+    let text = fs::read_to_string(&log).unwrap().replace(&"ab".repeat(16), &own);
+    fs::write(&log, text).unwrap();
+    let (_, text) = audited(&["--replica", "gw-2"]);
+    assert!(text.contains("which earned nothing before it"), "{text}");
+}
+
+/// The log of another gateway.
+fn journal(folder: &Path) -> Journal {
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let log = folder.join("attestation.jsonl");
-    let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default()).unwrap();
-    journal.checkpoint(1_700_000_000).await.unwrap();
-    fs::read_to_string(log).unwrap().trim_end().to_owned()
+    Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default())
+        .unwrap()
+        .0
+}
+
+/// The checkpoint by which another gateway's log begins.
+async fn signed(folder: &Path) -> String {
+    journal(folder).checkpoint(1_700_000_000).await.unwrap();
+    fs::read_to_string(folder.join("attestation.jsonl")).unwrap().trim_end().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

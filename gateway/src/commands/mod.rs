@@ -21,6 +21,7 @@ pub mod seal;
 pub mod serve;
 pub mod store;
 pub mod token;
+mod visible;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{AnyStore, Store};
+use visible::visible;
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(AnyStore) -> F) -> anyhow::Result<T> {
@@ -101,10 +103,11 @@ fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// Rows in columns, as wide as their widest cell.
+/// Rows in columns, as wide as their widest cell. A cell may be a foreign text.
 fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| visible(cell))).collect();
     let mut widths = head.map(|cell| cell.chars().count());
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -114,7 +117,7 @@ fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
         format!("{}\n", cells.join("  ").trim_end())
     };
     let mut out = line(&head);
-    for row in rows {
+    for row in &rows {
         out.push_str(&line(&row.each_ref().map(String::as_str)));
     }
     out

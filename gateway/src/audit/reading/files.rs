@@ -87,23 +87,22 @@ pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
 /// is there packed and unpacked only the latter.
 ///
 /// # Errors
-/// [`ReadError`], also of any of them.
-pub fn files_to_verify(path: &Path) -> Result<Vec<LogFile>, ReadError> {
+/// [`ReadError`], of the path and of the folder; of files in it, they are listed.
+pub fn files_to_verify(path: &Path) -> Result<Listed, ReadError> {
     let is_folder = fs::metadata(path).map_err(ReadError::at(path))?.is_dir();
     let log = if is_folder { path.join(NAME) } else { path.to_owned() };
-    let Listed { mut files, unreadable } = all_beside(&log)?;
+    let Listed { mut files, mut unreadable } = all_beside(&log)?;
     let is_asked_for = |found: &Path| is_folder || found == log || log_of_segment(found).is_some_and(|of| of == log);
-    if let Some(error) = unreadable.into_iter().find(|error| is_asked_for(&error.path)) {
-        return Err(error);
-    }
+    unreadable.retain(|error| is_asked_for(&error.path));
     files.retain(|file| is_asked_for(&file.path));
-    if !is_folder && files.iter().all(|file| file.path != log) {
+    let is_listed = files.iter().any(|file| file.path == log) || unreadable.iter().any(|error| error.path == log);
+    if !is_folder && !is_listed {
         // Whatever it is: it was named.
         files.push(LogFile::of(path).map_err(ReadError::at(path))?);
     }
     let unpacked: BTreeSet<PathBuf> = files.iter().map(|file| file.path.clone()).filter(|path| !is_zipped(path)).collect();
     files.retain(|file| !(file.is_segment() && is_zipped(&file.path) && unpacked.contains(&file.path.with_extension(""))));
-    Ok(files)
+    Ok(Listed { files, unreadable })
 }
 
 /// The one of these that was begun next after one that begins so; the one that is written comes after all others.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::FileReport;
 use crate::clock::rfc3339;
 
 /// A line of a file, from 1.
@@ -92,6 +93,8 @@ pub enum Finding {
     KeptUnreadable { place: Place, why: String },
     /// A file's last line has no end.
     Torn { place: Place },
+    /// What comes after this line of a file cannot be read.
+    Unreadable { after: Place, why: String },
 }
 
 /// How a chain is called where people read it.
@@ -254,6 +257,11 @@ impl fmt::Display for Finding {
                 f,
                 "{place}: cut off within the line: it was never acknowledged, or the file was shortened"
             ),
+            Self::Unreadable {
+                after: Place { file, line: 0 },
+                why,
+            } => write!(f, "{file}: cannot be read: {why}"),
+            Self::Unreadable { after, why } => write!(f, "{after}: what comes after it cannot be read: {why}"),
         }
     }
 }
@@ -354,8 +362,8 @@ impl fmt::Display for Note {
 }
 
 impl Finding {
-    /// Whether it is about this chain.
-    pub(super) fn is_of(&self, wanted: &str) -> bool {
+    /// Whether it is about this chain: of what is said of a place, whether its file holds lines of it.
+    pub(super) fn is_of(&self, wanted: &str, files: &[FileReport]) -> bool {
         match self {
             Self::Altered { chain, .. }
             | Self::Missing { chain, .. }
@@ -378,9 +386,14 @@ impl Finding {
             | Self::KeptOfNothing { chain, .. }
             | Self::NeverSigned { chain } => chain == wanted,
             Self::Spliced { chain, into, .. } => chain == wanted || into == wanted,
-            Self::PutIn { .. } | Self::Unchained { .. } | Self::BeforeAltered { .. } | Self::KeptUnreadable { .. } | Self::Torn { .. } => {
-                false
+            Self::PutIn { place, .. }
+            | Self::BeforeAltered { place, .. }
+            | Self::Torn { place }
+            | Self::Unreadable { after: place, .. } => {
+                let mut files = files.iter().filter(|file| file.name == place.file);
+                files.any(|file| file.chains.contains(wanted))
             }
+            Self::Unchained { .. } | Self::KeptUnreadable { .. } => false,
         }
     }
 }

@@ -160,6 +160,7 @@ impl Report {
 /// What a file holds.
 #[derive(Debug, Clone, Default)]
 pub struct FileReport {
+    pub name: String,
     pub first: Option<(String, u64)>,
     pub chains: BTreeSet<String>,
     /// Up to which line it is not to be judged, because verification begins after it.
@@ -203,8 +204,26 @@ impl Verifier {
             chains: BTreeSet::new(),
             run: None,
             highest: 0,
-            report: FileReport::default(),
+            report: FileReport {
+                name: name.to_owned(),
+                ..FileReport::default()
+            },
         });
+    }
+
+    /// What comes next in the file cannot be read.
+    pub fn unreadable(&mut self, why: String) {
+        if let Some(Reading { name, line, .. }) = &self.reading {
+            let (file, line) = (name.clone(), *line);
+            let after = Place { file, line };
+            self.findings.push(Finding::Unreadable { after, why });
+        }
+    }
+
+    /// A file of which nothing can be read.
+    pub fn unreadable_file(&mut self, file: String, why: String) {
+        let after = Place { file, line: 0 };
+        self.findings.push(Finding::Unreadable { after, why });
     }
 
     /// The file's next line, without its end.
@@ -509,7 +528,7 @@ impl Verifier {
             stitched.end(trust.known.iter().chain(&lost).chain(trust.from.values()), |number| {
                 removed.hash(&chain, number)
             });
-            let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings);
+            let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);
             findings.append(&mut stitched.findings);
             notes.append(&mut stitched.notes);
             reports.push(report);

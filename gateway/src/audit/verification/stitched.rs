@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::chain::{LineHash, Point};
 use super::removed::{Gone, parts};
-use super::{Finding, Note, Run, Signed, Trust};
+use super::{FileReport, Finding, Note, Run, Signed, Trust};
 
 /// What is to be said of a chain as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl<'c> Stitched<'c> {
         self.runs.iter().max_by_key(|run| run.last()).map_or(0, |run| run.last_at)
     }
 
-    pub(super) fn report(&mut self, mut signed: Vec<Signed>, others: &[Finding]) -> ChainReport {
+    pub(super) fn report(&mut self, mut signed: Vec<Signed>, others: &[Finding], files: &[FileReport]) -> ChainReport {
         signed.sort_by_key(|signed| signed.number);
         for (before, after) in signed.iter().zip(signed.iter().skip(1)) {
             if after.at < before.at {
@@ -220,7 +220,7 @@ impl<'c> Stitched<'c> {
                 .rev()
                 .find(|signed| signed.good)
                 .map(|signed| signed.number.saturating_sub(1)),
-            whole: self.findings.is_empty() && !others.iter().any(|finding| finding.is_of(self.chain)),
+            whole: self.findings.is_empty() && !others.iter().any(|finding| finding.is_of(self.chain, files)),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use attest_gateway::audit::reading::{Bytes, LogFile, files_to_verify};
+use anyhow::bail;
+use attest_gateway::audit::reading::{Bytes, Listed, LogFile, ReadError, files_to_verify};
 use attest_gateway::audit::{KEPT_NAME, Report, Verifier, is_written, kept_file};
 use serde::Deserialize;
 
@@ -19,21 +19,23 @@ pub struct Line {
 }
 
 /// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
-pub fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
-    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
+pub fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
+    let (mut listed, mut known) = (Listed::default(), BTreeSet::new());
     // What was kept is no log.
     for path in paths.iter().filter(|path| !is_kept(path)) {
         let found = files_to_verify(path)?;
-        if found.is_empty() {
+        if found.files.is_empty() && found.unreadable.is_empty() {
             bail!("{} holds no attestation.jsonl, nor one that was rotated", path.display());
         }
         // A segment that was named by itself, too, is read once, however that is spelled.
         let new = found
+            .files
             .into_iter()
             .filter(|new| new.identity().map_or(true, |identity| known.insert(identity)));
-        files.extend(new.collect::<Vec<_>>());
+        listed.files.extend(new.collect::<Vec<_>>());
+        listed.unreadable.extend(found.unreadable);
     }
-    Ok(files)
+    Ok(listed)
 }
 
 fn is_kept(path: &Path) -> bool {
@@ -41,21 +43,23 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// What was kept of segments that were removed, beside these.
-fn kept(paths: &[PathBuf]) -> anyhow::Result<Vec<LogFile>> {
+fn kept(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     let beside = |path: &PathBuf| match path {
         folder if folder.is_dir() => folder.join(KEPT_NAME),
         kept if is_kept(kept) => kept.clone(),
         log => kept_file(log),
     };
-    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
+    let (mut listed, mut known) = (Listed::default(), BTreeSet::new());
     for path in paths.iter().map(beside).filter(|path| path.exists()) {
-        for file in files_to_verify(&path)? {
+        let found = files_to_verify(&path)?;
+        listed.unreadable.extend(found.unreadable);
+        for file in found.files {
             if known.insert(file.identity()?) {
-                files.push(file);
+                listed.files.push(file);
             }
         }
     }
-    Ok(files)
+    Ok(listed)
 }
 
 fn name(file: &LogFile) -> String {
@@ -63,9 +67,9 @@ fn name(file: &LogFile) -> String {
 }
 
 /// Its lines from the beginning; of the last, whether it has an end.
-fn lines(file: &LogFile) -> anyhow::Result<Lines> {
+fn lines(file: &LogFile) -> io::Result<Lines> {
     Ok(Lines {
-        reader: file.open().with_context(|| name(file))?,
+        reader: file.open()?,
         written: is_written(file.path()),
     })
 }
@@ -88,28 +92,46 @@ impl Lines {
     }
 }
 
-/// Verifies all of them, with what was kept beside these paths.
-pub fn verify(files: &[LogFile], paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
-    for file in files {
+/// Verifies all of them, with what was kept beside these paths. What cannot be read is said, and the rest is read.
+pub fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
+    for file in &listed.files {
         verifier.file(&name(file));
-        let mut lines = lines(file)?;
-        while let Some((line, whole)) = lines.next().with_context(|| name(file))? {
+        let read = each_line(file, |line, whole| {
             if whole {
-                verifier.line(&line);
+                verifier.line(line);
             } else {
                 verifier.torn();
             }
+        });
+        if let Err(error) = read {
+            verifier.unreadable(error.to_string());
         }
     }
-    for file in kept(paths)? {
-        verifier.kept_file(&name(&file));
-        let mut lines = lines(&file)?;
+    let kept = kept(paths)?;
+    for file in &kept.files {
+        verifier.kept_file(&name(file));
         // A last one without an end was cut off when its gateway was killed: it is written again before anything is removed.
-        while let Some((line, true)) = lines.next().with_context(|| name(&file))? {
-            verifier.kept_line(&line);
+        let read = each_line(file, |line, whole| {
+            if whole {
+                verifier.kept_line(line);
+            }
+        });
+        if let Err(error) = read {
+            verifier.unreadable_file(name(file), error.to_string());
         }
+    }
+    for ReadError { path, source } in listed.unreadable.iter().chain(&kept.unreadable) {
+        verifier.unreadable_file(path.display().to_string(), source.to_string());
     }
     Ok(verifier.finish())
+}
+
+fn each_line(file: &LogFile, mut with: impl FnMut(&[u8], bool)) -> io::Result<()> {
+    let mut lines = lines(file)?;
+    while let Some((line, whole)) = lines.next()? {
+        with(&line, whole);
+    }
+    Ok(())
 }
 
 /// Files whose lines follow one another: those of one gateway.
@@ -130,7 +152,7 @@ struct When {
 }
 
 impl<'f> Ordered<'f> {
-    pub fn of(files: &'f [LogFile], report: &Report) -> anyhow::Result<Self> {
+    pub fn of(files: &'f [LogFile], report: &Report) -> Self {
         let began: BTreeMap<&str, u64> = report.chains.iter().map(|chain| (chain.chain.as_str(), chain.first_at)).collect();
         let mut groups: Vec<(BTreeSet<&str>, Vec<usize>)> = vec![(BTreeSet::new(), Vec::new())];
         for (index, file) in report.files.iter().enumerate() {
@@ -165,10 +187,10 @@ impl<'f> Ordered<'f> {
                 reading: None,
                 next: None,
             };
-            stream.advance(0)?;
+            stream.advance(0);
             streams.push(stream);
         }
-        Ok(Self(streams))
+        Self(streams)
     }
 
     /// Whether they are of several gateways.
@@ -176,29 +198,28 @@ impl<'f> Ordered<'f> {
         self.0.iter().filter(|stream| stream.next.is_some()).count() > 1
     }
 
-    pub fn next(&mut self) -> anyhow::Result<Option<Line>> {
+    pub fn next(&mut self) -> Option<Line> {
         let waiting = self.0.iter_mut().filter(|stream| stream.next.is_some());
-        let Some(first) = waiting.min_by_key(|stream| stream.next.as_ref().map(|(at, _)| *at)) else {
-            return Ok(None);
-        };
-        let Some((at, line)) = first.next.take() else { return Ok(None) };
-        first.advance(at)?;
-        Ok(Some(line))
+        let first = waiting.min_by_key(|stream| stream.next.as_ref().map(|(at, _)| *at))?;
+        let (at, line) = first.next.take()?;
+        first.advance(at);
+        Some(line)
     }
 }
 
 impl Stream<'_> {
-    /// Reads the next line; one that cannot be read comes when the one before it came.
-    fn advance(&mut self, before: u64) -> anyhow::Result<()> {
+    /// Reads the next line; one that cannot be read comes when the one before it came. What comes of a file after a part that cannot be read does not:
+    /// whoever has verified it has said so.
+    fn advance(&mut self, before: u64) {
         loop {
             let Some((file, skipped, lines, number)) = &mut self.reading else {
                 let Some((file, skipped)) = self.files.pop_front() else {
-                    return Ok(());
+                    return;
                 };
-                self.reading = Some((file, skipped, lines(file)?, 0));
+                self.reading = lines(file).ok().map(|lines| (file, skipped, lines, 0));
                 continue;
             };
-            let Some((text, _)) = lines.next().with_context(|| name(file))? else {
+            let Ok(Some((text, _))) = lines.next() else {
                 self.reading = None;
                 continue;
             };
@@ -207,7 +228,7 @@ impl Stream<'_> {
                 let time = serde_json::from_slice::<When>(&text).map_or(before, |when| when.at);
                 let at = format!("{} line {number}", name(file));
                 self.next = Some((time, Line { at, text }));
-                return Ok(());
+                return;
             }
         }
     }

@@ -17,9 +17,10 @@ use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::settings::{Settings, is_replica_name};
 use attest_gateway::store::AnyStore;
 use logs::Ordered;
-use review::{Judged, Review, Reviewer};
+use review::{Elsewhere, Judged, Review, Reviewer};
 
-use super::{clean, output, table};
+use super::visible::visible;
+use super::{output, table};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -122,23 +123,30 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         paths => paths.to_vec(),
     };
     // Before they are opened: what the store has was written there before.
-    let mut asked = true;
+    let (mut asked, mut known) = (true, None);
     if arguments.without_store {
         notes.push("the store was not asked what was signed".to_owned());
-    } else if (arguments.whole || arguments.log.is_empty())
-        && let Err(error) = of_store(&settings, &arguments.replica, &mut trust)
-    {
-        asked = false;
-        notes.push(format!(
-            "what was signed is not known, so nothing is said to be whole: {error:#}; --without-store goes without"
-        ));
+    } else if arguments.whole || arguments.log.is_empty() {
+        match of_store(&settings, &arguments.replica, &mut trust) {
+            Ok(all) => known = Some(all),
+            Err(error) => {
+                asked = false;
+                notes.push(format!(
+                    "what was signed is not known, so nothing is said to be whole: {error:#}; --without-store goes without"
+                ));
+            }
+        }
     }
-    let files = logs::open(&paths)?;
+    let listed = logs::open(&paths)?;
     let continued = arguments.continued || !trust.from.is_empty();
-    let report = logs::verify(&files, &paths, Verifier::new(trust))?;
+    let report = logs::verify(&listed, &paths, Verifier::new(trust))?;
     // What was earned in lines that were removed is used in those that are there.
-    let continued_or_shorter = continued || report.is_shorter();
-    let counts = review_all(&settings, &files, &report, arguments.decision.as_deref(), continued_or_shorter)?;
+    let elsewhere = Elsewhere {
+        continued: continued || report.is_shorter(),
+        several: false,
+        others: known.map_or(!arguments.replica.is_empty(), |known| others_are_known(&known, &report)),
+    };
+    let counts = review_all(&settings, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
     show(&report, &notes)?;
     output::line(&counts)?;
     let is_empty = counts.lines == 0 && !continued;
@@ -146,7 +154,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         output::line("there is no record: a gateway's log is never empty")?;
     }
     if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
-        output::line(format_args!("there is no decision {decision} in it"))?;
+        say(format_args!("there is no decision {decision} in it"))?;
     }
     let sound = asked
         && !is_empty
@@ -224,8 +232,8 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 }
 
 /// The lines that were signed by what the store keeps. They have to be there, whoever has signed them: a gateway whose key was replaced with its log is
-/// another one.
-fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyhow::Result<()> {
+/// another one. Gives all that the store keeps.
+fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyhow::Result<Vec<Kept>> {
     super::owner::act(settings)?;
     // An auditor elsewhere has none, and none is made.
     if !AnyStore::look(settings)? {
@@ -247,23 +255,40 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
         .known
         .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
     trust.required.extend(required);
-    Ok(())
+    Ok(all)
+}
+
+/// Whether the store knows gateways beside those whose logs were read.
+fn others_are_known(known: &[Kept], report: &Report) -> bool {
+    let read: BTreeSet<&str> = report.chains.iter().map(|chain| chain.chain.as_str()).collect();
+    let is_read = |kept: &&Kept| read.contains(kept.line.chain.id.as_str());
+    let keys: BTreeSet<LogPublicKey> = known.iter().filter(is_read).map(|kept| kept.line.checkpoint.key).collect();
+    // Of lines of no chain nobody knows whose they are.
+    !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
 }
 
 /// Makes the decisions again, and prints what came of it.
-fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision: Option<&str>, continued: bool) -> anyhow::Result<Counts> {
+fn review_all(
+    settings: &Settings,
+    files: &[LogFile],
+    report: &Report,
+    decision: Option<&str>,
+    elsewhere: Elsewhere,
+) -> anyhow::Result<Counts> {
     let blobs = Blobs::open(&settings.evidence())?;
-    let mut reviewer = Reviewer::new(&blobs, Blobs::at(&settings.configs_folder()), continued);
-    let mut lines = Ordered::of(files, report)?;
-    if lines.are_several() {
-        // Of a ticket that was used elsewhere in the second in which it was earned, the use may be read first.
-        while let Some(line) = lines.next()? {
+    let mut lines = Ordered::of(files, report);
+    let several = lines.are_several();
+    let elsewhere = Elsewhere { several, ..elsewhere };
+    let mut reviewer = Reviewer::new(&blobs, Blobs::at(&settings.configs_folder()), elsewhere);
+    if several {
+        // Of a ticket that was used elsewhere in the second in which it was earned, or where a clock is behind, the use may be read first.
+        while let Some(line) = lines.next() {
             reviewer.foresee(&String::from_utf8_lossy(&line.text));
         }
-        lines = Ordered::of(files, report)?;
+        lines = Ordered::of(files, report);
     }
     let (mut rows, mut acts, mut notes, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Counts::default());
-    while let Some(line) = lines.next()? {
+    while let Some(line) = lines.next() {
         let at = line.at;
         counts.lines += 1;
         match reviewer.review(&String::from_utf8_lossy(&line.text)) {
@@ -274,7 +299,7 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
                     review
                         .act
                         .take()
-                        .map(|act| [rfc3339(act.at), act.verb.to_string(), clean(&act.to_string())]),
+                        .map(|act| [rfc3339(act.at), act.verb.to_string(), act.to_string()]),
                 );
                 note(review, &at, &mut rows, &mut notes, &mut counts);
             }
@@ -289,7 +314,7 @@ fn review_all(settings: &Settings, files: &[LogFile], report: &Report, decision:
         output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &acts)))?;
     }
     for note in notes {
-        output::line(note)?;
+        say(note)?;
     }
     Ok(counts)
 }
@@ -301,15 +326,20 @@ fn show(report: &Report, notes: &[String]) -> anyhow::Result<()> {
         output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
     }
     for note in notes {
-        output::line(note)?;
+        say(note)?;
     }
     for note in &report.notes {
-        output::line(note)?;
+        say(note)?;
     }
     for finding in &report.findings {
-        output::line(finding)?;
+        say(finding)?;
     }
     Ok(())
+}
+
+/// Prints a line of which parts may be foreign: of a log, or of names of files.
+fn say(line: impl ToString) -> anyhow::Result<()> {
+    output::line(visible(&line.to_string()))
 }
 
 fn row(report: &ChainReport) -> [String; 7] {

@@ -23,6 +23,7 @@ use copies::Copies;
 use differences::Differences;
 use serde::Deserialize;
 use serde_json::Value;
+pub use tickets::Elsewhere;
 use tickets::Tickets;
 
 /// The schema's version.
@@ -125,11 +126,11 @@ pub struct Reviewer<'b> {
 }
 
 impl<'b> Reviewer<'b> {
-    pub const fn new(blobs: &'b Blobs, configs: Blobs, continued: bool) -> Self {
+    pub const fn new(blobs: &'b Blobs, configs: Blobs, elsewhere: Elsewhere) -> Self {
         Self {
             blobs,
             ids: BTreeSet::new(),
-            tickets: Tickets::new(continued),
+            tickets: Tickets::new(elsewhere),
             refused: BTreeMap::new(),
             acts: Acts::new(),
             copies: Copies::of(configs),
@@ -138,11 +139,13 @@ impl<'b> Reviewer<'b> {
         }
     }
 
-    /// Remembers what a line has earned, whenever that comes.
+    /// Remembers what a line has earned, and when that was used first, whenever that comes.
     pub fn foresee(&mut self, text: &str) {
-        let line = serde_json::from_str::<Line>(text).ok();
-        if let Some(line) = line.filter(|line| line.decision == Decision::Evidence && line.verdict == Verdict::Trusted) {
-            self.tickets.earned(&line);
+        let Ok(line) = serde_json::from_str::<Line>(text) else { return };
+        match (line.decision, line.verdict) {
+            (Decision::Evidence, Verdict::Trusted) => self.tickets.earned(&line),
+            (Decision::Config, Verdict::Served) if line.shown == Shown::Ticket => self.tickets.first_used(&line),
+            _ => {}
         }
     }
 
@@ -184,6 +187,7 @@ impl<'b> Reviewer<'b> {
             Decision::Config => line.config(&mut differences),
         };
         if line.decision == Decision::Config && line.shown == Shown::Ticket {
+            self.tickets.first_used(&line);
             self.tickets.check(&line, began, &self.ids, &mut differences);
         }
         self.copies.check(&line, &mut differences);

@@ -23,21 +23,31 @@ struct Earned {
 /// The tickets that a log speaks of, from its beginning.
 #[derive(Debug)]
 pub(super) struct Tickets {
-    /// The log begins where another ended.
-    continued: bool,
+    elsewhere: Elsewhere,
     earned: BTreeMap<String, Earned>,
     uses: BTreeSet<(String, u32)>,
-    /// When those were used first that had expired by then, by what earned them.
-    late: BTreeMap<String, u64>,
+    /// When they were used first, by what earned them.
+    first: BTreeMap<String, u64>,
+}
+
+/// What else there is that is not read.
+#[derive(Debug, Clone, Copy)]
+pub struct Elsewhere {
+    /// The log begins where another ended.
+    pub continued: bool,
+    /// Lines of several gateways are read, each with the time of its own clock.
+    pub several: bool,
+    /// Other gateways have logs that are not read: a ticket that one of them gave is good at all.
+    pub others: bool,
 }
 
 impl Tickets {
-    pub(super) const fn new(continued: bool) -> Self {
+    pub(super) const fn new(elsewhere: Elsewhere) -> Self {
         Self {
-            continued,
+            elsewhere,
             earned: BTreeMap::new(),
             uses: BTreeSet::new(),
-            late: BTreeMap::new(),
+            first: BTreeMap::new(),
         }
     }
 
@@ -53,6 +63,13 @@ impl Tickets {
         self.earned.insert(line.id.clone(), earned);
     }
 
+    /// A line that a ticket was served for the first time by.
+    pub(super) fn first_used(&mut self, line: &Line) {
+        if let (Some(earned_by), Some(1), Verdict::Served) = (&line.earned_by, line.use_number, line.verdict) {
+            self.first.entry(earned_by.clone()).or_insert(line.at);
+        }
+    }
+
     /// A use of a ticket: by whom it was earned, for what, for how long, and how often.
     pub(super) fn check(&mut self, line: &Line, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
         let served = line.verdict == Verdict::Served;
@@ -64,13 +81,7 @@ impl Tickets {
             return;
         };
         let Some(earned) = self.earned.get(earned_by) else {
-            let before = line.at.saturating_sub(began) <= LATEST_USE_SECONDS && !ids.contains(earned_by);
-            if self.continued && before {
-                differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
-            } else {
-                differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
-            }
-            return;
+            return self.earned_elsewhere(line, earned_by, began, ids, differences);
         };
         differences.same("identity", &line.identity, &earned.identity);
         differences.same("name", &line.name, &earned.name);
@@ -89,27 +100,25 @@ impl Tickets {
             return differences.say("use_number is missing");
         };
         if let Some(ticket) = earned.ticket {
-            let before = self
-                .uses
-                .range((earned_by.clone(), 0)..)
-                .next()
-                .is_some_and(|(by, _)| by == earned_by);
             let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
             differences.same("late_seconds", &line.late_seconds, &late);
-            let in_time = match late {
-                None => true,
-                Some(late) if !before => late <= ticket.late_seconds,
-                Some(_) => {
-                    let lifetime = ticket.expires.saturating_sub(earned.at);
-                    let first = self.late.get(earned_by);
-                    first.is_some_and(|first| line.at.saturating_sub(*first) <= lifetime)
+            let lifetime = ticket.expires.saturating_sub(earned.at);
+            match (late, self.first.get(earned_by)) {
+                (None, _) => {}
+                (Some(late), _) if number == 1 => {
+                    if late > ticket.late_seconds {
+                        differences.say("its ticket was too old");
+                    }
                 }
-            };
-            if !in_time {
-                differences.say("its ticket was too old");
-            }
-            if late.is_some() && !before {
-                self.late.insert(earned_by.clone(), line.at);
+                // It is for the number to say which use is the first: where clocks differ, it may be read later.
+                (Some(_), Some(first)) if *first > ticket.expires && line.at.saturating_sub(*first) <= lifetime => {}
+                (Some(_), Some(first)) if *first > ticket.expires && self.elsewhere.several => {
+                    differences.warn("its ticket was too old, unless clocks differ");
+                }
+                (Some(_), None) if self.elsewhere.others => {
+                    differences.warn("its ticket was too old, unless another gateway's log that is not read has its first use");
+                }
+                _ => differences.say("its ticket was too old"),
             }
         }
         if !self.uses.insert((earned_by.clone(), number)) {
@@ -117,6 +126,24 @@ impl Tickets {
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
             differences.say(format!("there is no use {number} of its ticket"));
+        }
+    }
+
+    /// A use of a ticket that no line has earned.
+    fn earned_elsewhere(&self, line: &Line, earned_by: &str, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+        let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
+        if ids.contains(earned_by) {
+            differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
+        } else if self.elsewhere.continued && in_time {
+            differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
+        } else if self.elsewhere.others {
+            differences.warn(format!(
+                "{earned_by}, which earned it, is not in these logs: another gateway's that is not read may have it"
+            ));
+        } else {
+            differences.say(format!(
+                "earned_by is {earned_by}, which earned nothing before it; if it was at another gateway, give its log, too, or say which gateway's this is (--replica)"
+            ));
         }
     }
 }

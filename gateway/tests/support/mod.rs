@@ -13,6 +13,7 @@
 #[path = "../../../attest/tests/support/mod.rs"]
 pub mod soft_tpm;
 
+pub mod answer;
 pub mod held;
 pub mod kubelet;
 pub mod log_schema;
@@ -30,14 +31,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+pub use answer::Answer;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, EvidenceResponse, HexDigest, Problem};
+use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, HexDigest};
 use attest::{Challenge, EkDigest, SpkiSha256};
 use attest_gateway::credentials::challenges;
 use attest_gateway::credentials::seal::Seal;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use cloud_fixtures::port::Port;
-use reqwest::StatusCode;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
@@ -420,85 +421,6 @@ fn client(gateway: &Path) -> reqwest::ClientBuilder {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(LIMIT)
-}
-
-/// What the gateway answered.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: reqwest::header::HeaderMap,
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    pub async fn of(request: reqwest::RequestBuilder) -> Self {
-        Self::of_any(request).await.unwrap()
-    }
-
-    /// Of a gateway that may be gone.
-    pub async fn of_any(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
-        let response = request.send().await?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = response.bytes().await?.to_vec();
-        Ok(Self { status, headers, body })
-    }
-
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).map(|value| value.to_str().unwrap())
-    }
-
-    /// The refusal's code.
-    #[track_caller]
-    pub fn code(&self) -> String {
-        self.problem().code
-    }
-
-    #[track_caller]
-    pub fn problem(&self) -> Problem {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
-        let problem: Problem = serde_json::from_slice(&self.body).unwrap();
-        assert_eq!(problem.status, self.status.as_u16());
-        assert!(!problem.next_step.is_empty() && !problem.title.is_empty());
-        problem
-    }
-
-    /// A refusal with this status and code.
-    #[track_caller]
-    pub fn refused(&self, status: u16, code: &str) {
-        assert_eq!(
-            (self.status.as_u16(), self.code().as_str()),
-            (status, code),
-            "{}",
-            String::from_utf8_lossy(&self.body)
-        );
-    }
-
-    /// The empty 503 that Ignition retries.
-    #[track_caller]
-    pub fn try_again(&self) {
-        assert_eq!(
-            (self.status.as_u16(), self.body.len()),
-            (503, 0),
-            "{}",
-            String::from_utf8_lossy(&self.body)
-        );
-    }
-
-    /// This config, and everything that Ignition needs around it.
-    #[track_caller]
-    pub fn is_config(&self, config: &[u8]) {
-        assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.body));
-        assert!(self.body == config, "another config: {}", String::from_utf8_lossy(&self.body));
-        assert_eq!(self.header("content-type"), Some("application/json"));
-        assert_eq!(self.header("cache-control"), Some("no-store"));
-        assert_eq!(self.header("content-length"), Some(config.len().to_string().as_str()));
-    }
-
-    #[track_caller]
-    pub fn ticket(&self) -> String {
-        assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.body));
-        serde_json::from_slice::<EvidenceResponse>(&self.body).unwrap().ticket
-    }
 }
 
 /// A software TPM of its own, with a P-256 AK.

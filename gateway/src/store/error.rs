@@ -78,6 +78,16 @@ pub enum StoreError {
         /// The mark it had.
         known: u64,
     },
+    /// The store is one from before, whatever others have raised its mark to since.
+    #[error(
+        "{path} was set back: {why}. What was revoked or spent since would be forgotten. \
+         Bring the newer one back; if it is lost: `attest-gateway store accept`"
+    )]
+    SetBack {
+        path: PathBuf,
+        /// Who says so, and by what.
+        why: String,
+    },
     /// It is the right one.
     #[error("{0} is the store that is known: there is nothing to accept")]
     Known(PathBuf),

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+#[cfg(feature = "etcd")]
+use super::Wrote;
 use super::{StoreError, StoreMark};
 use crate::files;
 
@@ -126,6 +128,13 @@ impl Known {
         }
     }
 
+    /// How often gateways of this state have written to a store, as far as is known. Nobody else raises what the store says of that.
+    #[cfg(feature = "etcd")]
+    pub(super) fn wrote(&self, id: &str) -> impl Iterator<Item = &Wrote> {
+        let known = self.file.iter().chain(&self.log).filter(move |known| known.id == id);
+        known.filter_map(|known| known.wrote.as_ref())
+    }
+
     /// The store that should be there, as far as it is known to have come.
     pub(super) fn expected(&self) -> Option<&StoreMark> {
         let expected = self.file.as_ref().or(self.log.as_ref())?;
@@ -178,10 +187,19 @@ pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreEr
 /// Writes down how far a store has come, unless the file says as much. The caller keeps others from doing so at the same time.
 pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
     let path = files::folder(store).join(MARK_FILE);
-    if read_mark(&path)?.is_some_and(|known| known.id == mark.id && known.mark >= mark.mark) {
-        return Ok(());
+    let known = read_mark(&path)?.filter(|known| known.id == mark.id);
+    match known {
+        Some(known) if known.says_as_much_as(mark) => Ok(()),
+        // Somebody else's count, or none, beside a higher mark.
+        Some(known) if known.mark > mark.mark => replace_mark(
+            store,
+            &StoreMark {
+                mark: known.mark,
+                ..mark.clone()
+            },
+        ),
+        _ => replace_mark(store, mark),
     }
-    replace_mark(store, mark)
 }
 
 /// What a line of the log says of the store.

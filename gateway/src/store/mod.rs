@@ -19,6 +19,7 @@ mod keys;
 mod known;
 mod late;
 mod lead;
+mod mark;
 mod named;
 mod older;
 mod outbox;
@@ -47,10 +48,10 @@ pub use error::StoreError;
 pub use house::{Contents, Exported, HouseError, alone, copy, export, import};
 pub use known::Known;
 pub use lead::{Held, Lead, Turn};
+pub use mark::{StoreMark, Wrote};
 pub use named::{AnyStore, Health};
 pub use outbox::{Change, Witness, Witnessed};
 pub use seen::{Anew, Deciding, Reading, Seen};
-use serde::{Deserialize, Serialize};
 pub use tend::{Tended, Tending};
 
 /// The kinds of entries; each has its own space of ids.
@@ -213,22 +214,6 @@ pub struct Claim {
     pub entry: Entry,
     /// The value in whose place it may be put, if there is one.
     pub instead_of: Option<String>,
-}
-
-/// Which store it is, and how far it has come: each transaction that writes raises the mark by one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StoreMark {
-    /// 128 random bits, hexadecimal.
-    pub id: String,
-    /// The number of transactions that have written.
-    pub mark: u64,
-}
-
-impl std::fmt::Display for StoreMark {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} at mark {}", self.id, self.mark)
-    }
 }
 
 /// Durable, shared state. Every method returns only when what it did would survive a crash.

@@ -110,6 +110,7 @@ pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::E
                 id: row.get(0)?,
                 // Counted from 1 upwards.
                 mark: row.get::<_, i64>(1)?.unsigned_abs(),
+                wrote: None,
             })
         })
         .optional()?;

@@ -327,10 +327,14 @@ fn attack_42_what_cannot_be_read_says_not_that_there_was_no_store() {
 fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
     let folder = tempfile::tempdir().unwrap();
     let said = |id: &str, mark: u64| {
-        let written = StoreMark { id: id.to_owned(), mark };
+        let written = StoreMark {
+            id: id.to_owned(),
+            mark,
+            wrote: None,
+        };
         super::known::write_mark(&file(&folder), &written).unwrap();
         let text = fs::read_to_string(folder.path().join("store.mark")).unwrap();
-        let StoreMark { id, mark } = serde_json::from_str(&text).unwrap();
+        let StoreMark { id, mark, .. } = serde_json::from_str(&text).unwrap();
         (id, mark)
     };
     let is = |id: &str, mark: u64| (id.to_owned(), mark);

@@ -113,7 +113,8 @@ fn accepted() -> Vec<Value> {
     // A log that an older release has begun.
     site::write(&gateway, "state/attestation.jsonl", "{\"filler\":\"\"}\n");
     std::fs::remove_file(gateway.path("state/store.mark")).unwrap();
-    let mark = json!({ "id": "0".repeat(32), "mark": 7 });
+    let wrote = json!({ "replica": "1".repeat(32), "commits": 3 });
+    let mark = json!({ "id": "0".repeat(32), "mark": 7, "wrote": wrote });
     site::write(&gateway, "state/store.mark", mark.to_string());
     gateway.command(&["store", "accept"]);
     // What the command has written nobody has signed.

@@ -11,6 +11,7 @@ mod pending;
 mod presence;
 mod rotation;
 mod schema;
+mod set_back;
 mod setup;
 mod suite;
 mod tls;

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::members::FailureKind;
-use super::opened::{GUARD_GETS, Opened, Trouble, get, revision, seen};
+use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
 use super::queue::{BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
@@ -104,7 +104,7 @@ impl Committer {
                 }
                 Plan::Fetch(keys) => {
                     fetches += 1;
-                    match self.fetch(&keys, until).await {
+                    match fetch(&self.opened, &keys, until).await {
                         Ok(found) => {
                             fetched.extend(found);
                             continue;
@@ -146,7 +146,7 @@ impl Committer {
                         }
                         continue;
                     }
-                    Err(trouble) => trouble,
+                    Err(trouble) => self.opened.told(trouble).await,
                 },
             };
             tracing::warn!("{}", self.opened.error(&trouble));
@@ -155,20 +155,13 @@ impl Committer {
         }
     }
 
-    /// What stands under these keys.
-    async fn fetch(&self, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, Trouble> {
-        let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
-        let gets: Vec<TxnOp> = keys.iter().map(|key| get(&self.opened.keys.of(key))).collect();
-        let answers = self.opened.read(until, &gets).await?;
-        Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
-    }
-
     async fn commit(&mut self, batch: &Batch, fetched: &Fetched, until: Instant) -> Result<Committed, Trouble> {
         let writes = batch.writes_anything();
         if writes {
             self.own.begin(until).await.map_err(Trouble::Member)?;
         }
-        let txn = self.transaction(batch, fetched);
+        let known = self.opened.reached();
+        let txn = self.transaction(known, batch, fetched);
         let opened = Arc::clone(&self.opened);
         let send = |mut client: etcd_client::Client| {
             let txn = txn.clone();
@@ -176,10 +169,10 @@ impl Committer {
         };
         if !writes {
             let answer = opened.members.ask(until, send).await.map_err(Trouble::Member)?;
-            return self.committed(batch, &answer);
+            return self.committed(known, batch, &answer);
         }
         match opened.members.ask_one(until, send).await {
-            Ok(answer) => self.committed(batch, &answer),
+            Ok(answer) => self.committed(known, batch, &answer),
             Err(lost) if lost.kind == FailureKind::Unanswered => match self.own.settle(until).await {
                 Ok(Fate::Happened) => Ok(Committed::Done),
                 Ok(Fate::Never) => Ok(Committed::Again),
@@ -203,13 +196,13 @@ impl Committer {
     }
 
     /// All of it or nothing. If it is nothing: what is there.
-    fn transaction(&self, batch: &Batch, fetched: &Fetched) -> Txn {
+    fn transaction(&self, known: Reached, batch: &Batch, fetched: &Fetched) -> Txn {
         let Opened { keys, .. } = &*self.opened;
-        let (mut when, mut then, mut gets) = (self.opened.guard(), Vec::new(), vec![self.own.get()]);
+        let (mut when, mut then, mut gets) = (self.opened.guard(known), Vec::new(), vec![self.own.get()]);
         if batch.writes_anything() {
             when.push(self.own.unchanged());
-            then.push(TxnOp::put(keys.mark(), "", Some(PutOptions::new().with_prev_key())));
-            then.push(self.own.put());
+            let counted = |key: &str| TxnOp::put(key, "", Some(PutOptions::new().with_prev_key()));
+            then.extend([counted(&keys.mark()), counted(&self.opened.wrote), self.own.put()]);
         }
         for key in &batch.reads {
             let stored = keys.of(key);
@@ -229,13 +222,15 @@ impl Committer {
     }
 
     /// What an answer to [`Committer::transaction`] says.
-    fn committed(&mut self, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
+    fn committed(&mut self, known: Reached, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
         let answers = answer.op_responses();
         if answer.succeeded() {
             if batch.writes_anything() {
-                if let Some(TxnOpResponse::Put(mark)) = answers.first() {
-                    self.opened.raise(mark.prev_key().map_or(0, etcd_client::KeyValue::version) + 1);
-                }
+                let before = |answer: Option<&TxnOpResponse>| match answer {
+                    Some(TxnOpResponse::Put(put)) => put.prev_key().map_or(0, etcd_client::KeyValue::version),
+                    _ => 0,
+                };
+                self.opened.raise(before(answers.first()) + 1, before(answers.get(1)) + 1);
                 self.own.made(revision(answer));
             }
             return Ok(Committed::Done);
@@ -245,7 +240,15 @@ impl Committer {
         if let Some(own) = others.next() {
             self.own.not_made(&own);
         }
-        self.opened.check(&answers, batch.reads.len() + 1)?;
+        self.opened.check(known, &answers, batch.reads.len() + 1)?;
         Ok(Committed::Stale(batch.reads.iter().cloned().zip(others).collect()))
     }
+}
+
+/// What stands under these keys.
+async fn fetch(opened: &Opened, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, Trouble> {
+    let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
+    let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.of(key))).collect();
+    let answers = opened.read(until, &gets).await?;
+    Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
 }

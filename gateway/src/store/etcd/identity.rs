@@ -1,12 +1,13 @@
 //! Which store it is: looked at, begun, given another name.
 
+use std::collections::BTreeMap;
+
 use aws_lc_rs::rand;
 use data_encoding::HEXLOWER;
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::super::known::StoreFile;
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::Keys;
@@ -44,11 +45,16 @@ pub(super) struct Found {
     pub began: u64,
     pub mark: StoreMark,
     replaced: Vec<String>,
+    /// How often each gateway has written.
+    wrote: BTreeMap<String, i64>,
+    /// The host of the gateway that has found it to be one from before.
+    pub set_back_by: Option<String>,
 }
 
 impl Found {
-    pub(super) fn file(found: Option<&Self>) -> StoreFile {
-        found.map_or(StoreFile::Nothing, |found| StoreFile::Store(found.mark.clone()))
+    /// How often this gateway has written.
+    pub(super) fn wrote(&self, replica: &str) -> i64 {
+        self.wrote.get(replica).copied().unwrap_or(0)
     }
 
     /// Whether another gateway has put it in the place of this one.
@@ -84,6 +90,8 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
         TxnOp::get(keys.mark(), None),
         TxnOp::get(from, Some(anything)),
         TxnOp::get(keys.taking(), None),
+        TxnOp::get(keys.wrote(""), Some(GetOptions::new().with_prefix().with_keys_only())),
+        TxnOp::get(keys.set_back(""), Some(GetOptions::new().with_prefix())),
     ]);
     let asked = members.ask(until, |mut client| {
         let read = read.clone();
@@ -105,7 +113,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
             _ => None,
         })
         .collect();
-    let [schema, identity, mark, anything, taking] = gets.as_slice() else {
+    let [schema, identity, mark, anything, taking, wrote, set_back] = gets.as_slice() else {
         return Err(foreign(members, "an answer without what was asked for"));
     };
     let text = |get: &etcd_client::GetResponse| get.kvs().first().map(|found| String::from_utf8_lossy(found.value()).into_owned());
@@ -124,14 +132,22 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
     let Identity { id, began, replaced, .. } =
         serde_json::from_str(&identity).map_err(|_| foreign(members, "it says nothing readable of who it is"))?;
     let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
-    let mark = StoreMark {
-        id,
-        mark: began.saturating_add(puts),
-    };
+    let below = |found: &etcd_client::KeyValue, folder: &str| Some(std::str::from_utf8(found.key()).ok()?.strip_prefix(folder)?.to_owned());
+    let wrote = wrote
+        .kvs()
+        .iter()
+        .filter_map(|found| Some((below(found, &keys.wrote(""))?, found.version())));
+    let told = set_back.kvs().iter().find(|found| found.key() == keys.set_back(&id).as_bytes());
     let found = Found {
         identity,
         began,
-        mark,
+        wrote: wrote.collect(),
+        set_back_by: told.map(|told| String::from_utf8_lossy(told.value()).into_owned()),
+        mark: StoreMark {
+            id,
+            mark: began.saturating_add(puts),
+            wrote: None,
+        },
         replaced,
     };
     Ok((Some(found), revision))
@@ -194,6 +210,7 @@ pub(super) fn taken<'m>(mark: u64, instead_of: impl Iterator<Item = &'m StoreMar
     let now = StoreMark {
         id: identity.id.clone(),
         mark: mark.saturating_add(1),
+        wrote: None,
     };
     Ok((identity, now))
 }
@@ -213,7 +230,8 @@ async fn replace(
     };
     // Somebody may have begun to copy something there.
     let not_taken = Compare::create_revision(keys.taking(), CompareOp::Equal, 0);
-    let begins_anew = [TxnOp::delete(keys.of(TIME), None)];
+    let every = DeleteOptions::new().with_prefix();
+    let begins_anew = [TxnOp::delete(keys.of(TIME), None), TxnOp::delete(keys.set_back(""), Some(every))];
     let writes: Vec<TxnOp> = writes(&keys, identity).into_iter().chain(begins_anew).collect();
     let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {

@@ -5,6 +5,8 @@
 //! <prefix>/taking           in place of schema and store, while what another store holds arrives
 //! <prefix>/store            who the store is, and with which mark it began
 //! <prefix>/mark             put by each commit that writes: how often that was is its mark
+//! <prefix>/wrote/<replica>  put by each commit of one gateway that writes, which no other raises: how often that was
+//! <prefix>/set-back/<id>    that a gateway has found this store to be one from before: nobody uses it
 //! <prefix>/committer/<id>   the last commit of one process, by which it finds out about one whose answer was lost; goes with its lease
 //! <prefix>/leader/<work>    who does what only one does at a time; goes with its lease
 //! <prefix>/replica/<id>     that this gateway serves, and from where; goes with its lease
@@ -37,6 +39,16 @@ impl Keys {
 
     pub(super) fn mark(&self) -> String {
         format!("{}/mark", self.0)
+    }
+
+    /// One gateway's, or the beginning of all of them.
+    pub(super) fn wrote(&self, replica: &str) -> String {
+        format!("{}/wrote/{replica}", self.0)
+    }
+
+    /// One store's, or the beginning of all that were here.
+    pub(super) fn set_back(&self, store: &str) -> String {
+        format!("{}/set-back/{store}", self.0)
     }
 
     pub(super) fn committer(&self, id: &str) -> String {

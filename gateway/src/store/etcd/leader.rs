@@ -109,7 +109,8 @@ async fn take(opened: &Opened, key: &str, value: &str, lease: Duration) -> Resul
     let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
     let id = opened.members.ask(until, grant).await.map_err(explain)?.id();
     let stored = opened.keys.of(key);
-    let mut when = opened.guard();
+    let known = opened.reached();
+    let mut when = opened.guard(known);
     when.push(Compare::create_revision(stored.as_str(), CompareOp::Equal, 0));
     let txn = Txn::new()
         .when(when)

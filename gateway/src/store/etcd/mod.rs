@@ -17,6 +17,7 @@ mod own;
 mod presence;
 mod queue;
 mod replica;
+mod set_back;
 mod taking;
 
 use std::fs::File;
@@ -46,7 +47,7 @@ use tokio::time::{Instant, timeout_at};
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::fence::Fenced;
 use super::known::{self, Known};
-use super::{Accepted, Lead, Replacement, StoreError, StoreMark};
+use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote};
 use crate::files;
 use crate::settings::EtcdSettings;
 
@@ -93,16 +94,15 @@ impl Etcd {
     pub fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         let threads = Threads::start(&settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
-        let opened = threads.wait(async move {
+        let (opened, replica) = threads.wait(async move {
             // Known first: what is found is then at least as new.
             let known = Known::beside(&folder)?;
-            let opened = open(&settings, &known).await?;
+            let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
                 under_lock(&folder, || known::write_mark(&folder, &standing(&opened)))?;
             }
-            Ok(opened)
+            Ok((opened, replica))
         })?;
-        let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
         let opened = Arc::new(opened);
         let (jobs, queue) = mpsc::channel(QUEUE_LIMIT);
         let (done, closed) = std::sync::mpsc::channel();
@@ -135,7 +135,7 @@ impl Etcd {
             let known = Known::beside(&folder)?;
             let members = Members::of(&settings)?;
             let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
-            known.check(Path::new(&members.place), &Found::file(found.as_ref()))?;
+            set_back::check(&known, Path::new(&members.place), found.as_ref())?;
             Ok(found.is_some())
         })
     }
@@ -160,7 +160,7 @@ impl Etcd {
             let members = Members::of(&looking)?;
             identity::look(&looking, &members, Instant::now() + looking.timeout).await
         })?;
-        if readable && known.check(&place, &Found::file(found.as_ref())).is_ok() {
+        if readable && set_back::check(&known, &place, found.as_ref()).is_ok() {
             return Err(StoreError::Known(place).into());
         }
         let replacement = Replacement {
@@ -260,29 +260,45 @@ impl Drop for Threads {
     }
 }
 
-async fn open(settings: &EtcdSettings, known: &Known) -> Result<Opened, StoreError> {
+/// Opens the store, and says which of its gateways this is.
+async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(Opened, String), StoreError> {
     let (members, keys) = (Members::of(settings)?, Keys::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
     let found = match identity::look(settings, &members, until).await? {
         Some(found) => Some(found),
         None => {
-            known.check(&place, &Found::file(None))?;
+            set_back::check(known, &place, None)?;
             identity::begin(settings, &members, until).await?;
             identity::look(settings, &members, until).await?
         }
     };
-    known.check(&place, &Found::file(found.as_ref()))?;
-    let Found { identity, began, mark, .. } = found.ok_or(StoreError::Replaced(place))?;
-    Ok(Opened {
+    if let Some(found) = &found {
+        set_back::tell(known, &members, &keys, found, until).await;
+    }
+    set_back::check(known, &place, found.as_ref())?;
+    let found = found.ok_or(StoreError::Replaced(place))?;
+    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let wrote = Wrote {
+        replica: replica.clone(),
+        commits: found.wrote(&replica).unsigned_abs(),
+    };
+    let Found { identity, began, mark, .. } = found;
+    let opened = Opened {
+        wrote: keys.wrote(&replica),
+        set_back: keys.set_back(&mark.id),
         members,
         keys,
         identity,
         began,
-        standing: Mutex::new(mark),
+        standing: Mutex::new(StoreMark {
+            wrote: Some(wrote),
+            ..mark
+        }),
         timeout: settings.timeout,
         presence: OnceLock::new(),
-    })
+    };
+    Ok((opened, replica))
 }
 
 /// Gives the store that was found another name.

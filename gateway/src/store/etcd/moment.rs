@@ -14,7 +14,7 @@ use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
 use super::opened::pair;
-use super::{MOST_ANSWER_BYTES, Threads, identity};
+use super::{MOST_ANSWER_BYTES, Threads, identity, set_back};
 use crate::settings::EtcdSettings;
 
 /// What a store on etcd holds at one moment.
@@ -82,7 +82,7 @@ impl Moment {
         let below = Arc::new(Below::of(settings)?);
         let (found, revision) = below.look()?;
         let place = Path::new(&below.members.place);
-        known.check(place, &Found::file(found.as_ref()))?;
+        set_back::check(&known, place, found.as_ref())?;
         let Some(Found { mark: store, .. }) = found else {
             return Err(StoreError::Lost {
                 path: place.to_owned(),

@@ -13,9 +13,10 @@ use super::keys::Keys;
 use super::members::{Failure, Members};
 use super::overlay::Seen;
 use super::presence::Presence;
+use super::set_back::comes_short;
 
 /// How many answers say why a request was not taken.
-pub(super) const GUARD_GETS: usize = 3;
+pub(super) const GUARD_GETS: usize = 5;
 
 /// Which store a process has opened.
 #[derive(Debug)]
@@ -26,10 +27,23 @@ pub(super) struct Opened {
     pub identity: String,
     /// The mark that it began with, before its first commit.
     pub began: u64,
+    /// Where this gateway counts its commits.
+    pub wrote: String,
+    /// Where others say that it is a store from before.
+    pub set_back: String,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
     /// Of a process that serves.
     pub presence: OnceLock<Arc<Presence>>,
+}
+
+/// How far the store has come, as far as was known when a request was made of it. Others of this process may know of more by the time that the
+/// answer is here, which is of the moment at which etcd looked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached {
+    puts: i64,
+    /// Of all those that write, by this gateway.
+    wrote: i64,
 }
 
 /// Why nothing was written, or why that is not known.
@@ -38,8 +52,10 @@ pub(super) enum Trouble {
     Member(Failure),
     /// Whether it was done is not known.
     Doubt(Failure),
-    /// It is not the store that was opened.
+    /// It is not the store that was opened, or others have found it to be one from before.
     Replaced,
+    /// It is the one that was opened, as it was before: etcd says this of it.
+    SetBack(Box<Compare>),
     /// It is, and has been given a version by a newer release.
     Newer(i64),
     /// The key of this gateway, which serves, is not there.
@@ -59,7 +75,7 @@ impl Opened {
         match trouble {
             Trouble::Member(failure) => self.members.explain(failure, false),
             Trouble::Doubt(failure) => self.members.explain(failure, true),
-            Trouble::Replaced => StoreError::Replaced(self.members.place.clone().into()),
+            Trouble::Replaced | Trouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
             Trouble::Newer(found) => identity::newer(&self.members, *found),
             Trouble::Absent => engine(
                 "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
@@ -72,22 +88,33 @@ impl Opened {
         }
     }
 
-    /// How often the mark was put, as far as is known.
-    pub(super) fn puts(&self) -> i64 {
+    /// How far the store has come, as far as is known now.
+    pub(super) fn reached(&self) -> Reached {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        i64::try_from(standing.mark.saturating_sub(self.began)).unwrap_or(i64::MAX)
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Reached {
+            puts: count(standing.mark.saturating_sub(self.began)),
+            wrote: count(standing.wrote.as_ref().map_or(0, |wrote| wrote.commits)),
+        }
     }
 
-    pub(super) fn raise(&self, puts: i64) {
+    /// So often all have written, and this gateway.
+    pub(super) fn raise(&self, puts: i64, commits: i64) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
+        if let Some(wrote) = &mut standing.wrote {
+            wrote.commits = wrote.commits.max(commits.unsigned_abs());
+        }
     }
 
-    /// What every request wants: that it is the store that was opened, has not been set back, and is written as this release writes it.
-    pub(super) fn guard(&self) -> Vec<Compare> {
+    /// What every request wants: that it is the store that was opened, has come as far as is known, whoever has written since, and is written as this
+    /// release writes it.
+    pub(super) fn guard(&self, known: Reached) -> Vec<Compare> {
         vec![
             self.is_the_store(),
-            Compare::version(self.keys.mark(), CompareOp::Greater, self.puts() - 1),
+            Compare::version(self.keys.mark(), CompareOp::Greater, known.puts - 1),
+            Compare::version(self.wrote.as_str(), CompareOp::Greater, known.wrote - 1),
+            Compare::create_revision(self.set_back.as_str(), CompareOp::Equal, 0),
             Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
         ]
         .into_iter()
@@ -102,22 +129,34 @@ impl Opened {
     /// What says why a request was not taken: so many gets, these others, and one more if this process serves.
     pub(super) fn guard_gets(&self, others: impl IntoIterator<Item = TxnOp>) -> Vec<TxnOp> {
         let present = self.presence.get().map(|presence| presence.get());
-        let first: [TxnOp; GUARD_GETS] = [get(&self.keys.identity()), get(&self.keys.mark()), get(&self.keys.schema())];
+        let keys: [&str; GUARD_GETS] = [
+            &self.keys.identity(),
+            &self.keys.mark(),
+            &self.wrote,
+            &self.set_back,
+            &self.keys.schema(),
+        ];
+        let first = keys.map(get);
         first.into_iter().chain(others).chain(present).collect()
     }
 
     /// Whether it was for another reason than what [`Opened::guard`] wants, by the answers to [`Opened::guard_gets`] with so many others.
-    pub(super) fn check(&self, answers: &[TxnOpResponse], others: usize) -> Result<(), Trouble> {
-        let [identity, mark, schema, rest @ ..] = answers else {
+    pub(super) fn check(&self, known: Reached, answers: &[TxnOpResponse], others: usize) -> Result<(), Trouble> {
+        let [identity, mark, wrote, set_back, schema, rest @ ..] = answers else {
             return Err(Trouble::Replaced);
         };
-        let puts = version(mark);
-        if seen(identity).value.as_ref() != Some(&self.identity) || puts < self.puts() {
+        if seen(identity).value.as_ref() != Some(&self.identity) || seen(set_back).value.is_some() {
             return Err(Trouble::Replaced);
+        }
+        let (puts, commits) = (version(mark), version(wrote));
+        for (key, found, known) in [(self.keys.mark(), puts, known.puts), (self.wrote.clone(), commits, known.wrote)] {
+            if found < known {
+                return Err(Trouble::SetBack(Box::new(comes_short(key, known.unsigned_abs()))));
+            }
         }
         let schema = seen(schema).value.and_then(|schema| schema.parse().ok());
         match schema {
-            Some(VERSION) => self.raise(puts),
+            Some(VERSION) => self.raise(puts, commits),
             Some(newer) if newer > VERSION => return Err(Trouble::Newer(newer)),
             _ => return Err(Trouble::Replaced),
         }
@@ -130,8 +169,10 @@ impl Opened {
 
     /// Does these reads at one moment, of the store that was opened.
     pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, Trouble> {
-        let then: Vec<TxnOp> = reads.iter().cloned().chain([get(&self.keys.mark())]).collect();
-        let txn = Txn::new().when(self.guard()).and_then(then).or_else(self.guard_gets([]));
+        let counts = [get(&self.keys.mark()), get(&self.wrote)];
+        let then: Vec<TxnOp> = reads.iter().cloned().chain(counts).collect();
+        let known = self.reached();
+        let txn = Txn::new().when(self.guard(known)).and_then(then).or_else(self.guard_gets([]));
         let asked = self.members.ask(until, |client| {
             let txn = txn.clone();
             async move {
@@ -145,11 +186,12 @@ impl Opened {
         let answer = asked.await.map_err(Trouble::Member)?;
         let mut answers = answer.op_responses();
         if !answer.succeeded() {
-            self.check(&answers, 0)?;
-            return Err(Trouble::Contended);
+            let trouble = self.check(known, &answers, 0).err().unwrap_or(Trouble::Contended);
+            return Err(self.told(trouble).await);
         }
         // How far it has come, whoever has written.
-        self.raise(answers.pop().as_ref().map_or(0, version));
+        let commits = answers.pop().as_ref().map_or(0, version);
+        self.raise(answers.pop().as_ref().map_or(0, version), commits);
         Ok(answers)
     }
 }

@@ -117,10 +117,11 @@ impl Own {
 
     async fn fence(&mut self, sent: u64, until: Instant) -> Result<Fate, Failure> {
         self.number += 1;
-        let fence = Txn::new()
-            .when([self.unchanged()])
-            .and_then([self.put()])
-            .or_else([self.get(), get(&self.opened.keys.mark())]);
+        let fence = Txn::new().when([self.unchanged()]).and_then([self.put()]).or_else([
+            self.get(),
+            get(&self.opened.keys.mark()),
+            get(&self.opened.wrote),
+        ]);
         let asked = self.opened.members.ask_one(until, |mut client| {
             let fence = fence.clone();
             async move { client.txn(fence).await }
@@ -136,7 +137,7 @@ impl Own {
     /// Finds out what became of a commit that etcd has answered: it is made by now, or not at all.
     pub(super) async fn look(&mut self, until: Instant) -> Result<Fate, Failure> {
         let Some(sent) = self.doubt else { return Ok(Fate::Never) };
-        let read = Txn::new().and_then([self.get(), get(&self.opened.keys.mark())]);
+        let read = Txn::new().and_then([self.get(), get(&self.opened.keys.mark()), get(&self.opened.wrote)]);
         let asked = self.opened.members.ask(until, |mut client| {
             let read = read.clone();
             async move { client.txn(read).await }
@@ -153,7 +154,8 @@ impl Own {
         let number = found.map(|found| found.value.and_then(|number| number.parse::<u64>().ok()));
         match number {
             Some(Some(number)) if number == sent => {
-                self.opened.raise(answers.get(1).map_or(0, version));
+                let count = |at: usize| answers.get(at).map_or(0, version);
+                self.opened.raise(count(1), count(2));
                 Fate::Happened
             }
             Some(Some(_)) => Fate::Never,

@@ -14,6 +14,36 @@ pub(crate) struct Doubting {
     pub(crate) lost: AtomicBool,
 }
 
+/// An engine that is away for what is asked for next.
+#[derive(Debug)]
+struct Away {
+    engine: Embedded,
+    away: AtomicBool,
+}
+
+fn away() -> StoreError {
+    StoreError::Engine {
+        engine: "away",
+        place: "here".to_owned(),
+        problem: "it does not answer".to_owned(),
+        advice: String::new(),
+    }
+}
+
+#[async_trait]
+impl Through for Away {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        match self.away.swap(false, Ordering::Relaxed) {
+            false => self.engine.transact(work).await,
+            true => Err(away()),
+        }
+    }
+}
+
 #[async_trait]
 impl Through for Doubting {
     fn engine(&self) -> &dyn Engine {
@@ -89,4 +119,34 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
         store.claim(EntryKind::Instance, claim("2"), pending("d4").into()).await.unwrap(),
         None
     );
+}
+
+#[tokio::test]
+async fn attack_33_what_could_not_be_given_back_is_given_back_without_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Away {
+        engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+        away: AtomicBool::new(false),
+    };
+    let claim = |value: &str| Claim {
+        entry: Entry {
+            id: "i".to_owned(),
+            value: value.to_owned(),
+        },
+        instead_of: None,
+    };
+    store.spend_for(token(), Occasion::Any, pending("d1").into()).await.unwrap();
+    assert_eq!(
+        store.claim(EntryKind::Instance, claim("1"), pending("d1").into()).await.unwrap(),
+        None
+    );
+    store.away.store(true, Ordering::Relaxed);
+    store.give_back("d1").await.unwrap_err();
+    let again = store.spend_for(token(), Occasion::Any, pending("d2").into()).await.unwrap();
+    assert_eq!(again, Spend::Granted { use_number: 1 });
+    assert_eq!(
+        store.claim(EntryKind::Instance, claim("2"), pending("d2").into()).await.unwrap(),
+        None
+    );
+    assert_eq!(store.pending().await.unwrap(), [pending("d2")]);
 }

@@ -91,8 +91,9 @@ impl Decisions {
 
     async fn take_back(&self, record: &Record) {
         if let Err(error) = self.store.give_back(&record.id).await {
-            // The next start finds it among what is pending, and in the log that it was refused, or is not recorded.
-            tracing::error!(%error, decision = record.id, "cannot give back what was used up for nothing");
+            // It is done as soon as the store can be reached; after a crash the next start finds it among what is pending, and in the log that it was refused, or
+            // is not recorded.
+            tracing::error!(%error, decision = record.id, "cannot give back yet what was used up for nothing");
         }
     }
 }

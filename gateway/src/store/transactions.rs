@@ -51,11 +51,16 @@ async fn decide<T: Send + 'static>(
         Ok(found)
     })
     .await;
-    if let Err(StoreError::Engine { .. } | StoreError::Closed) = &decided {
-        // It may have been done, and whoever asked takes it for not done: nobody gets anything for it.
+    // It may have been done, and whoever asked takes it for not done: nobody gets anything for it.
+    give_back_in_doubt(engine, decision, decided)
+}
+
+/// Has what a decision used up given back some time later, if whether this was done is not known.
+fn give_back_in_doubt<T>(engine: &impl Engine, decision: String, done: Result<T, StoreError>) -> Result<T, StoreError> {
+    if let Err(StoreError::Engine { .. } | StoreError::Closed) = &done {
         engine.later(Box::new(move |transaction| outcomes::give_back(transaction, &decision).map(drop)));
     }
-    decided
+    done
 }
 
 /// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of
@@ -124,8 +129,10 @@ impl<E: Engine + 'static> Store for E {
     }
 
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
-        let decision = decision.to_owned();
-        run(self, move |transaction| outcomes::give_back(transaction, &decision)).await
+        let (given, decision) = (decision.to_owned(), decision.to_owned());
+        let given = run(self, move |transaction| outcomes::give_back(transaction, &given)).await;
+        // Nobody asks for it again while this gateway runs, and others take what stays pending for used one day.
+        give_back_in_doubt(self, decision, given)
     }
 
     async fn pending(&self) -> Result<Vec<Pending>, StoreError> {

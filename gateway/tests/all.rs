@@ -57,6 +57,7 @@ mod recorded;
 mod reload;
 mod reloaded;
 mod replicas;
+mod restored;
 mod revocation;
 mod rotation;
 mod shared_seal;

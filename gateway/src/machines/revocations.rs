@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
 use crate::clock::rfc3339;
-use crate::store::{Entry, EntryKind, Reading, Store, StoreError};
+use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
@@ -176,23 +176,41 @@ pub async fn revoke_machine(
 }
 
 /// Takes a revocation back, with those that were made together with it unless `only` this one is meant; gives what was revoked and is no
-/// longer.
+/// longer. What is revoked anew meanwhile stays so.
 ///
 /// # Errors
-/// [`StoreError`].
+/// [`StoreError`], [`StoreError::Changed`] if it was revoked anew meanwhile.
 pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSet<String>, StoreError> {
-    let Some(entry) = store.get(EntryKind::Revoked, who).await? else {
-        return Ok(BTreeSet::new());
-    };
-    let mut restored = if only { BTreeSet::new() } else { read(&entry)?.with };
-    restored.insert(who.to_owned());
-    let mut gone = BTreeSet::new();
-    for who in restored {
-        if store.remove(EntryKind::Revoked, &who).await? {
-            gone.insert(who);
+    let (mut anew, mut meant) = (Anew::default(), None);
+    loop {
+        let mut reading = Reading::of(store);
+        let Some(entry) = reading.get(EntryKind::Revoked, who).await? else {
+            return Ok(BTreeSet::new());
+        };
+        let Revocation { with, .. } = read(&entry)?;
+        if *meant.get_or_insert_with(|| entry.value.clone()) != entry.value {
+            let (kind, id) = (EntryKind::Revoked.as_str(), who.to_owned());
+            return Err(StoreError::Changed { kind, id });
+        }
+        let mut restored = BTreeSet::from([who.to_owned()]);
+        for other in with.into_iter().filter(|_| !only) {
+            // One that was revoked once more since, with others, is theirs.
+            if let Some(entry) = reading.get(EntryKind::Revoked, &other).await?
+                && read(&entry)?.with.contains(who)
+            {
+                restored.insert(other);
+            }
+        }
+        let gone = |who: &String| Rewrite {
+            kind: EntryKind::Revoked,
+            id: who.clone(),
+            value: None,
+        };
+        match store.rewrite(reading.seen().clone(), restored.iter().map(gone).collect()).await {
+            Ok(()) => return Ok(restored),
+            Err(error) => anew.again(error)?,
         }
     }
-    Ok(gone)
 }
 
 /// Everybody who is revoked, by name or identity.

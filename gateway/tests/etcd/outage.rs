@@ -228,6 +228,45 @@ async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told(
     assert_eq!(get(&store, "counter").await.unwrap(), Some((done + 1).to_string()));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading() {
+    // More than go into one commit.
+    const LATER: usize = 300;
+    let site = Site {
+        etcd: etcd::Etcd::start_with_quota(2 << 20),
+        states: tempfile::tempdir().unwrap(),
+    };
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    let large = "x".repeat(200_000);
+    while put(&store, "fills", &large).await.is_ok() {}
+    let later = |key: String| store.later(Box::new(move |transaction| transaction.put(&key, "done")));
+    for number in 0..LATER {
+        later(format!("later/{number}"));
+    }
+    // The first one may have been asked for with one of them.
+    let mut missed = 0;
+    for number in 0..40 {
+        later(format!("more/{number}"));
+        match get(&store, "a").await {
+            Ok(found) => assert_eq!(found.as_deref(), Some("1")),
+            Err(_) => missed += 1,
+        }
+    }
+    assert!(missed <= 5, "{missed}");
+    let state = site.etcd.ctl(&["get", "none", "-w", "json"]);
+    let (_, revision) = state.split_once("\"revision\":").unwrap();
+    site.etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
+    site.etcd.ctl(&["defrag"]);
+    site.etcd.ctl(&["alarm", "disarm"]);
+    let all = u64::try_from(LATER + 40).unwrap();
+    let begun = std::time::Instant::now();
+    while in_the_end(async || store.count(range("l", "n")).await).await < all {
+        assert!(begun.elapsed() < LIMIT, "they are not done");
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Stands between a gateway and etcd, and can lose a request, or an answer.
 struct Between {
     address: SocketAddr,

@@ -26,11 +26,12 @@ use super::members::FailureKind;
 use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
-use super::queue::{BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
+use super::queue::{Apart, BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
     own: Own,
+    apart: Apart,
 }
 
 /// What a commit came to.
@@ -45,18 +46,25 @@ enum Committed {
 impl Committer {
     pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
         let own = Own::new(Arc::clone(&opened), id);
-        Self { opened, own }
+        let apart = Apart::default();
+        Self { opened, own, apart }
     }
 
     /// Until nobody can ask any more; what nobody waits for is done then.
     pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut waiting = VecDeque::new();
-        while gather(&mut waiting, &mut jobs).await {
+        while gather(&mut waiting, &mut jobs, self.apart.again).await {
+            self.apart.join(&mut waiting);
             self.round(&mut waiting).await;
+            let mut due = self.apart.due();
+            self.round(&mut due).await;
+            self.apart.go_on_with(due);
         }
+        waiting.extend(self.apart.all());
         while !waiting.is_empty() {
             let before = waiting.len();
             self.round(&mut waiting).await;
+            waiting.extend(self.apart.all());
             if waiting.len() == before {
                 tracing::warn!("{before} works that nobody waits for were not done: etcd does not answer");
                 break;
@@ -93,7 +101,7 @@ impl Committer {
                     "a commit is in doubt, and nothing is answered before that is over: {}",
                     self.opened.error(&trouble)
                 );
-                fail(waiting, most, &self.opened, &trouble);
+                self.apart.keep(fail(waiting, most, &self.opened, &trouble));
                 return;
             }
             let (count, plan) = plan(waiting, most, &fetched);
@@ -150,7 +158,7 @@ impl Committer {
                 },
             };
             tracing::warn!("{}", self.opened.error(&trouble));
-            fail(waiting, count, &self.opened, &trouble);
+            self.apart.keep(fail(waiting, count, &self.opened, &trouble));
             return;
         }
     }

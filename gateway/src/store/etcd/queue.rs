@@ -37,8 +37,61 @@ pub(super) enum Plan {
     Commit(Batch, Vec<Result<(), StoreError>>),
 }
 
-/// Waits for something to do. `false`: there will be nothing any more.
-pub(super) async fn gather(waiting: &mut VecDeque<Job>, jobs: &mut mpsc::Receiver<Job>) -> bool {
+/// Works that nobody waits for, and that could not be done: they are tried again by themselves. What others ask for must not come to nothing with
+/// them: where etcd has no room, reads are answered still.
+#[derive(Default)]
+pub(super) struct Apart {
+    works: VecDeque<Job>,
+    /// Not before this; `None` if there are none.
+    pub(super) again: Option<Instant>,
+}
+
+impl Apart {
+    /// Keeps what could not be done for later.
+    pub(super) fn keep(&mut self, works: VecDeque<Job>) {
+        if !works.is_empty() {
+            self.again = Some(Instant::now() + LATER_PAUSE);
+            self.works.extend(works);
+        }
+    }
+
+    /// Takes those of the same kind that have come since: they would fare as these.
+    pub(super) fn join(&mut self, waiting: &mut VecDeque<Job>) {
+        if self.works.is_empty() {
+            return;
+        }
+        for job in std::mem::take(waiting) {
+            match job.answer {
+                Some(_) => waiting.push_back(job),
+                None => self.works.push_back(job),
+            }
+        }
+    }
+
+    /// Those whose time has come.
+    pub(super) fn due(&mut self) -> VecDeque<Job> {
+        match self.again {
+            Some(again) if again <= Instant::now() => self.all(),
+            _ => VecDeque::new(),
+        }
+    }
+
+    pub(super) fn all(&mut self) -> VecDeque<Job> {
+        self.again = None;
+        std::mem::take(&mut self.works)
+    }
+
+    /// Puts back those that were not among the first ones, which were done.
+    pub(super) fn go_on_with(&mut self, left: VecDeque<Job>) {
+        if !left.is_empty() {
+            self.again = self.again.or_else(|| Some(Instant::now()));
+            self.works.extend(left);
+        }
+    }
+}
+
+/// Waits for something to do, or until what could not be done is to be tried again. `false`: there will be nothing any more.
+pub(super) async fn gather(waiting: &mut VecDeque<Job>, jobs: &mut mpsc::Receiver<Job>, again: Option<Instant>) -> bool {
     let since = Instant::now();
     while waiting.len() < BATCH_LIMIT {
         if waiting.iter().any(|job| job.answer.is_some()) {
@@ -47,9 +100,14 @@ pub(super) async fn gather(waiting: &mut VecDeque<Job>, jobs: &mut mpsc::Receive
                 Err(_) => break,
             }
         } else if waiting.is_empty() {
-            match jobs.recv().await {
-                Some(job) => waiting.push_back(job),
-                None => return false,
+            let next = match again {
+                Some(again) => timeout_at(again, jobs.recv()).await,
+                None => Ok(jobs.recv().await),
+            };
+            match next {
+                Ok(Some(job)) => waiting.push_back(job),
+                Ok(None) => return false,
+                Err(_) => break,
             }
         } else {
             match timeout_at(since + LATER_PAUSE, jobs.recv()).await {
@@ -110,16 +168,18 @@ pub(super) fn answer(waiting: &mut VecDeque<Job>, answers: Vec<Result<(), StoreE
     }
 }
 
-/// Tells those of the first ones who wait; what nobody waits for is tried again.
-pub(super) fn fail(waiting: &mut VecDeque<Job>, count: usize, opened: &Opened, trouble: &Trouble) {
+/// Tells those of the first ones who wait, and gives those that nobody waits for.
+#[must_use]
+pub(super) fn fail(waiting: &mut VecDeque<Job>, count: usize, opened: &Opened, trouble: &Trouble) -> VecDeque<Job> {
     let behind = waiting.split_off(count.min(waiting.len()));
-    for job in std::mem::take(waiting) {
+    let mut later = VecDeque::new();
+    for job in std::mem::replace(waiting, behind) {
         match job.answer {
             Some(answer) => drop(answer.send(Err(opened.error(trouble)))),
-            None => waiting.push_back(job),
+            None => later.push_back(job),
         }
     }
-    waiting.extend(behind);
+    later
 }
 
 /// Tells those who have waited so long that they were told already, or will be.

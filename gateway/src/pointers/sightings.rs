@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::certificates::Fingerprint;
-use crate::store::{Entry, EntryKind, Store, StoreError};
+use crate::store::{self, Entry, EntryKind, Rewrite, Store, StoreError};
 
 /// The query parameter in which a pointer says which CAs it carries.
 pub const PARAMETER: &str = "ca";
@@ -48,13 +48,19 @@ pub struct Sighting {
     pub peer: String,
 }
 
-/// All sightings, in no particular order.
+/// All sightings that can be read, in no particular order. Of one that cannot be read, as a newer release may have written it, the log says so.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<Sighting>, StoreError> {
-    let entries = store.list(EntryKind::Pointer).await?;
-    entries.into_iter().map(read).collect()
+    let entries = store.list(EntryKind::Pointer).await?.into_iter();
+    Ok(entries.filter_map(|entry| readable(entry, "is not counted")).collect())
+}
+
+fn readable(entry: Entry, but: &str) -> Option<Sighting> {
+    read(entry)
+        .inspect_err(|error| tracing::warn!(%error, "a sighting of a pointer {but}"))
+        .ok()
 }
 
 fn read(entry: Entry) -> Result<Sighting, StoreError> {
@@ -90,6 +96,21 @@ impl Sighting {
             Ok(value) => Ok(Entry { id, value }),
             Err(source) => Err(broken(id, source)),
         }
+    }
+}
+
+/// Removes it, unless another gateway has seen that pointer meanwhile.
+async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
+    let mut seen = store::Seen::default();
+    seen.note(EntryKind::Pointer, &entry.id, Some(&entry.value));
+    let gone = Rewrite {
+        kind: EntryKind::Pointer,
+        id: entry.id.clone(),
+        value: None,
+    };
+    match store.rewrite(seen, vec![gone]).await {
+        Err(StoreError::Changed { .. }) => Ok(()),
+        done => done,
     }
 }
 
@@ -139,30 +160,30 @@ pub struct Sightings {
 }
 
 impl Sightings {
-    /// Those that the store knows. What it has not seen for more than a year is forgotten.
+    /// Those that the store knows. What nobody has seen for more than a year is forgotten, by this clock and by the store's time: one gateway with a clock
+    /// that is ahead does not forget for all.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn open(store: &dyn Store, now: u64) -> Result<Self, StoreError> {
+        let time = store.time(now).await?.min(now);
         let mut seen = BTreeMap::new();
         for entry in store.list(EntryKind::Pointer).await? {
-            let id = entry.id.clone();
-            match read(entry) {
-                Ok(sighting) if now.saturating_sub(sighting.last) <= REMEMBERED_SECONDS => {
-                    seen.insert(
-                        sighting.key(),
-                        Seen {
-                            written: Some(sighting.last),
-                            changed: false,
-                            sighting,
-                        },
-                    );
-                }
-                // One that cannot be read tells nobody anything, and would keep `list` from telling the rest.
-                Ok(_) | Err(_) => {
-                    store.remove(EntryKind::Pointer, &id).await?;
-                }
+            let Some(sighting) = readable(entry.clone(), "is left as it is") else {
+                continue;
+            };
+            if time.saturating_sub(sighting.last) > REMEMBERED_SECONDS {
+                forget(store, &entry).await?;
+                continue;
             }
+            seen.insert(
+                sighting.key(),
+                Seen {
+                    written: Some(sighting.last),
+                    changed: false,
+                    sighting,
+                },
+            );
         }
         Ok(Self {
             seen: Mutex::new(seen),
@@ -280,10 +301,12 @@ async fn tell(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
+    use std::time::Duration;
+
     use rustls_pki_types::CertificateDer;
 
     use super::*;
-    use crate::store::Embedded;
+    use crate::store::{Embedded, Tick};
 
     fn fingerprint(number: u8) -> Fingerprint {
         Fingerprint::of(&CertificateDer::from(vec![number]))
@@ -421,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_old_or_broken_is_forgotten() {
+    async fn what_is_old_by_both_clocks_is_forgotten_and_what_cannot_be_read_is_left() {
         let case = case().await;
         case.note(Some(&[1]), 100);
         case.note(None, 100 + REMEMBERED_SECONDS);
@@ -431,9 +454,34 @@ mod tests {
             value: "{}".to_owned(),
         };
         case.store.put(EntryKind::Pointer, entry).await.unwrap();
-        assert!(list(&case.store).await.is_err());
-        Sightings::open(&case.store, 101 + REMEMBERED_SECONDS).await.unwrap();
+        assert_eq!(list(&case.store).await.unwrap().len(), 2, "the others are told");
+        let (now, passed) = (101 + REMEMBERED_SECONDS, Duration::from_secs(REMEMBERED_SECONDS));
+        // One gateway's clock is ahead by a year.
+        Sightings::open(&case.store, now).await.unwrap();
+        assert_eq!(case.stored().await.len(), 2);
+        // The year goes by.
+        case.store.forget_expired(Tick { now, passed }).await.unwrap();
+        Sightings::open(&case.store, 100).await.unwrap();
+        assert_eq!(case.stored().await.len(), 2, "its own clock does not say so");
+        Sightings::open(&case.store, now).await.unwrap();
         assert_eq!(case.stored().await.into_keys().collect::<Vec<_>>(), [None]);
+        let left = case.store.get(EntryKind::Pointer, "broken").await.unwrap();
+        assert_eq!(left.map(|left| left.value).as_deref(), Some("{}"));
+    }
+
+    #[tokio::test]
+    async fn what_another_gateway_sees_while_it_is_forgotten_stays() {
+        let case = case().await;
+        case.note(Some(&[1]), 100);
+        case.sightings.write_all(&case.store, 100).await.unwrap();
+        let old = case.store.list(EntryKind::Pointer).await.unwrap().remove(0);
+        case.note(Some(&[1]), 200);
+        case.sightings.write_all(&case.store, 200).await.unwrap();
+        forget(&case.store, &old).await.unwrap();
+        assert_eq!(case.stored().await[&Some(1)].1, 200);
+        let now = case.store.list(EntryKind::Pointer).await.unwrap().remove(0);
+        forget(&case.store, &now).await.unwrap();
+        assert!(case.stored().await.is_empty());
     }
 
     #[tokio::test]

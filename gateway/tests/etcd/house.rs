@@ -236,3 +236,51 @@ async fn a_store_that_is_written_to_while_it_is_copied_is_not_copied() {
     let refused = site.try_open("one").unwrap_err();
     assert!(matches!(refused, StoreError::Unfinished(_)), "{refused}");
 }
+
+/// Compacts what etcd has, at the first bytes.
+struct Compacting<'e> {
+    etcd: &'e etcd::Etcd,
+    done: bool,
+}
+
+impl std::io::Write for Compacting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if !std::mem::replace(&mut self.done, true) {
+            self.etcd.ctl(&["put", "another", "one"]);
+            let state = self.etcd.ctl(&["get", "none", "-w", "json"]);
+            let (_, revision) = state.split_once("\"revision\":").unwrap();
+            self.etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_etcd_compacts_while_it_is_read_is_named_as_that() {
+    let site = Site::start();
+    let gateway = gateway(&site);
+    let settings = attest_gateway::settings::Settings::load(&gateway.path("etcd.toml")).unwrap();
+    let below = EtcdSettings {
+        prefix: "a/gateway".to_owned(),
+        ..site.settings()
+    };
+    let store = Etcd::open(&below, &settings.store()).unwrap();
+    put(&store, "entry/name/n", "{\"v\":1,\"value\":\"x\"}").await.unwrap();
+    drop(store);
+    let refused = attest_gateway::store::export(
+        &settings,
+        &mut Compacting {
+            etcd: &site.etcd,
+            done: false,
+        },
+    );
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("compacted") && refused.contains("do it again") && !refused.contains("must be there"),
+        "{refused}"
+    );
+}

@@ -39,6 +39,8 @@ pub(super) enum FailureKind {
     TooLarge,
     /// It was not done: a lease that it names is over.
     NoLease,
+    /// What was there at that revision is not kept any longer.
+    Compacted,
     /// It was not done, and will not be.
     Refused,
 }
@@ -244,6 +246,7 @@ fn kind(error: &Error) -> FailureKind {
         "ResourceExhausted" if message.contains("too many requests") => FailureKind::Unanswered,
         "ResourceExhausted" if message.contains("space exceeded") => FailureKind::NoSpace,
         "NotFound" if message.contains("lease") => FailureKind::NoLease,
+        "OutOfRange" if message.contains("compacted") => FailureKind::Compacted,
         "InvalidArgument" | "ResourceExhausted" | "FailedPrecondition" | "PermissionDenied" | "Unauthenticated" | "NotFound"
         | "Unimplemented" => FailureKind::Refused,
         _ => FailureKind::Unanswered,
@@ -262,6 +265,10 @@ fn advice(kind: FailureKind, problem: &str) -> &'static str {
         FailureKind::NoSpace => {
             "its quota is used up (--quota-backend-bytes), so that it takes no writes: compact and defragment it, then disarm its alarm NOSPACE \
              (etcdctl compact, defrag, alarm disarm); --auto-compaction-retention keeps it small"
+        }
+        FailureKind::Compacted => {
+            "etcd does not keep any longer what was there when this began: do it again; if that lasts, it must keep it for longer than this takes \
+             (--auto-compaction-retention)"
         }
         FailureKind::TooLarge => "it does not fit into one request: raise etcd's --max-request-bytes",
         _ => "etcd must be there, and most of its members must reach one another: look at etcdctl endpoint status, and at store.endpoints",

@@ -181,6 +181,19 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
     if store.insert(EntryKind::Token, record.entry(&id)?).await?.is_some() {
         return Err(IssueError::Changed(record.name));
     }
+    // Others make tokens at the same time, also on other hosts: of those of one name whoever sees another takes its own back. Nobody
+    // was told of it yet.
+    let mut others = all(store).await?;
+    others.retain(|known| known.entry.id != id);
+    let alone = match &record.rotation {
+        _ if is_taken(&others, &record.name, now) => Err(IssueError::NameTaken(record.name.clone())),
+        Some(rotation) => check_rotation(&record, rotation, &others),
+        None => Ok(()),
+    };
+    if let Err(error) = alone {
+        store.remove(EntryKind::Token, &id).await?;
+        return Err(error);
+    }
     Ok(Created {
         text,
         record,

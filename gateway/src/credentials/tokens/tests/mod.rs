@@ -342,6 +342,27 @@ async fn of_two_that_rotate_the_same_token_one_does() {
 }
 
 #[tokio::test]
+async fn of_two_that_make_a_token_of_one_name_at_once_one_does_at_most() {
+    let place = place();
+    // Each has looked before the other writes.
+    let (one, two) = tokio::join!(place.create(draft("a"), START), place.create(draft("a"), START));
+    let made = [one, two].into_iter().filter(|made| match made {
+        Ok(_) => true,
+        Err(IssueError::NameTaken(name)) => {
+            assert_eq!(name, "a");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    });
+    let made = made.count();
+    assert!(made <= 1, "{made}");
+    assert_eq!(place.entries().await.len(), made);
+    // Of two that are written into one file, too.
+    let (one, two) = tokio::join!(place.create(place.scheduled("b"), START), place.create(place.scheduled("b"), START));
+    assert!(one.is_err() || two.is_err());
+}
+
+#[tokio::test]
 async fn a_name_belongs_to_one_current_token() {
     let place = place();
     place

@@ -48,6 +48,7 @@ mod log_retention;
 mod log_segments;
 mod mcs;
 mod meanwhile;
+mod newer_seal;
 mod older_release;
 mod output;
 mod owner;

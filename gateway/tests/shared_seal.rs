@@ -15,20 +15,20 @@ use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-const DAY: u64 = 24 * 3600;
-const HOUR: u64 = 3600;
-const NOW: u64 = 20_000 * DAY;
+pub(crate) const DAY: u64 = 24 * 3600;
+pub(crate) const HOUR: u64 = 3600;
+pub(crate) const NOW: u64 = 20_000 * DAY;
 /// Of no meaning to keys in a store.
-const KEEP: Duration = Duration::ZERO;
+pub(crate) const KEEP: Duration = Duration::ZERO;
 /// For how long what was read of the store is good.
 const GOOD: Duration = Duration::from_secs(1);
 
-struct Site {
+pub(crate) struct Site {
     folder: tempfile::TempDir,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let site = Self {
             folder: tempfile::tempdir().unwrap(),
         };
@@ -44,33 +44,33 @@ impl Site {
         Arc::new(Embedded::open(&self.folder.path().join("gateway.db")).unwrap())
     }
 
-    async fn try_replica(&self, now: u64) -> Result<Seal, SealError> {
+    pub(crate) async fn try_replica(&self, now: u64) -> Result<Seal, SealError> {
         Seal::open_shared(self.store(), &self.key_file(), now).await
     }
 
-    async fn replica(&self, now: u64) -> Seal {
+    pub(crate) async fn replica(&self, now: u64) -> Seal {
         self.try_replica(now).await.unwrap()
     }
 
-    async fn entry(&self) -> Option<Entry> {
+    pub(crate) async fn entry(&self) -> Option<Entry> {
         self.store().get(EntryKind::SealKey, "keys").await.unwrap()
     }
 
-    async fn document(&self) -> Value {
+    pub(crate) async fn document(&self) -> Value {
         serde_json::from_str(&self.entry().await.unwrap().value).unwrap()
     }
 
-    async fn put(&self, value: String) {
+    pub(crate) async fn put(&self, value: String) {
         let id = "keys".to_owned();
         self.store().put(EntryKind::SealKey, Entry { id, value }).await.unwrap();
     }
 }
 
-fn sealed(seal: &Seal) -> String {
+pub(crate) fn sealed(seal: &Seal) -> String {
     seal.seal(Sealed::Ticket, b"content").unwrap()
 }
 
-fn opens(seal: &Seal, text: &str) -> bool {
+pub(crate) fn opens(seal: &Seal, text: &str) -> bool {
     seal.unseal(Sealed::Ticket, text).is_ok()
 }
 

@@ -42,6 +42,12 @@ pub(super) struct Document {
     set: Option<String>,
 }
 
+/// What each version says.
+#[derive(Deserialize)]
+struct Versioned {
+    v: u8,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EncryptedKey {
@@ -73,9 +79,10 @@ pub(super) struct SharedKeys {
 
 impl Document {
     pub(super) fn parse(text: &str) -> Result<Self, SealError> {
-        let document: Self = serde_json::from_str(text).map_err(SealError::Document)?;
-        match document.v {
-            VERSION | UNCOUNTED => Ok(document),
+        // Before anything else: a newer release's may have members that this one does not know.
+        let Versioned { v } = serde_json::from_str(text).map_err(SealError::Document)?;
+        match v {
+            VERSION | UNCOUNTED => serde_json::from_str(text).map_err(SealError::Document),
             other => Err(SealError::Version(other)),
         }
     }

@@ -1,0 +1,40 @@
+//! Keys of the seal that a newer release has written, at a gateway of this one.
+
+use attest_gateway::credentials::seal::SealError;
+use serde_json::json;
+
+use crate::shared_seal::{DAY, HOUR, KEEP, NOW, Site, opens, sealed};
+
+#[tokio::test]
+async fn a_gateway_that_meets_a_newer_releases_keys_names_the_release_it_needs_and_goes_on_with_its_own() {
+    let site = Site::new();
+    let (seal, other) = (site.replica(NOW).await, site.replica(NOW).await);
+    let text = sealed(&seal);
+    // The newer one rotates, and an hour later its key seals.
+    other.tend(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
+    other.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    let newer = sealed(&other);
+    let mut document = site.document().await;
+    document["v"] = 3.into();
+    for member in [json!({}), json!({ "unknown": 1 })] {
+        document.as_object_mut().unwrap().extend(member.as_object().unwrap().clone());
+        site.put(document.to_string()).await;
+        for _ in 0..2 {
+            // As each five minutes.
+            let refused = seal.tend(NOW + 30 * DAY, KEEP).await.unwrap_err();
+            assert!(matches!(refused, SealError::Version(3)), "{refused}");
+            let said = refused.to_string();
+            assert!(
+                said.contains("version 3") && said.contains("run the release that wrote them, or a newer one"),
+                "{said}"
+            );
+        }
+        // What it knows goes on; whether the other is a key nobody can say, and that is no refusal.
+        assert!(opens(&seal, &text) && opens(&seal, &sealed(&seal)));
+        assert!(!opens(&seal, &newer));
+        seal.look_for_key_of(&newer).await.unwrap_err();
+        // It does not start again, and leaves all as it is.
+        assert!(matches!(site.try_replica(NOW + 30 * DAY).await, Err(SealError::Version(3))));
+        assert_eq!(site.entry().await.unwrap().value, document.to_string());
+    }
+}

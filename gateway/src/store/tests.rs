@@ -344,6 +344,36 @@ fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
     assert_eq!(said("b", 3), is("b", 3), "another store");
 }
 
+#[test]
+fn attack_42_what_a_gateway_has_written_is_not_set_back_and_is_told_from_anothers() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |mark: u64, wrote: Option<(&str, u64)>| {
+        let wrote = wrote.map(|(replica, commits)| Wrote {
+            replica: replica.to_owned(),
+            commits,
+        });
+        let id = "a".to_owned();
+        super::known::write_mark(&file(&folder), &StoreMark { id, mark, wrote }).unwrap();
+        let text = fs::read_to_string(folder.path().join("store.mark")).unwrap();
+        let StoreMark { mark, wrote, .. } = serde_json::from_str(&text).unwrap();
+        (
+            mark,
+            wrote
+                .map(|Wrote { replica, commits }| format!("{replica} {commits}"))
+                .unwrap_or_default(),
+        )
+    };
+    let is = |mark: u64, wrote: &str| (mark, wrote.to_owned());
+    assert_eq!(said(5, None), is(5, ""));
+    assert_eq!(said(5, Some(("one", 0))), is(5, "one 0"), "as high, and it says more");
+    assert_eq!(said(7, Some(("one", 3))), is(7, "one 3"));
+    assert_eq!(said(6, Some(("one", 2))), is(7, "one 3"));
+    assert_eq!(said(7, None), is(7, "one 3"));
+    // A gateway that was given another id; the mark stays what it was.
+    assert_eq!(said(6, Some(("two", 1))), is(7, "two 1"));
+    assert_eq!(said(8, Some(("two", 1))), is(8, "two 1"));
+}
+
 #[tokio::test]
 async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
     let (folder, store) = open();

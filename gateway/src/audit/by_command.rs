@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
+use super::checkpoint::Signer;
 use super::journal::JournalError;
 use super::log_file::LogFile;
 use super::record::{Decision, Line, Record, decision_id};
+use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 use crate::store::{Replacement, StoreMark};
 
@@ -37,11 +39,24 @@ impl CommandLog {
     }
 
     /// Says, durably, that somebody takes a store for the right one that is not the one that is known: by which command, and what store
-    /// that is now.
+    /// that is now. It is signed as the gateway signs; what stands before it, and nobody has signed, is named as at a start. Gives the checkpoint, for
+    /// the store to keep.
     ///
     /// # Errors
     /// [`JournalError`]: then it must not be taken.
-    pub fn store_accepted(&mut self, replacement: &Replacement, (verb, by): (Verb, By), store: Thing, at: u64) -> Result<(), JournalError> {
+    pub fn store_accepted(
+        &mut self,
+        replacement: &Replacement,
+        (verb, by): (Verb, By),
+        store: Thing,
+        at: u64,
+        signer: &Signer,
+    ) -> Result<String, JournalError> {
+        let io = |source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let mut chain = with_unsigned(&self.path, signer.key(), self.chain.clone()).map_err(io)?;
         let id = decision_id().ok_or(JournalError::Failed)?;
         let command = verb.word().replace('.', " ");
         let mut record = Record::new(id, Decision::StoreAccepted, at, command, String::new());
@@ -53,11 +68,18 @@ impl CommandLog {
             record: &record,
             store: None,
         })?;
-        let line = self.chain.link(&line)?;
-        self.file.append(&line).map_err(|source| JournalError::Io {
-            path: self.path.clone(),
-            source,
-        })
+        let mut lines = chain.link(&line)?;
+        let (id, count, head) = chain.head();
+        let record = signer.sign(id, count, head, at, chain.found())?;
+        let checkpoint = serde_json::to_vec(&Line {
+            record: &record,
+            store: None,
+        })?;
+        let checkpoint = chain.link_checkpoint(&checkpoint)?;
+        lines.extend_from_slice(&checkpoint);
+        self.file.append(&lines).map_err(io)?;
+        self.chain = chain;
+        Ok(String::from_utf8_lossy(&checkpoint).trim_end().to_owned())
     }
 }
 

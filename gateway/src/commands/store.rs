@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use attest_gateway::audit::CommandLog;
 use attest_gateway::audit::admin::{By, Thing, Verb};
+use attest_gateway::audit::{CommandLog, LogKey, Signer, keep};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{self, PRIVATE, make_private_folder};
 use attest_gateway::settings::{Settings, StoreSettings};
-use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, StoreMark};
+use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, Store, StoreMark};
 use serde_json::json;
 
 use super::acting::{change_files, change_store};
@@ -122,7 +122,12 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
-    let accepted = AnyStore::accept(settings, |replacement| begin_anew(settings, &mut log, replacement, who, None))?;
+    let mut checkpoint = None;
+    let accepted = AnyStore::accept(settings, |replacement| {
+        checkpoint = Some(begin_anew(settings, &mut log, replacement, who, None)?);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    keep_checkpoint(settings, checkpoint.as_deref());
     say(accepted)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -134,21 +139,40 @@ fn begin_anew(
     replacement: &Replacement,
     who: (Verb, By),
     from: Option<String>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let store = Thing {
         kind: "store".to_owned(),
         id: place(settings),
         before: replacement.known.as_ref().map(|known| json!(known)),
         after: Some(from.map_or_else(|| json!({ "found": replacement.found }), |from| json!({ "from": from }))),
     };
-    log.store_accepted(replacement, who, store, super::now())?;
+    let signed = &settings.checkpoints;
+    let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
+    let checkpoint = log.store_accepted(replacement, who, store, super::now(), &signer)?;
     // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one; a
     // file of before there was a key file would be used again without one.
     match settings.store_key_file {
         None => Seal::replace(&settings.seal_key())?,
         Some(_) => Seal::replace_if_there(&settings.seal_key())?,
     }
-    Ok(())
+    Ok(checkpoint)
+}
+
+/// Has the store keep the checkpoint, so that the line that says so cannot be cut off before a gateway serves with it.
+fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
+    let Some(checkpoint) = checkpoint else { return };
+    let kept = || -> anyhow::Result<()> {
+        let store = AnyStore::open(settings)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            keep(&store, checkpoint).await?;
+            store.keep_mark().await?;
+            Ok(())
+        })
+    };
+    if let Err(error) = kept() {
+        eprintln!("the store does not keep the log's checkpoint yet; the gateway has it do so at its start: {error:#}");
+    }
 }
 
 /// Where a store is.
@@ -211,8 +235,13 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(files::open(file)?)));
-    let first = |replacement: &Replacement| begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()));
+    let mut checkpoint = None;
+    let first = |replacement: &Replacement| {
+        checkpoint = Some(begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()))?);
+        Ok::<_, anyhow::Error>(())
+    };
     let (accepted, contents) = store::import(settings, open, first).with_context(|| file.display().to_string())?;
+    keep_checkpoint(settings, checkpoint.as_deref());
     print_contents(&contents)?;
     say(accepted)?;
     Ok(ExitCode::SUCCESS)
@@ -233,9 +262,12 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
         false => Some(CommandLog::open(&from.attestation_log())?),
     };
     store::alone(from)?;
+    let mut checkpoint = None;
     let (accepted, contents) = store::copy(from, to, |replacement| {
-        begin_anew(to, &mut log, replacement, who, Some(place(from)))
+        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(place(from)))?);
+        Ok::<_, anyhow::Error>(())
     })?;
+    keep_checkpoint(to, checkpoint.as_deref());
     print_contents(&contents)?;
     say(accepted)?;
     output::done("The store that was copied is what it was: let no gateway serve with it any more.")?;

@@ -10,7 +10,7 @@ use crate::support;
 use crate::support::kubelet::embedded;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
-use attest_gateway::audit::{Decision, Record};
+use attest_gateway::audit::{Decision, LineHash, Record, link_of};
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
@@ -68,19 +68,22 @@ async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
     gateway.run();
     gateway.terminate();
     gateway.wait();
-    for made in fs::read_dir(gateway.path("state")).unwrap().map(|made| made.unwrap()) {
-        if made.file_type().unwrap().is_file() && made.file_name() != "standing.json" {
-            fs::remove_file(made.path()).unwrap();
-        }
-    }
-    gateway.command(&["ek", "list"]);
-    // There is room for the checkpoint of a chain that begins.
-    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 1300));
     let log = gateway.path("state/attestation.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    let last = text.lines().last().unwrap().as_bytes();
+    let place = link_of(last).unwrap().unwrap();
+    let filled = |filler: &str| {
+        let (id, number, previous) = (&place.id, place.number + 1, LineHash::of(last));
+        let place = format!("{{\"id\":\"{id}\",\"number\":{number},\"previous\":\"{previous}\"}}");
+        format!("{text}{{\"filler\":\"{filler}\",\"chain\":{place}}}\n")
+    };
+    // There is room for the checkpoint of a start.
+    let room = LIMIT_BLOCKS * 1024 - filled("").len() - 1300;
+    let filler = filled(&"x".repeat(room));
     fs::write(&log, &filler).unwrap();
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     let begun = fs::read_to_string(&log).unwrap();
-    assert!(begun.starts_with(&filler) && begun.lines().count() == 2);
+    assert!(begun.starts_with(&filler) && begun.lines().count() == filler.lines().count() + 1);
     let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
     assert_eq!(ready().await.status.as_u16(), 200);
     gateway.config("/config/worker", &[]).await.try_again();

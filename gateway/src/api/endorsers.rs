@@ -50,6 +50,12 @@ impl Endorsers {
         &self.clouds
     }
 
+    /// The certificates that endorse EKs, by the SHA-256 of their DER.
+    #[must_use]
+    pub fn ek_roots(&self) -> &[String] {
+        &self.ek_root_blobs
+    }
+
     /// How many certificates endorse EKs.
     #[must_use]
     pub fn ek_certificates(&self) -> usize {

@@ -22,6 +22,7 @@ use super::configs::ConfigCopy;
 use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
+use super::log_key::LogPublicKey;
 use super::record::{Line, Record};
 use super::retention::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
@@ -89,6 +90,8 @@ pub struct Journal {
     compression: mpsc::Sender<Aside>,
     /// What the gateway is called.
     replica: String,
+    /// Whose checkpoints are its own.
+    key: LogPublicKey,
 }
 
 impl Journal {
@@ -111,7 +114,7 @@ impl Journal {
             source,
         })?;
         let last = log.last_checkpoint(signer.key())?;
-        let replica = signer.replica().to_owned();
+        let (replica, key) = (signer.replica().to_owned(), signer.key());
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
         let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
         let (sender, signed) = watch::channel(last);
@@ -159,8 +162,15 @@ impl Journal {
             kept: Mutex::default(),
             compression,
             replica,
+            key,
         };
         Ok((journal, cut))
+    }
+
+    /// The public half of the key that signs the log's checkpoints.
+    #[must_use]
+    pub const fn key(&self) -> LogPublicKey {
+        self.key
     }
 
     /// Has the segments compressed that were closed before the start. Until then no file of the log is replaced: whoever lists them finds them all.

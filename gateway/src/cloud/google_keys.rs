@@ -80,7 +80,7 @@ pub(super) struct Keyring {
     source: KeySource,
     wait: Duration,
     metrics: Arc<Metrics>,
-    current: ArcSwapOption<GoogleKeysInUse>,
+    pub(super) current: ArcSwapOption<GoogleKeysInUse>,
     flights: Flights<(), ()>,
     attempts: Mutex<Attempts>,
 }

@@ -228,6 +228,13 @@ impl Clouds {
         &self.certificates
     }
 
+    /// Google's keys as a file has them, if they come from one.
+    #[must_use]
+    pub fn google_keys_of_file(&self) -> Option<Arc<GoogleKeysInUse>> {
+        self.google_keys.file()?;
+        self.google_keys.current.load_full()
+    }
+
     /// What was left out of the folders, and why.
     #[must_use]
     pub fn refused(&self) -> &[String] {

@@ -2,6 +2,7 @@
 //! says who did it; that they were is this gateway's own finding, and is recorded as such.
 
 mod shown;
+mod trusted;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -56,8 +57,9 @@ pub(super) struct Standing {
     file: PathBuf,
     recorded: Things,
     hiding: Option<String>,
-    /// What its `gateway.toml` said at its start.
+    /// What its `gateway.toml` said at its start, and whom it believes since.
     settings: Things,
+    google_keys: Option<((String, String), Value)>,
     pools: Vec<Arc<Pool>>,
     broken: BTreeMap<String, String>,
     tls: Arc<pki::Current>,
@@ -70,12 +72,20 @@ impl Standing {
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
         // Of a first start, and where that is lost, all of it is recorded.
-        let (recorded, hiding) = read(&file).unwrap_or_default();
+        let (mut recorded, hiding) = read(&file).unwrap_or_default();
         let hiding = Hiding::of(hiding.as_deref());
+        let mut settings = settings(&gateway.settings, &hiding);
+        settings.extend(trusted::of_start(gateway));
+        tell_of_log_key(gateway, &recorded, &settings);
+        if !is_as_recorded(gateway, &recorded, &file) {
+            // Which key it had is known to whoever reads the log, too.
+            recorded.retain(|name, _| *name == trusted::log_key());
+        }
         let mut standing = Self {
             recorded,
             file,
-            settings: settings(&gateway.settings, &hiding),
+            settings,
+            google_keys: trusted::google_keys(gateway),
             hiding: hiding.text,
             pools: gateway.pools.all(),
             broken: gateway.pools.broken_sources(),
@@ -89,13 +99,14 @@ impl Standing {
     /// Records what was changed since.
     pub(super) async fn look(&mut self, gateway: &Gateway) {
         let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
+        let google_keys = trusted::google_keys(gateway);
         let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
         let known = pools.len() == self.pools.len() && pools.iter().zip(&self.pools).all(same);
         let verb = match self.left {
-            None if known && broken == self.broken && Arc::ptr_eq(&tls, &self.tls) => return,
+            None if known && broken == self.broken && google_keys == self.google_keys && Arc::ptr_eq(&tls, &self.tls) => return,
             left => left.unwrap_or(Verb::GatewayReload),
         };
-        (self.pools, self.broken, self.tls) = (pools, broken, tls);
+        (self.pools, self.broken, self.tls, self.google_keys) = (pools, broken, tls, google_keys);
         self.record(gateway, verb).await;
     }
 
@@ -129,11 +140,14 @@ impl Standing {
     async fn record(&mut self, gateway: &Gateway, verb: Verb) {
         let mut now = self.files();
         now.extend(self.settings.clone());
-        let things = differences(&self.recorded, &now);
+        now.extend(self.google_keys.clone());
+        let mut things = differences(&self.recorded, &now);
         let again = self.left.take().is_some();
         if things.is_empty() {
             return;
         }
+        let before = (!self.recorded.is_empty()).then(|| digest(&self.recorded));
+        things.push(admin::standing(before, digest(&now)));
         match record_all(gateway, verb, &things).await {
             Ok(()) => {
                 self.recorded = now;
@@ -166,6 +180,47 @@ impl Standing {
             tracing::warn!(%error, "{}: what is recorded of settings and pools is not noted; the next start records it again", self.file.display());
         }
     }
+}
+
+/// Whether what is noted is what the log says was recorded last. If it is not, or the log does not say it, all of it is recorded anew: whoever can write
+/// the note could hide what has become otherwise.
+fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
+    if recorded.is_empty() {
+        return true;
+    }
+    let log = gateway.settings.attestation_log();
+    match admin::last_standing(&log, gateway.journal.key()) {
+        Ok(Some(said)) if said == digest(recorded) => return true,
+        Ok(Some(_)) => tracing::warn!(
+            "{}: this is not what the attestation log says was recorded last: the gateway was stopped before it had noted it, or somebody has altered it; all that this gateway goes by is recorded anew",
+            file.display()
+        ),
+        Ok(None) => tracing::info!("the attestation log does not say lately what this gateway goes by: all of it is recorded anew"),
+        Err(error) => {
+            tracing::warn!(%error, "what the attestation log says was recorded last cannot be read: all that this gateway goes by is recorded anew");
+        }
+    }
+    false
+}
+
+/// Says that the key of the log is another one.
+fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
+    let name = trusted::log_key();
+    let public = |things: &Things| things.get(&name).and_then(|key| key.get("public")?.as_str().map(str::to_owned));
+    if let (Some(before), Some(now)) = (public(recorded), public(now))
+        && before != now
+    {
+        tracing::warn!(
+            "{} is another one: its public half is {now}, and was {before}; if nobody has put it there, the old one was lost and this one was made: give auditors both, with the gateway's name (`attest-gateway log key`)",
+            gateway.settings.log_key().display()
+        );
+    }
+}
+
+/// A digest over all of it.
+fn digest(things: &Things) -> String {
+    let all: Vec<_> = things.iter().collect();
+    sha256(&serde_json::to_vec(&all).unwrap_or_default())
 }
 
 /// Records all of it, in as many lines as it takes. Whoever is stopped in between records it once more.

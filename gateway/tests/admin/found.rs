@@ -240,3 +240,96 @@ async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
     }
     assert!(gateway.try_command(&["audit"]).status.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_note_that_was_altered_hides_no_change() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[ticket]\nuses = 3");
+    gateway.run();
+    gateway.wait_for_acts(1, "gateway.start");
+    let again = |gateway: &mut Gateway| {
+        gateway.terminate();
+        gateway.wait();
+        gateway.run();
+    };
+    again(&mut gateway);
+    assert_eq!(gateway.acts("gateway.start").len(), 1, "nothing is otherwise");
+    // Somebody has changed a setting, and the note to say that it was so.
+    gateway.settings("[ticket]\nuses = 5");
+    let note = gateway.path("state/standing.json");
+    let text = fs::read_to_string(&note).unwrap();
+    let altered = text.replace("\"id\":\"ticket.uses\",\"after\":3", "\"id\":\"ticket.uses\",\"after\":5");
+    assert_ne!(altered, text);
+    fs::write(&note, altered).unwrap();
+    again(&mut gateway);
+    gateway.line(|line| line.contains("WARN") && line.contains("is not what the attestation log says was recorded last"));
+    let started = gateway.acts("gateway.start").remove(1);
+    let uses = json!({"kind": "setting", "id": "ticket.uses", "after": 5});
+    assert!(of_kind(&started, "setting").contains(&&uses), "{started}");
+    // It is said once. What somebody else has written into the log meanwhile is not believed either.
+    again(&mut gateway);
+    assert_eq!(gateway.acts("gateway.start").len(), 2);
+    gateway.terminate();
+    gateway.wait();
+    let digest = |text: &str| {
+        let act = text.lines().rfind(|line| line.contains("\"kind\":\"standing\"")).unwrap();
+        let act: Value = serde_json::from_str(act).unwrap();
+        of_kind(&act, "standing")[0]["after"]["sha256"].as_str().unwrap().to_owned()
+    };
+    let log = gateway.path("state/attestation.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    let (own, last) = (digest(&text), text.lines().last().unwrap());
+    let act = text.lines().rfind(|line| line.contains("\"kind\":\"standing\"")).unwrap();
+    let place = |line: &str| attest_gateway::audit::link_of(line.as_bytes()).unwrap().unwrap();
+    let (from, to) = (place(act), place(last));
+    let invented = act
+        .replace(&own, &"ab".repeat(32))
+        .replace(&format!("\"number\":{}", from.number), &format!("\"number\":{}", to.number + 1))
+        .replace(
+            &from.previous.to_string(),
+            &attest_gateway::audit::LineHash::of(last.as_bytes()).to_string(),
+        );
+    fs::write(&log, format!("{text}{invented}\n")).unwrap();
+    gateway.run();
+    assert_eq!(gateway.acts("gateway.start").len(), 3, "the invented one is one of them");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_key_or_anchor_is_recorded_and_another_key_of_the_log_is_said() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nconfigs = \"redacted\"");
+    let public = |gateway: &Gateway| gateway.command(&["log", "key"]).lines().nth(1).unwrap().to_owned();
+    gateway.run();
+    let first = gateway.wait_for_acts(1, "gateway.start").remove(0);
+    let old = public(&gateway);
+    let key = |act: &Value, id: &str| of_kind(act, "key").into_iter().find(|thing| thing["id"] == id).cloned();
+    assert_eq!(key(&first, "log.key").unwrap()["after"]["public"], json!(old));
+    assert!(key(&first, "redaction.key").unwrap()["after"]["sha256"].is_string());
+    gateway.terminate();
+    gateway.wait();
+    fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("ek-roots/new.pem")).unwrap();
+    fs::remove_file(gateway.path("state/redaction.key")).unwrap();
+    gateway.run();
+    let started = gateway.acts("gateway.start").remove(1);
+    let anchors = of_kind(&started, "anchor");
+    let [anchor] = anchors[..] else { panic!("{started}") };
+    assert!(
+        anchor["id"].as_str().unwrap().starts_with("ek_roots ") && anchor["before"].is_null(),
+        "{anchor}"
+    );
+    let redaction = key(&started, "redaction.key").unwrap();
+    assert_ne!(redaction["before"], redaction["after"]);
+    assert!(key(&started, "log.key").is_none());
+    gateway.terminate();
+    gateway.wait();
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    gateway.run();
+    let new = public(&gateway);
+    gateway.line(|line| line.contains("WARN") && line.contains("log.key is another one") && line.contains(&old) && line.contains(&new));
+    let started = gateway.acts("gateway.start").remove(2);
+    let log_key = key(&started, "log.key").unwrap();
+    assert_eq!(
+        (&log_key["before"]["public"], &log_key["after"]["public"]),
+        (&json!(old), &json!(new))
+    );
+}

@@ -117,7 +117,10 @@ fn accepted() -> Vec<Value> {
     let mark = json!({ "id": "0".repeat(32), "mark": 7, "wrote": wrote });
     site::write(&gateway, "state/store.mark", mark.to_string());
     gateway.command(&["store", "accept"]);
-    // What the command has written nobody has signed.
+    gateway.run();
+    // What it goes by nobody has signed when it is killed.
+    gateway.wait_for_acts(1, "gateway.start");
+    gateway.kill();
     gateway.run();
     gateway.log_lines().split_off(1)
 }

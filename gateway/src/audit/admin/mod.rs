@@ -7,6 +7,7 @@ mod act;
 mod acting;
 mod by;
 mod outbox;
+mod recorded;
 mod shown;
 mod verb;
 
@@ -14,4 +15,5 @@ pub use act::{Act, Thing};
 pub use acting::Acting;
 pub use by::By;
 pub use outbox::{TakeError, record, take};
+pub use recorded::{last_standing, standing};
 pub use verb::Verb;

@@ -39,6 +39,16 @@ impl ConfigCopies {
         Ok(Self { how, made })
     }
 
+    /// The key that they are sealed to, or that their digests are made by: what it is called, and its SHA-256, as copies name it.
+    #[must_use]
+    pub fn key(&self) -> Option<(&'static str, String)> {
+        match &self.how {
+            How::Not => None,
+            How::Redacted(key) => Some(("redaction.key", key.id().to_owned())),
+            How::Sealed(recipient) => Some(("attestation_log.configs_key", recipient.id())),
+        }
+    }
+
     /// Looks whether that will do, and makes nothing.
     ///
     /// # Errors

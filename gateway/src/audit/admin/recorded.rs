@@ -1,0 +1,119 @@
+//! What a gateway's log says that it has recorded last of what it goes by: a digest, which the file that keeps all of it has to fit.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::act::{Act, Thing};
+use super::verb::Verb;
+use crate::audit::chain::{Found, Link};
+use crate::audit::checkpoint::CheckpointLine;
+use crate::audit::log_end::lines_from_end;
+use crate::audit::log_key::LogPublicKey;
+use crate::audit::reading::{Found as Read, rotated};
+
+/// The kind of the thing that is all others, by digest.
+pub const STANDING: &str = "standing";
+/// How much of the log is looked through at a start; beyond that, what is gone by is recorded anew.
+const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// That of what a gateway goes by this digest was, and that one is.
+#[must_use]
+pub fn standing(before: Option<String>, after: String) -> Thing {
+    let value = |sha256: String| serde_json::json!({ "sha256": sha256 });
+    Thing {
+        kind: STANDING.to_owned(),
+        id: "all".to_owned(),
+        before: before.map(value),
+        after: Some(value(after)),
+    }
+}
+
+/// The digest that the log's chain says last; none if it says none that its gateway has signed as its own, or not lately.
+///
+/// # Errors
+/// The log cannot be read.
+pub fn last_standing(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
+    let (mut looking, mut left) = (Looking::new(key), LOOK_LIMIT_BYTES);
+    for line in lines_from_end(log)? {
+        let line = line?;
+        let Some(rest) = left.checked_sub(u64::try_from(line.len()).unwrap_or(u64::MAX)) else {
+            return Ok(None);
+        };
+        left = rest;
+        looking.see(&line);
+        if let Some(said) = looking.last() {
+            return Ok(Some(said));
+        }
+    }
+    for file in rotated(log)?.iter().rev() {
+        let length = fs::metadata(file.path()).map_or(u64::MAX, |metadata| metadata.len());
+        let Some(rest) = left.checked_sub(length) else { return Ok(None) };
+        left = rest;
+        let mut lines = file.lines(0)?;
+        while let Some(read) = lines.read()? {
+            if let Read::Line(line) = read {
+                looking.see(line);
+            }
+        }
+        if let Some(said) = looking.last() {
+            return Ok(Some(said));
+        }
+    }
+    Ok(None)
+}
+
+/// What was seen of one chain: that of the line that is seen first.
+struct Looking {
+    key: LogPublicKey,
+    chain: Option<String>,
+    /// Lines that their gateway has not written as its own.
+    found: Vec<Found>,
+    /// By their numbers; of a file that is read from its beginning more than one.
+    said: Vec<(u64, String)>,
+}
+
+/// As much of a line as is looked at.
+#[derive(Deserialize)]
+struct Seen {
+    chain: Link,
+    admin: Option<Value>,
+}
+
+impl Looking {
+    const fn new(key: LogPublicKey) -> Self {
+        Self {
+            key,
+            chain: None,
+            found: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    fn see(&mut self, line: &[u8]) {
+        let Ok(Seen { chain, admin }) = serde_json::from_slice(line) else {
+            return;
+        };
+        if *self.chain.get_or_insert_with(|| chain.id.clone()) != chain.id {
+            return;
+        }
+        if let Some(checkpoint) = CheckpointLine::signed_by(self.key, line) {
+            self.found.extend(checkpoint.checkpoint.found);
+        }
+        let act = admin.and_then(|act| serde_json::from_value::<Act>(act).ok());
+        let act = act.filter(|act| [Verb::GatewayStart, Verb::GatewayReload].contains(&act.verb));
+        let thing = act.and_then(|act| act.things.into_iter().find(|thing| thing.kind == STANDING));
+        let sha256 = thing.and_then(|thing| thing.after?.get("sha256")?.as_str().map(str::to_owned));
+        self.said.extend(sha256.map(|sha256| (chain.number, sha256)));
+    }
+
+    /// The last of what was said, but in lines that were found.
+    fn last(&mut self) -> Option<String> {
+        let Self { found, said, .. } = self;
+        said.retain(|(number, _)| !found.iter().any(|found| (found.first..=found.last).contains(number)));
+        said.iter().max_by_key(|(number, _)| *number).map(|(_, sha256)| sha256.clone())
+    }
+}

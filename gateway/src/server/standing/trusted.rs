@@ -1,0 +1,68 @@
+//! Whom a gateway believes, and which keys are its own: each by a digest, or by its public half.
+
+use serde_json::{Value, json};
+
+use super::{Things, sha256};
+use crate::api::Gateway;
+use crate::audit::Blobs;
+use crate::cloud::Role;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
+use crate::settings::Receiver;
+
+const ANCHOR: &str = "anchor";
+const KEY: &str = "key";
+
+/// As a thing is called: by kind and id.
+type Name = (String, String);
+
+/// The name of the key that signs the log's checkpoints.
+pub(super) fn log_key() -> Name {
+    (KEY.to_owned(), "log.key".to_owned())
+}
+
+fn digest(sha256: &str) -> Value {
+    json!({ "sha256": sha256 })
+}
+
+/// What is read at the start only.
+pub(super) fn of_start(gateway: &Gateway) -> Things {
+    let anchor = |role: &str, sha256: &str| ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256));
+    let roots = gateway.endorsers.ek_roots().iter().map(|sha256| anchor("ek_roots", sha256));
+    let clouds = gateway.endorsers.clouds().record_certificates().iter();
+    let clouds = clouds.map(|(role, certificate)| anchor(&setting(role), &Blobs::name(certificate)));
+    let mut things: Things = roots.chain(clouds).collect();
+    for forward in &gateway.settings.forwards {
+        let ca = match &forward.to {
+            Receiver::Http { ca, .. } => ca.as_ref(),
+            Receiver::SyslogTls { ca, .. } => Some(ca),
+            Receiver::Syslog { .. } | Receiver::SyslogSocket(_) => None,
+        };
+        let read = ca.and_then(|ca| files::read(ca, SMALL_FILE_LIMIT_BYTES).ok());
+        things.extend(read.map(|bytes| {
+            let name = (ANCHOR.to_owned(), format!("attestation_log.forward {} ca", forward.name));
+            (name, digest(&sha256(&bytes)))
+        }));
+    }
+    things.insert(log_key(), json!({ "public": gateway.journal.key().to_string() }));
+    let copies = gateway.config_copies.key();
+    things.extend(copies.map(|(name, sha256)| ((KEY.to_owned(), name.to_owned()), digest(&sha256))));
+    things
+}
+
+/// Google's keys, if they come from a file: it is read again when it changes.
+pub(super) fn google_keys(gateway: &Gateway) -> Option<(Name, Value)> {
+    let keys = gateway.endorsers.clouds().google_keys_of_file()?;
+    Some(((ANCHOR.to_owned(), "gcp.jwks".to_owned()), digest(&sha256(&keys.jwks))))
+}
+
+/// As the setting is called that names it.
+fn setting(role: &Role) -> String {
+    match role {
+        Role::GcpVtpmRoot => "gcp.vtpm_roots".to_owned(),
+        Role::AwsRegion(region) => format!("aws.region_certificates {region}"),
+        Role::AwsNitroRoot => "aws.nitro_roots".to_owned(),
+        Role::AzureRoot => "azure.roots".to_owned(),
+        Role::AzureIntermediate => "azure.intermediates".to_owned(),
+        Role::AzureVtpmRoot => "azure.vtpm_roots".to_owned(),
+    }
+}

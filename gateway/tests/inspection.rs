@@ -135,7 +135,12 @@ fn check_fails_for_state_that_serve_cannot_use() {
         file(gateway, "file", "");
         gateway.settings("state = \"file/state\"");
     });
-    for path in ["state/gateway.db", "state/attestation.jsonl", "state/seal.key"] {
+    for path in [
+        "state/gateway.db",
+        "state/attestation.jsonl",
+        "state/attestation.lock",
+        "state/seal.key",
+    ] {
         agree("a folder in its place", "ERROR", path, |gateway| occupied(gateway, path));
         agree("a link to where nothing can be", "ERROR", path, |gateway| {
             drop(fs::remove_file(gateway.path(path)));

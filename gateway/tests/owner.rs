@@ -59,6 +59,27 @@ fn said(output: &Output) -> String {
     String::from_utf8([output.stdout.clone(), output.stderr.clone()].concat()).unwrap()
 }
 
+#[test]
+fn check_names_what_another_user_has_left_in_the_state_and_serve_does_not_start() {
+    let Some((gateway, copy)) = others() else { return };
+    for file in ["state/attestation.lock", "state/attestation.jsonl"] {
+        let file = gateway.path(file);
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        for command in ["check", "serve"] {
+            let output = as_user(&gateway, &copy, command).output().unwrap();
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+            assert!(said.contains(&file.display().to_string()), "{command}: {said}");
+            assert!(
+                said.contains(&format!("it belongs to user 0, and this is user {USER}")),
+                "{command}: {said}"
+            );
+        }
+        fs::remove_file(&file).unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_cannot_open() {
     let Some((mut gateway, copy)) = others() else { return };

@@ -45,4 +45,4 @@ pub use replay::{ReplayError, replay, replay_kubelet};
 pub use retention::{Held, KEPT_NAME, KeptLines, LastLine, Past, Removal, Retention, RetentionError, Rule, Span, kept_file};
 pub use segments::{SegmentLimits, SegmentName, closed_segments};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};
-pub use writer_lock::is_written;
+pub use writer_lock::{is_written, lock_file};

@@ -16,7 +16,13 @@ impl WriterLock {
     /// Takes it. It goes with the process, however that ends.
     pub(super) fn take(log: &Path) -> Result<Self, JournalError> {
         let path = lock_file(log);
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
         let file = opened.map_err(|source| JournalError::Io {
             path: path.clone(),
             source,
@@ -26,7 +32,9 @@ impl WriterLock {
     }
 }
 
-fn lock_file(log: &Path) -> PathBuf {
+/// What whoever writes the log holds, beside it.
+#[must_use]
+pub fn lock_file(log: &Path) -> PathBuf {
     log.with_extension("lock")
 }
 

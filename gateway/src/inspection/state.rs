@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 
 use super::Finding;
 use crate::audit::configs::ConfigCopies;
-use crate::audit::{LogKey, is_written};
+use crate::audit::{LogKey, is_written, lock_file};
 use crate::credentials::seal::{Seal, SealError};
 use crate::settings::{ConfigsSettings, EtcdSettings, Settings, StoreSettings};
 use crate::store::{AnyStore, Embedded, EntryKind};
@@ -195,13 +195,26 @@ fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
     if is_written(path) {
         return Use::Served;
     }
-    let writable = match OpenOptions::new().read(true).append(true).open(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path),
-        Err(error) => Err(error),
-    };
-    findings.extend(writable.err().map(|error| fault(path, &error)));
+    for path in [path, &lock_file(path)] {
+        let writable = match OpenOptions::new().read(true).append(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path),
+            Err(error) => Err(error),
+        };
+        findings.extend(writable.err().map(|error| fault(path, &with_owner(path, &error))));
+    }
     Use::Free
+}
+
+/// The error; and whose the file is, if that may be why.
+fn with_owner(path: &Path, error: &io::Error) -> String {
+    match fs::metadata(path) {
+        Ok(found) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let (owner, me) = (found.uid(), geteuid().as_raw());
+            format!("{error}: it belongs to user {owner}, and this is user {me} (chown it to the gateway's user)")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn fault(path: &Path, problem: &(impl std::fmt::Display + ?Sized)) -> Finding {

@@ -397,3 +397,78 @@ async fn manifests_are_served_by_and_not_changed() {
     assert!(line.contains("the Secret has no tls.key"), "{line}");
     serves(&gateway, &ca, &second).await;
 }
+
+/// What is listed of this name, as JSON has it.
+fn listed(gateway: &Gateway, name: &str) -> Option<serde_json::Value> {
+    let output = gateway.try_command(&["certificates", "--output", "json"]);
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    all.into_iter().find(|item| item["name"].as_str().unwrap().starts_with(name))
+}
+
+#[test]
+fn every_key_and_certificate_that_can_be_set_is_listed() {
+    let gateway = Gateway::init();
+    let state = |name: &str| listed(&gateway, name).map(|item| item["state"].as_str().unwrap().to_owned());
+    let good = Some("good".to_owned());
+    for none in [
+        "configs key",
+        "redaction key",
+        "etcd",
+        "CA of receiver",
+        "outgoing CA",
+        "GCP vTPM root",
+    ] {
+        assert_eq!(state(none), None, "{none}");
+    }
+    let ca = fs::read(gateway.path("tls/mcs-ca.crt")).unwrap();
+    let of_clouds = [
+        ("GCP vTPM root", "gcp-vtpm-roots"),
+        ("AWS region certificate", "aws-region-certificates"),
+        ("AWS Nitro root", "aws-nitro-roots"),
+        ("Azure root", "azure-roots"),
+        ("Azure intermediate", "azure-intermediates"),
+        ("Azure vTPM root", "azure-vtpm-roots"),
+    ];
+    for (name, folder) in of_clouds {
+        fs::create_dir(gateway.path(folder)).unwrap();
+        fs::write(gateway.path(folder).join("a.pem"), &ca).unwrap();
+        assert_eq!(state(name), good, "{name}");
+        fs::write(
+            gateway.path(folder).join("a.pem"),
+            "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+        )
+        .unwrap();
+        assert_eq!(state(name), Some("broken".to_owned()), "{name}");
+        fs::remove_dir_all(gateway.path(folder)).unwrap();
+    }
+    gateway.settings(
+        "[attestation_log]\nconfigs = \"redacted\"\n[outgoing]\nca = \"tls/mcs-ca.crt\"\n[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"tls/mcs-ca.crt\"",
+    );
+    assert_eq!(state("redaction key"), Some("not here".to_owned()));
+    assert_eq!((state("outgoing CA"), state("CA of receiver siem")), (good.clone(), good.clone()));
+    let key = gateway.path("state/redaction.key");
+    fs::write(&key, format!("{}\n", "ab".repeat(32))).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(state("redaction key"), good);
+    fs::write(&key, "odd").unwrap();
+    assert_eq!(state("redaction key"), Some("broken".to_owned()));
+    // Also of what was kept once.
+    gateway.settings("[attestation_log]\nconfigs = \"sealed\"\nconfigs_key = \"configs.pub\"");
+    assert_eq!(state("configs key"), Some("broken".to_owned()));
+    let mut public = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0x00];
+    public.extend([9; 32]);
+    let pem = format!(
+        "-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n",
+        data_encoding::BASE64.encode(&public)
+    );
+    fs::write(gateway.path("configs.pub"), pem).unwrap();
+    assert_eq!(state("configs key"), good);
+    gateway.settings(
+        "[store]\nengine = \"etcd\"\nendpoints = [\"https://127.0.0.1:9\"]\nca = \"tls/mcs-ca.crt\"\ncertificate = \"tls/mcs.crt\"\nkey = \"tls/mcs.key\"\nkey_file = \"store.key\"",
+    );
+    for name in ["etcd CA", "etcd client certificate", "etcd client key"] {
+        assert_eq!(state(name), good, "{name}");
+    }
+    fs::set_permissions(gateway.path("tls/mcs.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(state("etcd client key"), Some("broken".to_owned()));
+}

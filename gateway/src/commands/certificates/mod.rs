@@ -1,5 +1,6 @@
 //! `attest-gateway certificates`: every certificate and key in play.
 
+mod others;
 mod own;
 mod trusted;
 
@@ -128,6 +129,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let now = Clock::System.now();
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
+    items.extend(others::items(&settings, now));
     match arguments.output {
         Output::Json => output::line(serde_json::to_string_pretty(&items)?)?,
         Output::Text => print(&items, now.as_secs())?,

@@ -78,7 +78,7 @@ fn authority_keys(ca: &Path) -> Vec<AuthorityKey> {
 }
 
 /// The public halves of the private keys in a file.
-fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
+pub(super) fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
     let provider = aws_lc_rs::default_provider().key_provider;
     let mut public = Vec::new();
     for key in source::keys(path).map_err(|error| error.to_string())? {
@@ -187,7 +187,7 @@ fn key(settings: &Settings) -> Item {
 }
 
 /// An item for a private key, as its file is.
-fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
+pub(super) fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
     match (read, source::exposed(path)) {
         (Err(problem), _) => item.problem(problem),
         (Ok(()), Some(exposed)) => item.problem(exposed),

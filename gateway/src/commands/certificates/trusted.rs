@@ -24,14 +24,14 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
 }
 
 /// The certificates of a file that somebody else made; one broken item if they cannot be read.
-fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
+pub(super) fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
     match source::authorities(path) {
         Ok(certificates) => certificates.iter().map(|certificate| with(item(), certificate, now)).collect(),
         Err(error) => vec![item().problem(error)],
     }
 }
 
-fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
+pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
     Item {
         name: format!("{} {}", item.name, certificate.fingerprint.short()),
         state: State::of(certificate, now),
@@ -42,7 +42,7 @@ fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
 }
 
 /// A maker's certificate that has expired endorses nobody, and that is all: the others do.
-fn of_maker(certificate: &Certificate, now: UnixTime) -> State {
+pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> State {
     match State::of(certificate, now) {
         State::Expired => State::OutOfUse,
         state => state,

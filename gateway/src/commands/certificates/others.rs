@@ -1,0 +1,182 @@
+//! What is only there if it is set: the keys of kept configs, the CAs of servers that the gateway asks or sends to, and what clouds sign with.
+
+use std::path::Path;
+
+use attest::UnixTime;
+use attest_gateway::audit::configs::{Recipient, RedactionKey};
+use attest_gateway::certificates::{Certificate, folder};
+use attest_gateway::settings::{ConfigsSettings, Receiver, Settings, StoreSettings};
+
+use super::own::{private, public_keys};
+use super::trusted::{of_file, of_maker, with};
+use super::{Item, State, place};
+
+pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let mut items = Vec::from_iter(of_configs(settings));
+    items.extend(of_etcd(settings, now));
+    items.extend(of_receivers(settings, now));
+    if let Some(ca) = &settings.clouds.outgoing.ca {
+        items.extend(of_file(ca, now, || Item {
+            purpose: "by it the gateway knows the clouds' servers that it asks (Google's keys, Azure's CAs, AWS STS)",
+            fails: "nothing is fetched of clouds: evidence that needs it is not verified",
+            rotates: "replace the file of outgoing.ca, and restart the gateway".to_owned(),
+            ..brought("outgoing CA", ca)
+        }));
+    }
+    items.extend(of_clouds(settings, now));
+    items
+}
+
+/// Something that somebody else has made.
+fn brought(name: &str, path: &Path) -> Item {
+    Item {
+        name: name.to_owned(),
+        state: State::Good,
+        problem: None,
+        purpose: "",
+        made: "brought along".to_owned(),
+        place: place(path),
+        fails: "",
+        expires: None,
+        rotates: String::new(),
+    }
+}
+
+/// What copies of served configs are sealed to, or redacted by.
+fn of_configs(settings: &Settings) -> Option<Item> {
+    match &settings.configs {
+        ConfigsSettings::Sealed(path) => {
+            let item = Item {
+                purpose: "X25519: copies of configs that were served are sealed to it",
+                made: "the public half of a key that is kept elsewhere; brought along".to_owned(),
+                fails: "the gateway does not start without it; whoever has the private half reads every copy, secrets included",
+                rotates:
+                    "replace the file of attestation_log.configs_key, and restart the gateway; keep the old private half for old copies"
+                        .to_owned(),
+                ..brought("configs key", path)
+            };
+            Some(match Recipient::read(path) {
+                Ok(_) => item,
+                Err(error) => item.problem(error),
+            })
+        }
+        ConfigsSettings::None if !settings.redaction_key().exists() => None,
+        ConfigsSettings::None | ConfigsSettings::Redacted => {
+            let path = settings.redaction_key();
+            let item = Item {
+                state: State::NotHere,
+                purpose: "HMAC-SHA256: in redacted copies of served configs it stands for what is hidden",
+                made: "by serve, when it is first needed: 32 random bytes".to_owned(),
+                fails: "equal secrets in copies from before and after are not seen to be equal; whoever has it can try what a short secret is",
+                rotates: "not by itself; remove the file, and restart the gateway".to_owned(),
+                ..brought("redaction key", &path)
+            };
+            if !path.exists() {
+                return Some(item);
+            }
+            let there = Item {
+                state: State::Good,
+                ..item
+            };
+            Some(private(
+                there,
+                &path,
+                RedactionKey::read(&path).map(drop).map_err(|error| error.to_string()),
+            ))
+        }
+    }
+}
+
+fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    const FAILS: &str = "the gateway has no store: it serves nobody";
+    let StoreSettings::Etcd(etcd) = &settings.engine else {
+        return Vec::new();
+    };
+    let mut items = Vec::new();
+    if let Some(ca) = &etcd.ca {
+        items.extend(of_file(ca, now, || Item {
+            purpose: "by it the gateway knows the members of etcd that keep the store",
+            fails: FAILS,
+            rotates: "replace the file of store.ca, both CAs in it meanwhile, and restart the gateway".to_owned(),
+            ..brought("etcd CA", ca)
+        }));
+    }
+    if let Some((certificate, key)) = &etcd.identity {
+        items.extend(of_file(certificate, now, || Item {
+            purpose: "shown to etcd: it says who the gateway is there",
+            fails: FAILS,
+            rotates: "replace the files of store.certificate and store.key, and restart the gateway".to_owned(),
+            ..brought("etcd client certificate", certificate)
+        }));
+        let item = Item {
+            purpose: "the private key of the etcd client certificate",
+            fails: "as the certificate; whoever has it can read and write the store",
+            rotates: "with the certificate".to_owned(),
+            ..brought("etcd client key", key)
+        };
+        items.push(private(item, key, public_keys(key).map(drop)));
+    }
+    items
+}
+
+fn of_receivers(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let of = |(name, path): (&String, &Path)| {
+        of_file(path, now, || Item {
+            purpose: "by it the gateway knows the receiver of the attestation log's records",
+            fails: "the receiver is sent nothing until that is mended; no node waits for it",
+            rotates: "replace the file of attestation_log.forward.ca, and restart the gateway".to_owned(),
+            ..brought(&format!("CA of receiver {name}"), path)
+        })
+    };
+    let named = settings
+        .forwards
+        .iter()
+        .filter_map(|forward| Some((&forward.name, ca_of(&forward.to)?)));
+    named.flat_map(of).collect()
+}
+
+fn ca_of(receiver: &Receiver) -> Option<&Path> {
+    match receiver {
+        Receiver::Http { ca, .. } => ca.as_deref(),
+        Receiver::SyslogTls { ca, .. } => Some(ca),
+        Receiver::Syslog { .. } | Receiver::SyslogSocket(_) => None,
+    }
+}
+
+/// The folders of clouds' certificates. One that has expired is out of use, as others are there.
+fn of_clouds(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let (gcp, aws, azure) = (&settings.clouds.gcp, &settings.clouds.aws, &settings.clouds.azure);
+    let folders = [
+        ("GCP vTPM root", &gcp.vtpm_roots),
+        ("AWS region certificate", &aws.region_certificates),
+        ("AWS Nitro root", &aws.nitro_roots),
+        ("Azure root", &azure.roots),
+        ("Azure intermediate", &azure.intermediates),
+        ("Azure vTPM root", &azure.vtpm_roots),
+    ];
+    let mut items = Vec::new();
+    for (name, path) in folders {
+        let item = |name: &str| Item {
+            purpose: "evidence of this cloud's machines is verified against it",
+            fails: "evidence that stands on it is refused; other evidence is not",
+            rotates: "put the cloud's other certificate into the folder, and restart the gateway".to_owned(),
+            ..brought(name, path)
+        };
+        match folder::read(path) {
+            Ok(read) => {
+                items.extend(read.refused.iter().map(|refused| item(name).problem(refused)));
+                for found in read.found {
+                    items.push(match Certificate::parse(found.certificate) {
+                        Ok(certificate) => Item {
+                            state: of_maker(&certificate, now),
+                            ..with(item(name), &certificate, now)
+                        },
+                        Err(problem) => item(name).problem(format!("{}: {problem}", found.path.display())),
+                    });
+                }
+            }
+            Err(error) => items.push(item(name).problem(error)),
+        }
+    }
+    items
+}

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::receiver::{Answer, Receiver, until};
 use super::{begin_with, fetch, has_all, lines};
-use crate::support::{Gateway, POOL};
+use crate::support::{Gateway, POOL, program};
 
 const TOKEN: &str = "a-very-secret-token";
 
@@ -98,6 +98,35 @@ async fn a_receiver_whose_certificate_is_anothers_gets_nothing() {
     gateway.run();
     gateway.line(|line| line.contains("siem does not take the attestation log: ") && line.contains("certificate"));
     assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_whose_certificate_is_for_another_host_gets_nothing() {
+    let mut receiver = Receiver::away();
+    let mut gateway = gateway(&receiver, "https", "ca = \"tls/mcs-ca.crt\"");
+    // By the right CA.
+    gateway.command(&["certificate", "renew", "--host", "other.example"]);
+    receiver.begin_tls(&gateway).await;
+    gateway.run();
+    gateway.line(|line| line.contains("siem does not take the attestation log: ") && line.contains("other.example"));
+    assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_proxy_of_the_environment_is_asked() {
+    let (mut receiver, mut proxy) = (Receiver::away(), Receiver::away());
+    receiver.begin().await;
+    proxy.begin().await;
+    let mut gateway = gateway(&receiver, "http", "");
+    let mut command = program();
+    command.arg("serve").arg("--config").arg(gateway.path("gateway.toml"));
+    for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env(name, proxy.url("http"));
+    }
+    command.env_remove("no_proxy").env_remove("NO_PROXY");
+    gateway.run_as(command);
+    has_all(&gateway, || receiver.lines()).await;
+    assert!(proxy.requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

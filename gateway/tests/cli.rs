@@ -274,6 +274,45 @@ fn an_ek_is_named_by_its_digest_its_certificate_or_its_public_area() {
 }
 
 #[test]
+fn errors_say_what_to_do_next() {
+    let gateway = Gateway::init();
+    let path = |name: &str| gateway.path(name).display().to_string();
+    let (there, none, der) = (path("there"), path("none/x"), path("der"));
+    fs::write(&there, "").unwrap();
+    fs::write(&der, [0x30, 0x82, 0xff, 0xfe]).unwrap();
+    gateway.settings("[store]\nkey_file = \"store.key\"");
+    gateway.command(&["store", "key"]);
+    let refused = |arguments: &[&str], expected: &str| {
+        let said = refused(&gateway, arguments);
+        assert!(said.contains(expected) && !said.contains("os error 17"), "{arguments:?}: {said}");
+    };
+    refused(&["store", "key"], "store key --rotate");
+    gateway.settings("");
+    refused(&["log", "key"], "`serve` makes it at its first start");
+    refused(&["seal", "rotate"], "`serve` makes it at its first start");
+    refused(&["log", "show"], "`serve` begins it");
+    refused(&["token", "revoke", "x"], "token list");
+    refused(&["token", "rotate", "x"], "token list");
+    refused(&["node", "forget", "x"], "node list");
+    for command in ["backup", "export"] {
+        refused(&["store", command, &there], "is left as it is: name another file");
+    }
+    assert_eq!(fs::read(&there).unwrap(), b"", "nothing is overwritten");
+    refused(&["ca", "create", "--out", &there, "--key-out", &path("k")], "name another file");
+    refused(&["ca", "create", "--out", &path("c"), "--key-out", &there], "name another file");
+    refused(&["ca", "create", "--out", &path("c"), "--key-out", &path("c")], "one of its own");
+    assert!(!gateway.path("c").exists() && !gateway.path("k").exists());
+    fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
+    refused(&["log", "export", "--output", &none], "No such file");
+    fs::write(path("export.part"), "").unwrap();
+    refused(
+        &["log", "export", "--output", &path("export")],
+        "was broken off; remove it if none is",
+    );
+    refused(&["certificate", "renew", "--certificate", &der, "--key", &der], "-inform der");
+}
+
+#[test]
 fn every_help_shows_an_example() {
     for command in [
         "init",

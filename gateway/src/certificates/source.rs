@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -181,7 +181,15 @@ fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
         });
     }
     let mut text = Zeroizing::new(String::new());
-    file.take(FILE_LIMIT_BYTES).read_to_string(&mut text).map_err(io)?;
+    file.take(FILE_LIMIT_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => SourceError::Content {
+                path: path.to_owned(),
+                problem: "is no text, and PEM is wanted (of DER: openssl x509, or openssl pkey, with -inform der)".to_owned(),
+            },
+            _ => io(error),
+        })?;
     Ok(text)
 }
 

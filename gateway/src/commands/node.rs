@@ -97,7 +97,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             let wanted = name.clone();
             change_store(config, Verb::NodeForget, |store| async move {
                 found(enrolment::forget_name(&*store, &wanted).await?, || {
-                    format!("there is no node named {wanted:?}")
+                    format!("there is no node named {wanted:?}; `attest-gateway node list` shows which there are")
                 })
             })?;
             output::done(format_args!("forgotten: {name}"))?;

@@ -1,8 +1,10 @@
 //! `attest-gateway seal`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
@@ -45,6 +47,9 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         })?,
         None => change_files(&settings, verb, || {
             let file = settings.seal_key();
+            if !drop && file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                bail!("{}: there is no key yet; `serve` makes it at its first start", file.display());
+            }
             match drop {
                 true => Seal::replace(&file)?,
                 false => Seal::rotate(&file, super::now(), settings.seal_keep())?,

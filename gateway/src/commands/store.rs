@@ -90,6 +90,11 @@ fn key_file(settings: &Settings) -> anyhow::Result<&Path> {
 fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
     let file = key_file(settings)?;
     let id = change_files(settings, Verb::StoreKey, || {
+        ensure!(
+            file.symlink_metadata().is_err(),
+            "{} exists, and is left as it is: `store key --rotate` puts a new key in its place",
+            file.display()
+        );
         let id = Seal::make_key_file(file)?;
         super::owner::give(settings, file)?;
         Ok((id, vec![Thing::file(file)]))
@@ -200,6 +205,11 @@ fn say(accepted: Accepted) -> anyhow::Result<()> {
 fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     super::owner::act(settings)?;
     let named = || file.display().to_string();
+    ensure!(
+        file.symlink_metadata().is_err(),
+        "{} exists, and is left as it is: name another file",
+        file.display()
+    );
     let mut out = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -157,8 +157,13 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Result<()> {
-    if out.exists() || out == key_out {
-        bail!("{} exists: nothing is overwritten", out.display());
+    if out == key_out {
+        bail!("--out and --key-out are one file: the key goes into one of its own");
+    }
+    for file in [out, key_out] {
+        if file.symlink_metadata().is_ok() {
+            bail!("{} exists, and nothing is overwritten: name another file", file.display());
+        }
     }
     let wanted = kind.wanted(None);
     let key = issue::SigningKey::generate(wanted.algorithm)?;

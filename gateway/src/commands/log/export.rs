@@ -1,12 +1,12 @@
 //! `attest-gateway log export`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use attest_gateway::files::{self, PRIVATE};
 use attest_gateway::settings::Settings;
 
@@ -92,9 +92,15 @@ fn into_file(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Resul
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let said = || format!("{}: nothing else may have that name meanwhile", part.display());
     let opened = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
-    let mut output = Output::new(opened.with_context(said)?, part.display().to_string());
+    let opened = opened.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => anyhow!(
+            "{} exists: an export is under way, or was broken off; remove it if none is",
+            part.display()
+        ),
+        _ => anyhow!("{}: {error}", part.display()),
+    });
+    let mut output = Output::new(opened?, part.display().to_string());
     let written = write(&mut output).and_then(|unread| {
         output.into_inner().sync_all().with_context(|| part.display().to_string())?;
         files::rename(&part, path)?;

@@ -11,9 +11,11 @@ mod show;
 mod source;
 mod tail;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use attest_gateway::audit::LogKey;
 use attest_gateway::settings::Settings;
 
@@ -39,11 +41,19 @@ pub enum Command {
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
-        Command::Key => output::print(LogKey::read(&settings.log_key())?.public().pem())?,
+        Command::Key => output::print(key(&settings)?.public().pem())?,
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
         Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn key(settings: &Settings) -> anyhow::Result<LogKey> {
+    let file = settings.log_key();
+    if file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        bail!("{}: there is no such key yet; `serve` makes it at its first start", file.display());
+    }
+    Ok(LogKey::read(&file)?)
 }

@@ -51,7 +51,9 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             let wanted = name.clone();
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
                 let revoked = tokens::revoke(&*store, &wanted).await?;
-                found(revoked > 0, || format!("there is no token named {wanted:?}"))?;
+                found(revoked > 0, || {
+                    format!("there is no token named {wanted:?}; `attest-gateway token list` shows which there are")
+                })?;
                 Ok(revoked)
             })?;
             output::done(format_args!("revoked: {revoked} of name {name:?}"))?;

@@ -96,7 +96,7 @@ pub enum IssueError {
     #[error("{0}: the folder of a token's files must be an absolute path")]
     Relative(PathBuf),
     /// There is nothing to rotate.
-    #[error("there is no token named {0:?}")]
+    #[error("there is no token named {0:?}; `attest-gateway token list` shows which there are")]
     Unknown(String),
     /// Tokens of one name that no single token can take the place of.
     #[error("there are tokens named {name:?} for different pools: {pools}; revoke them, and make a new one for each")]

@@ -62,7 +62,7 @@ pub enum StoreError {
     Other {
         path: PathBuf,
         found: String,
-        known: StoreMark,
+        known: Box<StoreMark>,
         /// Who knows.
         by: String,
     },

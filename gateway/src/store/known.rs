@@ -103,7 +103,7 @@ impl Known {
                 return Err(StoreError::Other {
                     path: place.to_owned(),
                     found: "that of an older release".to_owned(),
-                    known: known.clone(),
+                    known: Box::new(known.clone()),
                     by: self.source(),
                 });
             }
@@ -111,7 +111,7 @@ impl Known {
                 return Err(StoreError::Other {
                     path: place.to_owned(),
                     found: format!("store {found}"),
-                    known: known.clone(),
+                    known: Box::new(known.clone()),
                     by: self.source(),
                 });
             }

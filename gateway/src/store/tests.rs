@@ -393,7 +393,7 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
     restore(&folder, b"");
     lost();
     restore(&folder, &other);
-    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { known: by, .. }) if by == known));
+    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { known: by, .. }) if *by == known));
     let accepts = |folder: &tempfile::TempDir| accept::<StoreError>(&file(folder), |_| Ok(()));
     let accepted = accepts(&folder).unwrap();
     assert_eq!(accepted.replacement.known, Some(known.clone()));

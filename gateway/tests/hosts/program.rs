@@ -30,10 +30,15 @@ impl Program {
         let serves = self.serves;
         // To its end, or it would wait for somebody to read.
         thread::spawn(move || {
-            for _ in lines.map_while(Result::ok).filter(|line| line.contains(serves)) {
-                // Nobody listens who has heard it once.
-                let _ = says.send(());
+            let mut said = Vec::new();
+            for line in lines.map_while(Result::ok) {
+                if line.contains(serves) {
+                    // Nobody listens who has heard it once.
+                    let _ = says.send(Ok(()));
+                }
+                said.push(line);
             }
+            let _ = says.send(Err(said));
         });
         Begun(said)
     }
@@ -74,12 +79,17 @@ impl Drop for Program {
 
 /// One that was started, and need not serve yet.
 #[must_use]
-pub struct Begun(mpsc::Receiver<()>);
+pub struct Begun(mpsc::Receiver<Result<(), Vec<String>>>);
 
 impl Begun {
     /// Waits until it serves.
     pub fn serves(self) {
-        self.0.recv_timeout(START).unwrap();
+        self.try_serves().unwrap();
+    }
+
+    /// As [`Begun::serves`]; what it has said if it ends before.
+    pub fn try_serves(self) -> Result<(), Vec<String>> {
+        self.0.recv_timeout(START).unwrap()
     }
 }
 

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Instant;
 
 use serde_json::Value;
 
 use super::network::Host;
 use super::program::Program;
-use crate::support::{log_schema, program};
+use crate::support::{LIMIT, log_schema, program};
 
 pub struct Replica {
     pub host: Host,
@@ -65,10 +66,14 @@ impl Replica {
         format!("https://{}:22623", self.host.address)
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts it, and waits until it serves. One that etcd does not answer in time is started again, as by systemd.
     pub fn start(&mut self) {
-        let command = self.command(&["serve"]);
-        self.program.begin(command).serves();
+        let until = Instant::now() + LIMIT;
+        while let Err(said) = self.program.begin(self.command(&["serve"])).try_serves() {
+            self.kill();
+            let end = said.last().map_or("", String::as_str);
+            assert!(end.contains("etcd") && Instant::now() < until, "{said:?}");
+        }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -95,12 +95,7 @@ fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, 
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: bool) -> Result<(), EnrolmentError> {
-    let Entry { id, value } = write(EntryKind::Ek, ek.to_string(), &record)?;
-    let listed = Rewrite {
-        kind: EntryKind::Ek,
-        id,
-        value: Some(value),
-    };
+    let listed = listing(ek, &record)?;
     enrol(store, &NodeIdentity::of_tpm(ek), record.name.as_deref(), Some(listed), replace).await
 }
 
@@ -194,15 +189,33 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
 /// # Errors
 /// [`StoreError`].
 pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, StoreError> {
-    let Some(mut record) = allowlisted(&mut Reading::of(store), ek)
-        .await?
-        .filter(|record| record.removed.is_none())
-    else {
-        return Ok(false);
-    };
-    record.removed = Some(at);
-    store.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), &record)?).await?;
-    Ok(true)
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        let listed = allowlisted(&mut reading, ek).await?;
+        let Some(record) = listed.filter(|record| record.removed.is_none()) else {
+            return Ok(false);
+        };
+        let removed = EkRecord {
+            removed: Some(at),
+            ..record
+        };
+        let rewrites = vec![listing(ek, &removed)?];
+        match store.rewrite(reading.seen().clone(), rewrites).await {
+            Ok(()) => return Ok(true),
+            Err(error) => anew.again(error)?,
+        }
+    }
+}
+
+/// What has to be written so that this is what the allowlist says of an EK.
+fn listing(ek: EkDigest, record: &EkRecord) -> Result<Rewrite, StoreError> {
+    let Entry { id, value } = write(EntryKind::Ek, ek.to_string(), record)?;
+    Ok(Rewrite {
+        kind: EntryKind::Ek,
+        id,
+        value: Some(value),
+    })
 }
 
 /// Forgets an entry of the allowlist, also one that was taken off it: what the roots say of the EK counts again. Says whether there was

@@ -4,11 +4,13 @@
 //! copy. So an instance belongs to who first shows that it is his: to the TPM that attests beside it, or, where there is none, to who made up
 //! the secret that came with it. Anybody else is refused until an administrator says otherwise.
 
+use std::collections::BTreeSet;
+
 use attest::{Claims, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Store, StoreError};
+use crate::store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -372,18 +374,33 @@ pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, St
 /// # Errors
 /// [`StoreError`].
 pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreError> {
-    let record = store.get(EntryKind::Instance, instance).await?.and_then(|entry| read(entry).ok());
-    if let Some(InstanceRecord { holder, .. }) = record {
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        let found = reading.get(EntryKind::Instance, instance).await?;
+        let was_somebodys = found.is_some();
+        let mut gone: BTreeSet<String> = found.iter().map(|entry| entry.id.clone()).collect();
         // Its TPM may be beside another instance, too.
-        store.remove(EntryKind::Instance, &holder).await?;
-    }
-    // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
-    for entry in store.list(EntryKind::Instance).await? {
-        if entry.id.starts_with(TPM) && read(entry.clone()).is_ok_and(|record| record.holder == instance) {
-            store.remove(EntryKind::Instance, &entry.id).await?;
+        if let Some(InstanceRecord { holder, .. }) = found.and_then(|entry| read(entry).ok()) {
+            gone.extend(reading.get(EntryKind::Instance, &holder).await?.map(|entry| entry.id));
+        }
+        // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
+        for entry in store.list(EntryKind::Instance).await? {
+            if entry.id.starts_with(TPM) && read(entry.clone()).is_ok_and(|record| record.holder == instance) {
+                reading.note(EntryKind::Instance, &entry);
+                gone.insert(entry.id);
+            }
+        }
+        let gone = gone.into_iter().map(|id| Rewrite {
+            kind: EntryKind::Instance,
+            id,
+            value: None,
+        });
+        match store.rewrite(reading.seen().clone(), gone.collect()).await {
+            Ok(()) => return Ok(was_somebodys),
+            Err(error) => anew.again(error)?,
         }
     }
-    store.remove(EntryKind::Instance, instance).await
 }
 
 /// To whom an instance belongs at the moment, and since when; `None` if it belongs to nobody.

@@ -8,10 +8,11 @@ use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned, TicketError};
 use attest_gateway::credentials::tokens::{self, Draft, Node, RotateOptions, TokenError};
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
-use attest_gateway::machines::instances::InstanceRecord;
+use attest_gateway::machines::instances::{self, InstanceRecord};
 use attest_gateway::machines::revocations;
 use attest_gateway::settings::TicketSettings;
 use attest_gateway::store::{Claim, Deciding, Reading, Seen, StoreError};
+use data_encoding::HEXLOWER;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -434,4 +435,56 @@ pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwh
     enrolment::claim_name(&mut reading, NAME, &tpm(), &decision).await.unwrap();
     store.settle("d");
     assert_eq!(enrolment::names(&*store).await.unwrap().len(), 1);
+}
+
+pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: Place>() {
+    // Taken off the list, with the pools that it is kept to by then.
+    let place = P::empty().await;
+    let store = place.open().await;
+    enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
+    let narrowed = meanwhile(&store, 1, |store| async move {
+        enrolment::allow(&*store, ek(), allowed(&["infra"]), false).await.unwrap();
+    });
+    assert!(enrolment::disallow(&narrowed, ek(), 1000).await.unwrap());
+    let listed = || async { enrolment::allowlisted(&mut Reading::of(&*store), ek()).await.unwrap() };
+    let removed = |pools: &[&str], at| {
+        let removed = Some(at);
+        Some(EkRecord { removed, ..allowed(pools) })
+    };
+    assert_eq!(listed().await, removed(&["infra"], 1000));
+    // What is taken off, or forgotten, by somebody else is not taken off again.
+    enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
+    let taken_off = meanwhile(&store, 1, |store| async move {
+        assert!(enrolment::disallow(&*store, ek(), 2000).await.unwrap());
+    });
+    assert!(!enrolment::disallow(&taken_off, ek(), 3000).await.unwrap());
+    assert_eq!(listed().await, removed(&[], 2000));
+    enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
+    let forgotten = meanwhile(&store, 1, |store| async move {
+        assert!(enrolment::forget_entry(&*store, ek()).await.unwrap());
+    });
+    assert!(!enrolment::disallow(&forgotten, ek(), 3000).await.unwrap());
+    assert_eq!(listed().await, None);
+    // Released, with what is beside it by then; what has gone over to another instance stays there.
+    let id = |byte: u8| format!("tpm:{}", HEXLOWER.encode(&[byte; 32]));
+    let beside = |id: &str, of: &str| entry(id, &serde_json::to_string(&held(of, 5)).unwrap());
+    let (a, b, c) = (id(1), id(2), id(3));
+    for tpm in [&a, &b] {
+        store.put(EntryKind::Instance, beside(tpm, instance().as_str())).await.unwrap();
+    }
+    bind(&*store, &held(&a, 5)).await;
+    let (gone, come) = (beside(&b, "aws:1/i-2"), beside(&c, instance().as_str()));
+    let others = meanwhile(&store, 1, move |store| {
+        let (gone, come) = (gone.clone(), come.clone());
+        async move {
+            let holder = held(&come.id, 7);
+            store.put(EntryKind::Instance, gone).await.unwrap();
+            store.put(EntryKind::Instance, come).await.unwrap();
+            bind(&*store, &holder).await;
+        }
+    });
+    assert!(instances::release(&others, instance().as_str()).await.unwrap());
+    let left = store.list(EntryKind::Instance).await.unwrap();
+    assert_eq!(left, [beside(&b, "aws:1/i-2")]);
+    assert!(!instances::release(&*store, instance().as_str()).await.unwrap());
 }

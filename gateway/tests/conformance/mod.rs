@@ -76,6 +76,7 @@ macro_rules! conforms {
                 attack_44_a_ticket_is_good_by_what_stands_when_it_is_used,
                 attack_44_nothing_is_used_after_a_revocation_was_answered,
                 what_changes_again_and_again_is_not_decided_without_end,
+                what_is_changed_while_a_machine_is_taken_off_or_released_stays,
                 attack_44_a_token_is_good_by_what_stands_when_it_is_used,
                 attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwhile,
             ]

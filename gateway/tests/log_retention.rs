@@ -95,7 +95,7 @@ impl Site {
             store.forget_expired(Tick { now, passed }).await.unwrap();
             let age = Some(Duration::from_secs(seconds));
             let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
-            retention.tend(&journal, &store, now).await.unwrap();
+            retention.tend(&journal, &store, now).await.into_result().unwrap();
             journal.checkpoint(now).await.unwrap();
         };
         let journal = open(&a, 1);

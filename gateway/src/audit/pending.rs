@@ -77,6 +77,29 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     Ok(resolved)
 }
 
+/// Settles those of these decisions that are in the log and gave something, and gives back what those took that are refused there: their gateway was told
+/// so, and could not have the store do it. Says which are not there.
+pub(super) async fn resolve_recorded(store: &dyn Store, recorded: &Recorded, pending: Vec<Pending>) -> Result<Vec<Pending>, StoreError> {
+    let mut others = Vec::new();
+    for pending in pending {
+        match recorded.0.get(&pending.decision) {
+            Some(Outcome::Given) => store.settle(&pending.decision),
+            Some(Outcome::Refused) => drop(store.give_back(&pending.decision).await?),
+            None => others.push(pending),
+        }
+    }
+    Ok(others)
+}
+
+/// What the log says of some decisions.
+pub(super) struct Recorded(BTreeMap<String, Outcome>);
+
+impl Recorded {
+    pub(super) fn of(log: &Path, pending: &[Pending]) -> std::io::Result<Self> {
+        Ok(Self(read(log, pending)?.1))
+    }
+}
+
 /// From when on the log is whole, and what it says of those of the decisions that are in it.
 fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeMap<String, Outcome>)> {
     let mut read = Read {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::audit::reading::Position;
+use crate::audit::reading::{Position, ReadError, has_read_past};
 use crate::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 
 /// The document's version.
@@ -99,12 +99,16 @@ impl Place {
         self.chain.as_deref() == Some(chain) && self.number.is_some_and(|own| own >= number)
     }
 
-    /// Whether a line was sent: this one, or one before it. Lines of other chains come by their time.
-    #[must_use]
-    pub fn covers(&self, chain: Option<&str>, number: Option<u64>, at: u64) -> bool {
-        match (self.chain.as_deref(), self.number, number) {
-            (Some(here), Some(sent), Some(number)) if Some(here) == chain => number <= sent,
-            _ => at < self.at,
+    /// Whether all was sent up to this line of the log: by the numbers of its chain. Of two chains one comes after the other as their files do, whatever the
+    /// clock said when their lines were written.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn covers(&self, log: &Path, chain: &str, number: u64) -> Result<bool, ReadError> {
+        let read = self.chain.as_deref().zip(self.number);
+        match read {
+            Some((here, sent)) if here == chain => Ok(number <= sent),
+            read => has_read_past(log, chain, number, read, &self.position),
         }
     }
 }
@@ -115,6 +119,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::audit::LineHash;
 
     fn place() -> Place {
         let position = r#"{"offset":7,"sha256":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"}"#;
@@ -150,11 +155,77 @@ mod tests {
         assert!(matches!(kept.read(), Err(KeptError::Malformed { .. })));
     }
 
+    /// A line of a chain, and where it stands if it begins a file.
+    fn line(chain: &str, number: u64, at: u64) -> (String, Place) {
+        let line = format!(r#"{{"at":{at},"id":"{chain}{number}","chain":{{"id":"{chain}","number":{number}}}}}"#);
+        let place = Place {
+            chain: Some(chain.to_owned()),
+            number: Some(number),
+            at,
+            position: Position {
+                offset: 0,
+                sha256: LineHash::of(line.as_bytes()),
+            },
+        };
+        (line, place)
+    }
+
     #[test]
     fn a_line_is_covered_when_it_or_a_later_one_was_taken() {
-        let covers = |chain, number, at| place().covers(Some(chain), Some(number), at);
-        assert!(covers("c", 5, 100) && covers("c", 4, 200) && covers("d", 9, 99));
-        assert!(!covers("c", 6, 50) && !covers("d", 1, 100));
-        assert!(place().covers(None, None, 99) && !place().covers(None, None, 100));
+        let log = Path::new("/nowhere/log");
+        let covers = |number| place().covers(log, "c", number).unwrap();
+        assert!(covers(4) && covers(5) && !covers(6));
+    }
+
+    #[test]
+    fn of_two_chains_that_of_the_earlier_file_was_taken_first_whatever_the_clock_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let write = |name: &str, lines: &[&str]| {
+            fs::write(
+                folder.path().join(name),
+                lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>(),
+            )
+            .unwrap();
+        };
+        // The clock was ahead in the second file of the first chain, and set back in the second one; then no line has a place, and then there is the log.
+        let (first, _) = line("a", 1, 10);
+        let (second, of_first) = line("a", 2, 900);
+        let (third, of_second) = line("b", 1, 20);
+        let (fourth, of_log) = line("b", 7, 15);
+        write("log.1", &[&first]);
+        write("log.2", &[&second]);
+        write("log.3", &[&third]);
+        write("log", &[&fourth]);
+        let covers = |place: &Place, chain, number| place.covers(&log, chain, number).unwrap();
+        for place in [&of_second, &of_log] {
+            assert!(covers(place, "a", 1) && covers(place, "a", 2));
+        }
+        assert!(covers(&of_first, "a", 1) && covers(&of_first, "a", 2));
+        // What comes later was not sent, however old it says it is.
+        assert!(!covers(&of_first, "b", 1) && !covers(&of_first, "b", 7));
+        // An older release wrote it down: it is found where it stands.
+        let unnamed = |place: &Place| Place {
+            chain: None,
+            number: None,
+            ..place.clone()
+        };
+        assert!(covers(&unnamed(&of_log), "a", 2) && covers(&unnamed(&of_log), "b", 1));
+        assert!(!covers(&unnamed(&of_first), "b", 1) && !covers(&unnamed(&of_first), "a", 2));
+        // Nobody knows of what is not there.
+        assert!(!covers(&place(), "a", 1) && !covers(&of_log, "x", 1));
+        // A chain that begins in the midst of a file.
+        write("log.3", &[&third, &fourth]);
+        fs::write(&log, "").unwrap();
+        let in_midst = Position {
+            offset: u64::try_from(third.len()).unwrap() + 1,
+            ..of_log.position.clone()
+        };
+        let in_midst = Place {
+            position: in_midst,
+            chain: Some("x".to_owned()),
+            ..of_log
+        };
+        assert!(covers(&in_midst, "a", 2) && !covers(&in_midst, "b", 1));
     }
 }

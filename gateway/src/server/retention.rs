@@ -1,14 +1,17 @@
 //! What of the attestation log is past its rule is removed, now and then, beside all else.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
-use crate::audit::{Blobs, Folders, Held, LastLine, Retention, Rule};
-use crate::forward::Kept;
+use crate::audit::{Blobs, Folders, Held, LastLine, Retention, RetentionError, Rule, Tended};
+use crate::clock::rfc3339;
+use crate::forward::{Kept, Place};
 use crate::settings::Settings;
+use crate::store::Pending;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -23,13 +26,14 @@ pub(super) fn of(settings: &Settings, folders: &Folders) -> Retention {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
     };
-    let folder = settings.forwarded();
+    let (folder, log) = (settings.forwarded(), settings.attestation_log());
     let receivers: Vec<String> = settings.forwards.iter().map(|forward| forward.name.clone()).collect();
     let lacking = move |last: &LastLine| {
         let lacks = |name: &&String| {
             // Whose place is not known is sent all of the log.
             let place = Kept::of(&folder, name).read().ok().flatten();
-            !place.is_some_and(|place| place.covers(last.chain.as_deref(), last.number, last.at))
+            let covers = |place: Place| place.covers(&log, last.chain.as_deref()?, last.number?).ok();
+            !place.and_then(covers).unwrap_or(false)
         };
         receivers.iter().filter(lacks).cloned().collect()
     };
@@ -40,36 +44,44 @@ pub(super) fn of(settings: &Settings, folders: &Folders) -> Retention {
 pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let mut every = tokio::time::interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut held_by, mut failed) = (None, None);
+    let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
         let now = gateway.clock.now().as_secs();
-        match retention.tend(&gateway.journal, &*gateway.store, now).await {
+        let Tended { held, beside } = retention.tend(&gateway.journal, &*gateway.store, now).await;
+        let mut errors: Vec<RetentionError> = beside;
+        match held {
             Ok(held) => {
-                failed = None;
                 gateway.metrics.log_segments_held(held.as_ref().map_or(0, |held| held.segments));
-                let by = held.map(|Held { by, .. }| by);
-                say(&mut held_by, by);
+                say(&mut said, held.and_then(|held| because(&held)));
             }
-            Err(error) => {
-                let error = error.to_string();
-                if failed.as_ref() != Some(&error) {
-                    tracing::warn!("nothing more is removed of the attestation log for now: {error}");
-                }
-                failed = Some(error);
-            }
+            Err(error) => errors.push(error),
         }
+        let errors: BTreeSet<String> = errors.iter().map(ToString::to_string).collect();
+        for error in errors.difference(&failed) {
+            tracing::warn!("not all is removed of the attestation log that is past its rule: {error}");
+        }
+        failed = errors;
     }
 }
 
-/// Says once who holds the log longer than its rule, and when nobody does any more. A decision that is under way is over before long.
-fn say(before: &mut Option<Vec<String>>, now: Option<Vec<String>>) {
-    let now = now.filter(|by| !by.is_empty());
+/// Why the log is longer than its rule says. A decision that is under way is over before long.
+fn because(Held { by, undecided, .. }: &Held) -> Option<String> {
+    if let Some(Pending { decision, at }) = undecided {
+        return Some(format!(
+            "decision {decision} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
+            rfc3339(*at)
+        ));
+    }
+    (!by.is_empty()).then(|| format!("not all of it was taken yet by {}", by.join(", ")))
+}
+
+/// Says once why the log is kept longer than its rule says, and when it is not any more.
+fn say(before: &mut Option<String>, now: Option<String>) {
     match (&before, &now) {
-        (before, Some(by)) if before.as_ref() != Some(by) => tracing::warn!(
-            "the attestation log is kept longer than its rule says: not all of it was taken yet by {}",
-            by.join(", ")
-        ),
+        (before, Some(because)) if before.as_ref() != Some(because) => {
+            tracing::warn!("the attestation log is kept longer than its rule says: {because}");
+        }
         (Some(_), None) => tracing::info!("the attestation log is as short again as its rule says"),
         _ => {}
     }

@@ -304,7 +304,7 @@ pub(super) fn is_for_good(error: &io::Error) -> bool {
 }
 
 /// Where the line after this one begins, if the file has it.
-fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
+pub(super) fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
     let opened = file.opened()?;
     if !opened.is_zipped() && opened.metadata()?.len() <= position.offset {
         return Ok(None);

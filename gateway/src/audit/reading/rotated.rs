@@ -11,15 +11,21 @@ use crate::audit::chain::link_of;
 /// The files beside the log, the oldest first, and what is there twice, as while it is compressed, as often. What holds no record is none; what cannot
 /// be read is missed where it is needed.
 pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
-    let Listed { mut files, unreadable } = match all_beside(log) {
-        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed.map_err(|error| error.source)?,
-    };
+    let Listed { files, unreadable } = records_beside(log)?;
     for error in &unreadable {
         warn(&error.path, &error.source);
     }
-    files.retain(|file| file.path() != log && file.begins.is_record);
     Ok(files)
+}
+
+/// The same, and what cannot be read.
+pub(in super::super) fn records_beside(log: &Path) -> io::Result<Listed> {
+    let mut listed = match all_beside(log) {
+        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(Listed::default()),
+        listed => listed.map_err(|error| error.source)?,
+    };
+    listed.files.retain(|file| file.path() != log && file.begins.is_record);
+    Ok(listed)
 }
 
 /// The lines of a segment, also if it was compressed since it was listed.

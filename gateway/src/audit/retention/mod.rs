@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use pass::{Held, LastLine, Retention};
+pub use pass::{Held, LastLine, Retention, Tended};
 pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;
@@ -61,6 +61,9 @@ pub enum RetentionError {
     /// A segment is not as it was written.
     #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-gateway audit` says more")]
     Altered { path: PathBuf, problem: String },
+    /// It is called as a segment is, and nobody knows what it holds.
+    #[error("{path} is called as a segment of the attestation log, and cannot be read: {problem}; it stays until you move it elsewhere")]
+    Odd { path: PathBuf, problem: String },
     /// What was noted is not that.
     #[error("{path} says of no blobs that they may go: {problem}; remove it, and they stay")]
     Malformed { path: PathBuf, problem: String },

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -56,12 +56,8 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
         opened => read(log, opened.map_err(RetentionError::at(log))?, &mut names)?,
     }
     for path in beside(log)? {
-        let file = match File::open(&path) {
-            // It was compressed since.
-            Err(error) if error.kind() == ErrorKind::NotFound => File::open(path.with_added_extension("gz")),
-            opened => opened,
-        };
-        read(&path, file.map_err(RetentionError::at(&path))?, &mut names)?;
+        let file = File::open(&path).map_err(RetentionError::at(&path))?;
+        read(&path, file, &mut names)?;
         if names.is_empty() {
             break;
         }
@@ -69,18 +65,26 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
     Ok(names)
 }
 
-/// The files beside the log whose names begin with its name.
+/// The files beside the log whose names begin with its name. What is no file names nothing, and is not opened: somebody may have to be waited for.
 fn beside(log: &Path) -> Result<Vec<PathBuf>, RetentionError> {
     let (folder, own) = (folder(log), log.file_name().unwrap_or_default().as_encoded_bytes());
     let is_beside = |name: &OsStr| name.as_encoded_bytes().starts_with(own) && name.len() > own.len();
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(RetentionError::at(folder))? {
         let entry = entry.map_err(RetentionError::at(folder))?;
-        if is_beside(&entry.file_name()) && !entry.path().is_dir() {
-            found.push(entry.path());
+        let path = entry.path();
+        if is_beside(&entry.file_name()) && is_file(&path).map_err(RetentionError::at(&path))? {
+            found.push(path);
         }
     }
     Ok(found)
+}
+
+fn is_file(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        metadata => Ok(metadata?.is_file()),
+    }
 }
 
 /// Takes the names out that stand in this file.

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::blobs::{Blobs, Sweep};
 use super::super::journal::Journal;
+use super::super::pending::{Recorded, resolve_recorded};
 use super::content::Content;
 use super::survey::{Due, Survey};
-use super::{Past, RetentionError, Rule, kept_lines, named, unnamed};
+use super::{Past, Removal, RetentionError, Rule, kept_lines, named, unnamed};
 use crate::files;
-use crate::store::Store;
+use crate::store::{Pending, Store};
 
 /// The last line of a segment: who has it has all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,11 +25,38 @@ pub struct LastLine {
 }
 
 /// Segments that are past the rule and stay.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub segments: usize,
     /// Who needs the first of them.
     pub by: Vec<String>,
+    /// A decision that should be over, and of which nobody has said what became of it.
+    pub undecided: Option<Pending>,
+}
+
+/// What came of a pass.
+#[derive(Debug)]
+pub struct Tended {
+    /// What is past the rule and stays; or why that is not known: the next pass goes on with it.
+    pub held: Result<Option<Held>, RetentionError>,
+    /// What stays beside that: files of which nobody knows what they hold, and blobs that may be named.
+    pub beside: Vec<RetentionError>,
+}
+
+impl Tended {
+    /// # Errors
+    /// The first of whatever there was.
+    pub fn into_result(self) -> Result<Option<Held>, RetentionError> {
+        let held = self.held?;
+        self.beside.into_iter().next().map_or(Ok(held), Err)
+    }
+}
+
+/// A decision is over by then, however long its request has waited: seconds after it was made.
+const OVERDUE_SECONDS: u64 = 600;
+
+fn is_overdue(pending: &Pending, now: u64) -> bool {
+    now.saturating_sub(pending.at) > OVERDUE_SECONDS
 }
 
 /// Who lacks this line, by name.
@@ -43,6 +71,10 @@ pub struct Retention {
     lacking: Arc<Lacking>,
     /// The oldest segment that was looked at and stays: what is needed to see whether it may go.
     looked: Mutex<Option<(PathBuf, Looked)>>,
+    /// What was said last, and may not be done: whoever keeps a segment from being removed does not have it said each time.
+    said: Mutex<Option<Removal>>,
+    /// Decisions that were looked for in the log and not found: whoever makes one that late settles it then.
+    unrecorded: Mutex<BTreeSet<String>>,
 }
 
 /// What is known of a segment that may go.
@@ -71,6 +103,8 @@ impl Retention {
             blobs,
             lacking: Arc::new(lacking),
             looked: Mutex::default(),
+            said: Mutex::default(),
+            unrecorded: Mutex::default(),
         }
     }
 
@@ -82,20 +116,36 @@ impl Retention {
 
     /// Removes what is past the rule at this second of the clock; gives what is, and stays. What others need is looked for once it is known what may go:
     /// a decision that is made later has its line in a later file.
-    ///
-    /// # Errors
-    /// [`RetentionError`]: the next pass goes on with it.
-    pub async fn tend(&self, journal: &Journal, store: &dyn Store, now: u64) -> Result<Option<Held>, RetentionError> {
-        self.sweep(journal).await?;
-        if self.keeps_all() {
-            return Ok(None);
-        }
+    pub async fn tend(&self, journal: &Journal, store: &dyn Store, now: u64) -> Tended {
+        // What cannot be done of it keeps nothing else from being done.
+        let before = self.sweep(journal).await;
+        let mut beside = Vec::new();
+        let held = match self.keeps_all() {
+            true => Ok(None),
+            false => self.shorten(journal, store, now, &mut beside).await,
+        };
+        let swept = match before {
+            Ok(()) => self.sweep(journal).await,
+            failed => failed,
+        };
+        beside.extend(swept.err());
+        Tended { held, beside }
+    }
+
+    async fn shorten(
+        &self,
+        journal: &Journal,
+        store: &dyn Store,
+        now: u64,
+        odd: &mut Vec<RetentionError>,
+    ) -> Result<Option<Held>, RetentionError> {
         // A clock that jumps ahead makes nothing old at once.
         let trusted = store.time(now).await?.min(now);
         let log = self.log.clone();
-        let survey = journal.aside(move || Survey::of(&log)).await.ok_or(RetentionError::Ends)??;
+        let mut survey = journal.aside(move || Survey::of(&log)).await.ok_or(RetentionError::Ends)??;
+        odd.append(&mut survey.odd);
         let past = survey.past(self.rule, trusted);
-        let (mut held, mut left) = (None, past.len());
+        let mut left = past.len();
         for due in past {
             // Whoever compresses it is not done, or has said why not.
             if due.segment.twice {
@@ -105,16 +155,14 @@ impl Retention {
             let Some(rule) = due.is_past(self.rule, looked.latest, trusted) else {
                 break;
             };
-            if let Some(by) = self.needed(journal, store, &due, looked).await? {
-                held = Some(Held { segments: left, by });
-                break;
+            if let Some(held) = self.needed(journal, store, &due, looked, now).await? {
+                return Ok(Some(Held { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
             while going.advance(journal, now).await? {}
             left -= 1;
         }
-        self.sweep(journal).await?;
-        Ok(held)
+        Ok(None)
     }
 
     /// What is known of a segment; read once, however long it stays.
@@ -140,15 +188,54 @@ impl Retention {
         store: &dyn Store,
         due: &Due,
         Looked { last, latest }: Looked,
-    ) -> Result<Option<Vec<String>>, RetentionError> {
+        now: u64,
+    ) -> Result<Option<Held>, RetentionError> {
         // What becomes of a decision after a kill is looked up in the log, which has to reach back to it.
         let reaches_to = latest.max(due.segment.ended);
-        if store.pending().await?.iter().any(|pending| pending.at <= reaches_to) {
-            return Ok(Some(Vec::new()));
+        let pending = self.pending(journal, store, reaches_to, now).await?;
+        if let Some(first) = pending.into_iter().next() {
+            let undecided = is_overdue(&first, now).then_some(first);
+            return Ok(Some(Held {
+                undecided,
+                ..Held::default()
+            }));
         }
         let lacking = Arc::clone(&self.lacking);
         let by = journal.aside(move || lacking(&last)).await.ok_or(RetentionError::Ends)?;
-        Ok((!by.is_empty()).then_some(by))
+        Ok((!by.is_empty()).then_some(Held { by, ..Held::default() }))
+    }
+
+    /// The decisions that were made up to this second, the oldest first, and of which it is not known what became of them. Where the log says it, and the
+    /// store has not been told, it is told now.
+    async fn pending(&self, journal: &Journal, store: &dyn Store, reaches_to: u64, now: u64) -> Result<Vec<Pending>, RetentionError> {
+        let in_reach = async || {
+            let pending = store.pending().await?.into_iter();
+            Ok::<_, RetentionError>(pending.filter(|pending| pending.at <= reaches_to).collect::<Vec<_>>())
+        };
+        let pending = in_reach().await?;
+        let mut overdue: Vec<Pending> = pending.iter().filter(|pending| is_overdue(pending, now)).cloned().collect();
+        let looked_for = self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        overdue.retain(|pending| !looked_for.contains(&pending.decision));
+        if overdue.is_empty() {
+            return Ok(pending);
+        }
+        let (log, wanted) = (self.log.clone(), overdue.clone());
+        let recorded = journal.aside(move || Recorded::of(&log, &wanted).map_err(RetentionError::at(&log)));
+        let recorded = recorded.await.ok_or(RetentionError::Ends)??;
+        let unrecorded = resolve_recorded(store, &recorded, overdue).await?;
+        let unrecorded = unrecorded.into_iter().map(|pending| pending.decision);
+        self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).extend(unrecorded);
+        in_reach().await
+    }
+
+    /// Says that a segment is removed, unless that was the last thing that was said.
+    async fn say(&self, journal: &Journal, removal: Removal, now: u64) -> Result<(), RetentionError> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if said.as_ref() != Some(&removal) {
+            journal.removes(removal.clone(), now).await?;
+            *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(removal);
+        }
+        Ok(())
     }
 
     /// Removes the blobs that may go and that no line names any more.
@@ -201,10 +288,8 @@ pub(super) struct Going<'r> {
 /// What comes next.
 #[derive(Debug)]
 enum Step {
-    /// It is read, and what is kept of it is put elsewhere.
+    /// It is read, what is kept of it is put elsewhere, and which blobs may go with it is noted.
     Keep,
-    /// Which blobs may go with it is noted.
-    Note(Content),
     /// The log says that it is removed.
     Say(Content),
     Remove,
@@ -228,20 +313,15 @@ impl<'r> Going<'r> {
             Step::Keep => {
                 let blobs = self.retention.blobs.clone();
                 let kept = journal.aside(move || {
-                    let content = Content::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
+                    let mut content = Content::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
                     kept_lines::keep(&log, &segment.path, content.kept())?;
+                    unnamed::note(&log, std::mem::take(&mut content.names))?;
                     Ok::<_, RetentionError>(content)
                 });
-                Step::Note(kept.await.ok_or(RetentionError::Ends)??)
-            }
-            Step::Note(mut content) => {
-                let names = std::mem::take(&mut content.names);
-                let noted = journal.aside(move || unnamed::note(&log, names));
-                noted.await.ok_or(RetentionError::Ends)??;
-                Step::Say(content)
+                Step::Say(kept.await.ok_or(RetentionError::Ends)??)
             }
             Step::Say(content) => {
-                journal.removes(content.removal(segment.name, self.rule), now).await?;
+                self.retention.say(journal, content.removal(segment.name, self.rule), now).await?;
                 Step::Remove
             }
             Step::Remove => {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::super::reading::rotated;
-use super::super::segments::{SegmentName, beginning, written_at};
+use super::super::reading::records_beside;
+use super::super::segments::{SegmentName, beginning, named, written_at};
 use super::{Past, RetentionError, Rule};
 
 /// A closed segment of this gateway's.
@@ -29,6 +30,8 @@ pub(super) struct Survey {
     segments: Vec<Segment>,
     /// With the log that is written.
     bytes: u64,
+    /// What is called as a segment is, and is none that can be read: nobody knows what it holds, and so it stays.
+    pub(super) odd: Vec<RetentionError>,
 }
 
 /// A segment that is past the rule.
@@ -55,7 +58,10 @@ fn is_past_age(rule: Rule, latest: u64, now: u64) -> bool {
 
 impl Survey {
     pub(super) fn of(log: &Path) -> Result<Self, RetentionError> {
-        let parts = rotated(log).map_err(RetentionError::at(log))?;
+        // What is closed from now on is young.
+        let named = named(log).map_err(RetentionError::at(log))?;
+        let parts = records_beside(log).map_err(RetentionError::at(log))?;
+        let (parts, unreadable) = (parts.files, parts.unreadable);
         let first = beginning(log).map_err(RetentionError::at(log))?;
         let now = first.and_then(|first| written_at(&first)).unwrap_or(0);
         let began: Vec<u64> = parts.iter().map(|part| part.began()).chain([now]).collect();
@@ -73,7 +79,7 @@ impl Survey {
             order.push(name.clone());
             let path = part.path().to_owned();
             // Whatever either holds so far.
-            let twice = fs::symlink_metadata(other_name(&path)).is_ok();
+            let twice = other_name(&path).is_file();
             let segment = Segment {
                 path,
                 name: name.clone(),
@@ -83,8 +89,23 @@ impl Survey {
             };
             found.insert(name, segment);
         }
+        let mut odd = Vec::new();
+        for path in named.into_iter().map(|segment| segment.path) {
+            let is_read = own_name(log, &path).is_some_and(|name| found.contains_key(&name));
+            let problem = match fs::metadata(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => error.to_string(),
+                Ok(metadata) if !metadata.is_file() => "it is no file".to_owned(),
+                Ok(_) if is_read => continue,
+                Ok(_) => match unreadable.iter().find(|error| error.path == path) {
+                    Some(error) => error.source.to_string(),
+                    None => "it does not begin with a record".to_owned(),
+                },
+            };
+            odd.push(RetentionError::Odd { path, problem });
+        }
         let segments = order.iter().filter_map(|name| found.remove(name)).collect();
-        Ok(Self { segments, bytes })
+        Ok(Self { segments, bytes, odd })
     }
 
     /// Those that are past the rule at this second, the oldest first; of some of them that has to be seen by their lines.
@@ -144,6 +165,7 @@ mod tests {
         Survey {
             segments: ended.iter().map(segment).collect(),
             bytes: 5 + 10 * u64::try_from(ended.len()).unwrap(),
+            odd: Vec::new(),
         }
     }
 

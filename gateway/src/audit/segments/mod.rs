@@ -45,8 +45,17 @@ pub(super) struct Segment {
     pub(super) zipped: bool,
 }
 
-/// The closed segments of a log, by their names; none that is there twice, because it is being compressed.
+/// The closed segments of a log, by their names; none that is there twice, because it is being compressed. What has such a name and is no file is none.
 pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
+    let mut found = named(log)?;
+    found.retain(|segment| segment.path.is_file());
+    // The one that was there first is whole.
+    found.dedup_by(|later, earlier| later.name == earlier.name);
+    Ok(found)
+}
+
+/// Whatever is called as a closed segment of a log is.
+pub(super) fn named(log: &Path) -> io::Result<Vec<Segment>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(crate::files::folder(log)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -58,8 +67,6 @@ pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
         found.extend(Segment::of(log, path));
     }
     found.sort();
-    // The one that was there first is whole.
-    found.dedup_by(|later, earlier| later.name == earlier.name);
     Ok(found)
 }
 
@@ -109,6 +116,10 @@ mod tests {
         }
     }
 
+    fn fifo(path: &Path) {
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    }
+
     #[test]
     fn the_segments_of_a_log_are_found_in_their_order_and_each_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -126,6 +137,10 @@ mod tests {
         for name in names {
             fs::write(folder.path().join(name), "").unwrap();
         }
+        // What would have to be compressed, and is no file.
+        let odd = "attestation.jsonl.20261122T000000Z-0a0a0a0a-00000000000";
+        fs::create_dir(folder.path().join(format!("{odd}1"))).unwrap();
+        fifo(&folder.path().join(format!("{odd}2")));
         let found: Vec<PathBuf> = closed(&log).unwrap().into_iter().map(|segment| segment.path).collect();
         assert_eq!(found, [names[5], names[4]].map(|name| folder.path().join(name)));
         assert!(closed(Path::new("/nowhere/attestation.jsonl")).unwrap().is_empty());

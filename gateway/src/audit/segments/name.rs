@@ -110,6 +110,20 @@ mod tests {
     }
 
     #[test]
+    fn names_of_one_second_sort_as_the_numbers_of_their_lines() {
+        let name = |number: u64| {
+            let (chain, previous) = ("0a".repeat(16), "0".repeat(64));
+            let line = format!(r#"{{"at":7,"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#);
+            SegmentName::of(line.as_bytes())
+        };
+        let numbers = [1, 2, 9, 10, 99, 100, 101, 1_000, 999_999, 1_000_000, 999_999_999_999];
+        for (before, after) in numbers.iter().zip(&numbers[1..]) {
+            let [before, after] = [before, after].map(|number| name(*number));
+            assert!(before < after && before.to_string() < after.to_string(), "{before} {after}");
+        }
+    }
+
+    #[test]
     fn what_another_program_has_rotated_is_no_segment() {
         for other in [
             "",

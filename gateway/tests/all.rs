@@ -57,6 +57,7 @@ mod probe;
 mod recorded;
 mod reload;
 mod reloaded;
+mod removed_by_others;
 mod replicas;
 mod restored;
 mod revocation;

@@ -175,7 +175,7 @@ fn chained_anew(lines: &[String], first: usize) -> Lines {
 }
 
 /// The checkpoint at `number` signed by another key.
-fn signed_by(lines: &[String], number: usize, key: &LogKey) -> Lines {
+pub fn signed_by(lines: &[String], number: usize, key: &LogKey) -> Lines {
     let value: Value = serde_json::from_str(&lines[number - 1]).unwrap();
     let (chain, checkpoint) = (&value["chain"], &value["checkpoint"]);
     let text = |value: &Value| value.as_str().unwrap().to_owned();

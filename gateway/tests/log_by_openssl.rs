@@ -4,10 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Gateway, POOL};
+use attest_gateway::audit::{LineHash, closed_segments};
+use serde_json::{Value, json};
+
+use crate::log_retention::text;
+use crate::support::{Gateway, POOL, program};
 
 /// The script of the document.
-fn script(gateway: &Gateway) -> PathBuf {
+pub fn script(gateway: &Gateway) -> PathBuf {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
     let begin = document.find("```sh\n#!/bin/sh").unwrap() + "```sh\n".len();
     let end = document[begin..].find("```\n").unwrap();
@@ -26,7 +30,9 @@ async fn written() -> (Gateway, String, String) {
     // As if what is there were of an older release.
     let log = gateway.path("state/attestation.jsonl");
     let older = gateway.record_lines()[0].replace(",\"chain\":", ",\"chained\":");
-    fs::write(&log, format!("{older}\n{older}\n")).unwrap();
+    let id = serde_json::from_str::<Value>(&older).unwrap()["id"].as_str().unwrap().to_owned();
+    let another = older.replace(&id, &"0".repeat(id.len()));
+    fs::write(&log, format!("{older}\n{another}\n")).unwrap();
     fs::remove_file(gateway.path("state/log.key")).unwrap();
     gateway.run();
     for _ in 0..2 {
@@ -205,7 +211,7 @@ async fn what_was_removed_by_the_rule_is_verified_too() {
     gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\nkeep_bytes = 4096\n");
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     // What says that segments go is removed as well.
-    for _ in 0..6 {
+    for _ in 0..4 {
         gateway.run();
         for _ in 0..8 {
             gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
@@ -246,6 +252,10 @@ async fn what_was_removed_by_the_rule_is_verified_too() {
         ),
         (
             text.replace(signed, &signed.replacen("\"count\":", "\"count\":1", 1)),
+            "its checkpoint belongs elsewhere",
+        ),
+        (
+            text.replace(signed, &signed.replacen("\"replica\":\"", "\"replica\":\"x", 1)),
             "its checkpoint is not signed by this key",
         ),
         (String::new(), "there is not what was kept"),
@@ -255,7 +265,120 @@ async fn what_was_removed_by_the_rule_is_verified_too() {
         assert!(!sound && said.contains(expected), "{expected:?}: {said}");
     }
     fs::write(&kept, &text).unwrap();
+    what_nobody_has_signed_is_not_believed(&state, &text, &verified);
     // Of a log whose record of it is gone, nobody knows.
     let (sound, said) = verified("attestation.jsonl.* attestation.jsonl");
     assert!(!sound && said.contains("there is not what was kept"), "{said}");
+}
+
+/// The first segment that is there is gone, and a line beside the log, in whatever place, says that its gateway has removed it.
+fn what_nobody_has_signed_is_not_believed(state: &Path, kept: &str, verified: &impl Fn(&str) -> (bool, String)) {
+    let (all, copy) = (
+        "copy/checkpoints.jsonl copy/attestation.jsonl.* copy/attestation.jsonl",
+        state.join("copy"),
+    );
+    let segments = closed_segments(&state.join("attestation.jsonl")).unwrap();
+    // Those of which its gateway has said so itself, and was stopped, are gone, too.
+    let log =
+        segments.iter().map(|segment| text(segment)).collect::<String>() + &fs::read_to_string(state.join("attestation.jsonl")).unwrap();
+    let is_said = |segment: &PathBuf| {
+        let name = segment.file_name().unwrap().to_str().unwrap().trim_end_matches(".gz");
+        log.contains(&format!("\"segment\":\"{}\"", name.strip_prefix("attestation.jsonl.").unwrap()))
+    };
+    let place = segments.iter().position(|segment| !is_said(segment)).unwrap();
+    let gone = text(&segments[place]);
+    let lines: Vec<&str> = gone.lines().collect();
+    let link = |line: &str| serde_json::from_str::<Value>(line).unwrap()["chain"].clone();
+    let (first, last) = (link(lines[0]), link(lines[lines.len() - 1]));
+    let its: Vec<&str> = lines
+        .iter()
+        .copied()
+        .filter(|line| line.contains("\"checkpoint\":{") || line.contains("\"removed\":{"))
+        .collect();
+    let hashes: String = its.iter().map(|line| format!("{}\n", LineHash::of(line.as_bytes()))).collect();
+    let head = LineHash::of(lines[lines.len() - 1].as_bytes());
+    for (number, forged_first) in [(0, true), (999_999, false)] {
+        let forged = json!({
+            "removed": {
+                "chains": [{ "id": first["id"], "first": first["number"], "last": last["number"], "head": head }],
+                "kept": { "lines": its.len(), "sha256": LineHash::of(hashes.as_bytes()) },
+            },
+            "chain": { "id": first["id"], "number": number },
+        });
+        drop(fs::remove_dir_all(&copy));
+        fs::create_dir(&copy).unwrap();
+        for file in segments.iter().skip(place + 1) {
+            fs::copy(file, copy.join(file.file_name().unwrap())).unwrap();
+        }
+        fs::copy(state.join("attestation.jsonl"), copy.join("attestation.jsonl")).unwrap();
+        // It may have been killed before it removed that one.
+        let its = its.iter().filter(|line| !kept.contains(**line));
+        let its: String = its.flat_map(|line| [*line, "\n"]).collect();
+        let text = if forged_first {
+            format!("{forged}\n{kept}{its}")
+        } else {
+            format!("{kept}{forged}\n{its}")
+        };
+        fs::write(copy.join("checkpoints.jsonl"), text).unwrap();
+        let (_, said) = verified(all);
+        let begins = format!("begins with line {} of chain", last["number"].as_u64().unwrap() + 1);
+        assert!(
+            said.contains(&begins) && !said.contains("removed by rule"),
+            "{number} {forged_first}: {said}"
+        );
+    }
+    fs::remove_dir_all(copy).unwrap();
+}
+
+/// The commands of the document for an archive that is cut.
+fn commands_for_an_archive() -> String {
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
+    let (_, section) = document.split_once("\n## An archive that is cut\n").unwrap();
+    let (_, block) = section.split_once("```sh\n").unwrap();
+    block.split_once("```\n").unwrap().0.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
+    let (gateway, november, december) = written().await;
+    let decision = |line: &str| serde_json::from_str::<Value>(line).unwrap()["decision"].clone();
+    assert_eq!(decision(december.lines().next().unwrap()), "checkpoint");
+    let cut = |november: &str, december: &str| {
+        fs::write(gateway.path("attestation.jsonl-20261201"), november).unwrap();
+        fs::write(gateway.path("attestation.jsonl-20270101"), december).unwrap();
+    };
+    let program = program().get_program().to_owned();
+    let folder = Path::new(&program).parent().unwrap().to_str().unwrap().to_owned();
+    let run = |commands: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", commands]).current_dir(gateway.path("."));
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+        let output = shell.env("PATH", path).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+    let commands = commands_for_an_archive();
+    cut(&november, &december);
+    let (sound, said) = run(&commands);
+    assert!(sound && said.contains("5 to 7") && said.contains("whole"), "{said}");
+    // What was cut off at its beginning, or at the end of the month before.
+    let without_first: String = december.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
+    cut(&november, &without_first);
+    let (sound, said) = run(&commands);
+    assert!(!sound && said.contains("missing"), "{said}");
+    cut(&november, &december);
+    assert!(run(&commands).0);
+    let holds = |logs: &str| run(&format!("attest-gateway audit --log {logs} --holds november.checkpoint"));
+    let (sound, said) = holds("attestation.jsonl-20261201 attestation.jsonl-20270101");
+    assert!(sound && said.contains("whole"), "{said}");
+    // Cut off, and made anew.
+    let shorter: String = november.lines().take(5).flat_map(|line| [line, "\n"]).collect();
+    cut(&shorter, "");
+    let (sound, said) = holds("attestation.jsonl-20261201");
+    assert!(!sound && said.contains("shortened after line 3"), "{said}");
+    let anew = Gateway::start();
+    let other = fs::read_to_string(anew.path("state/attestation.jsonl")).unwrap();
+    cut(&other, "");
+    let (sound, said) = holds("attestation.jsonl-20261201");
+    assert!(!sound && said.contains("missing, up to line"), "{said}");
 }

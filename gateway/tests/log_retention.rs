@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::support::{Gateway, POOL, bearer};
 
-const BEGAN: u64 = 1_700_000_000;
+pub const BEGAN: u64 = 1_700_000_000;
 
 /// A log of which three segments were removed, the last of them with the lines that say that the others were.
 struct Site {
@@ -28,7 +28,7 @@ struct Site {
     segment: String,
 }
 
-fn text(file: &Path) -> String {
+pub fn text(file: &Path) -> String {
     let opened = fs::File::open(file).unwrap();
     if file.extension().is_some_and(|extension| extension == "gz") {
         return io::read_to_string(MultiGzDecoder::new(opened)).unwrap();
@@ -36,15 +36,15 @@ fn text(file: &Path) -> String {
     io::read_to_string(opened).unwrap()
 }
 
-fn log(folder: &Path) -> PathBuf {
+pub fn log(folder: &Path) -> PathBuf {
     folder.join("attestation.jsonl")
 }
 
-fn key(folder: &Path) -> LogKey {
+pub fn key(folder: &Path) -> LogKey {
     LogKey::open(&folder.join("log.key")).unwrap()
 }
 
-fn open(folder: &Path, bytes: u64) -> Journal {
+pub fn open(folder: &Path, bytes: u64) -> Journal {
     let age = Duration::MAX;
     loop {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
@@ -56,7 +56,7 @@ fn open(folder: &Path, bytes: u64) -> Journal {
     }
 }
 
-async fn write(journal: &Journal, at: u64) {
+pub async fn write(journal: &Journal, at: u64) {
     let id = format!("{:032x}", at);
     let mut record = Record::new(id, Decision::Config, at, "192.0.2.1:7".to_owned(), POOL.to_owned());
     record.code = Some("evidence-required".to_owned());
@@ -161,7 +161,7 @@ impl Site {
 }
 
 /// Alters a file as its lines.
-fn edit(file: &Path, alter: impl FnOnce(&mut Vec<String>)) {
+pub fn edit(file: &Path, alter: impl FnOnce(&mut Vec<String>)) {
     let mut lines: Vec<String> = text(file).lines().map(str::to_owned).collect();
     alter(&mut lines);
     let plain = file.with_extension(if file.extension().is_some_and(|extension| extension == "gz") {

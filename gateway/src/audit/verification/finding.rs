@@ -75,6 +75,13 @@ pub enum Finding {
     NeverSigned { chain: String },
     /// A line says that others were removed, and those it names are not they.
     RemovedOtherwise { chain: String, number: u64 },
+    /// A line of another chain says that these were removed, and nothing shows that one gateway has written both.
+    RemovedByAnother {
+        chain: String,
+        first: u64,
+        last: u64,
+        by: (String, u64),
+    },
     /// Of lines that were removed not all is there that was to be kept.
     NotKept {
         chain: String,
@@ -228,6 +235,18 @@ impl fmt::Display for Finding {
                 "chain {}: removed otherwise than is said: line {number} is not the one at which what was removed ends",
                 short(chain)
             ),
+            Self::RemovedByAnother {
+                chain,
+                first,
+                last,
+                by: (by, number),
+            } => write!(
+                f,
+                "chain {}: removed by another: line {number} of chain {} says that {} were, and its key has not signed all checkpoints of this chain, here and in checkpoints.jsonl: it is another gateway's; if one gateway has used several keys, say so with --log-key NAME=FILE for each",
+                short(chain),
+                short(by),
+                lines(*first, *last)
+            ),
             Self::NotKept {
                 chain,
                 first,
@@ -380,6 +399,7 @@ impl Finding {
             | Self::CheckpointOfAnother { chain, .. }
             | Self::KeyReplaced { chain, .. }
             | Self::RemovedOtherwise { chain, .. }
+            | Self::RemovedByAnother { chain, .. }
             | Self::NotKept { chain, .. }
             | Self::KeptAltered { chain, .. }
             | Self::KeptTwice { chain, .. }

@@ -2,7 +2,7 @@
 
 use super::removed::KeptLine;
 use super::strict::{self, Placed};
-use super::{Finding, LineHash, Place, Verifier};
+use super::{Finding, LineHash, Place, Signed, Verifier};
 
 impl Verifier {
     /// The lines that follow were kept of segments that were removed, in this file.
@@ -29,6 +29,8 @@ impl Verifier {
         };
         if let Some(checkpoint) = &checkpoint {
             let finding = self.judge(&link, checkpoint, at);
+            let signed = Signed::of(&link, checkpoint, at, finding.is_none());
+            self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
             self.say(finding, &link, checkpoint);
         } else if removal.is_none() {
             return self

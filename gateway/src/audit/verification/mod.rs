@@ -16,6 +16,7 @@ use aws_lc_rs::digest;
 pub use finding::{Finding, Note, Place};
 use followed::Followed;
 use removed::{Removed, Said};
+use signers::Signers;
 pub use stitched::ChainReport;
 use stitched::Stitched;
 use strict::Placed;
@@ -43,6 +44,14 @@ pub struct Trust {
     pub continued: bool,
     /// That an older release has written lines of no chain, also after those of one.
     pub unchained: bool,
+}
+
+impl Trust {
+    /// Whether two keys are one gateway's: it is the same one, or both are said to be.
+    fn are_of_one(&self, a: LogPublicKey, b: LogPublicKey) -> bool {
+        let names = |key| self.names.get(&key).into_iter().flatten();
+        a == b || names(a).any(|name| names(b).any(|other| other == name))
+    }
 }
 
 /// Lines of one chain that follow one another in one file.
@@ -114,12 +123,26 @@ struct Signed {
     good: bool,
 }
 
+impl Signed {
+    fn of(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
+        Self {
+            number: link.number,
+            at,
+            replica: checkpoint.replica.clone(),
+            key: checkpoint.key,
+            good,
+        }
+    }
+}
+
 /// Verifies lines, file by file.
 pub struct Verifier {
     trust: Trust,
     reading: Option<Reading>,
     runs: Vec<Run>,
     signed: BTreeMap<String, Vec<Signed>>,
+    /// As these, of what was kept of lines that were removed.
+    signed_and_kept: BTreeMap<String, Vec<Signed>>,
     /// Numbers whose lines cannot be read any more.
     unreadable: BTreeMap<String, BTreeSet<u64>>,
     lost: Vec<Point>,
@@ -175,6 +198,7 @@ impl Verifier {
             reading: None,
             runs: Vec::new(),
             signed: BTreeMap::new(),
+            signed_and_kept: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             lost: Vec::new(),
             begun: BTreeSet::new(),
@@ -414,13 +438,8 @@ impl Verifier {
                 to: last,
             });
         }
-        self.signed.entry(link.id.clone()).or_default().push(Signed {
-            number: link.number,
-            at,
-            replica: checkpoint.replica.clone(),
-            key: checkpoint.key,
-            good: finding.is_none(),
-        });
+        let signed = Signed::of(link, checkpoint, at, finding.is_none());
+        self.signed.entry(link.id.clone()).or_default().push(signed);
         self.say(finding, link, checkpoint);
     }
 
@@ -495,6 +514,7 @@ impl Verifier {
             trust,
             runs,
             mut signed,
+            signed_and_kept,
             unreadable,
             mut lost,
             begun,
@@ -508,10 +528,11 @@ impl Verifier {
         } = self;
         let followed = Followed::of(&runs, &signed, &covered);
         followed.unsigned(&signed, &mut notes);
-        signers::replaced(&signed, &trust, &mut findings, &mut notes);
+        signers::replaced(&signed, &signed_and_kept, &trust, &mut findings, &mut notes);
         signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
-        let mut removed = removed.resolve(&signed);
+        let signers = Signers::of(signed.iter().chain(&signed_and_kept));
+        let mut removed = removed.resolve(&signed, |chain, key| signers.are(chain, key, &trust));
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());
@@ -525,16 +546,15 @@ impl Verifier {
         let mut reports = Vec::new();
         for (chain, runs) in chains {
             let mut stitched = Stitched::of(&chain, removed.of(&chain), runs, &trust, unreadable.get(&chain));
-            stitched.end(trust.known.iter().chain(&lost).chain(trust.from.values()), |number| {
-                removed.hash(&chain, number)
-            });
+            let known = trust.known.iter().chain(&lost).chain(trust.from.values());
+            stitched.end(known.filter(|point| !removed.holds(point)), |number| removed.hash(&chain, number));
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);
             findings.append(&mut stitched.findings);
             notes.append(&mut stitched.notes);
             reports.push(report);
         }
         let there: BTreeSet<&str> = reports.iter().map(|report| report.chain.as_str()).collect();
-        let is_lost = |point: &&Point| !there.contains(point.chain.as_str()) && !removed.has(&point.chain, point.number);
+        let is_lost = |point: &&Point| !there.contains(point.chain.as_str()) && !removed.holds(point);
         for point in lost.iter().filter(is_lost) {
             findings.push(Finding::Lost {
                 chain: point.chain.clone(),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::chain::{Found, LineHash};
+use super::super::chain::{Found, LineHash, Point};
+use super::super::log_key::LogPublicKey;
 use super::super::retention::{KeptLines, Removal, Span};
 use super::{Finding, Note, Place, Run, Signed};
 
@@ -53,42 +54,39 @@ pub(super) struct Resolved {
 }
 
 impl Removed {
-    /// Believes what is signed, and what that says was kept.
-    pub(super) fn resolve(self, signed: &BTreeMap<String, Vec<Signed>>) -> Resolved {
+    /// Believes what is signed, and what that says was kept; of another chain than that of the line only what the gateway with its key has signed, as
+    /// `signed_by` says of a chain and a key.
+    pub(super) fn resolve(self, signed: &BTreeMap<String, Vec<Signed>>, signed_by: impl Fn(&str, LogPublicKey) -> bool) -> Resolved {
         let mut resolved = Resolved::default();
-        let is_signed = |said: &Said| {
-            let signed = signed.get(&said.chain);
-            signed.is_some_and(|signed| signed.iter().any(|signed| signed.good && signed.number > said.number))
-        };
         let was_found = |chain: &str, number: u64| {
             let found = self.found.get(chain);
             found.is_some_and(|found| found.iter().any(|found| (found.first..=found.last).contains(&number)))
         };
         let mut believed = Vec::new();
         for said in &self.said {
-            if is_signed(said) && !was_found(&said.chain, said.number) {
-                believed.push(said.clone());
-            } else {
-                resolved.notes.push(Note::RemovalNotBelieved {
+            match held_by(signed, said).filter(|_| !was_found(&said.chain, said.number)) {
+                Some(key) => believed.push((said.clone(), key)),
+                None => resolved.notes.push(Note::RemovalNotBelieved {
                     chain: said.chain.clone(),
                     number: said.number,
-                });
+                }),
             }
         }
         let mut looked = BTreeSet::new();
-        while let Some(said) = believed.pop() {
-            resolved.is_gone(&said);
-            for key in self.look(&said, &mut resolved) {
+        while let Some((said, key)) = believed.pop() {
+            let is_its = |chain: &str| chain == said.chain || signed_by(chain, key);
+            resolved.is_gone(&said, is_its);
+            for place in self.look(&said, &mut resolved).into_iter().filter(|(chain, _)| is_its(chain)) {
                 let Some(KeptLine {
                     removal: Some(removal), ..
-                }) = self.kept.get(&key).and_then(|lines| lines.first())
+                }) = self.kept.get(&place).and_then(|lines| lines.first())
                 else {
                     continue;
                 };
-                if looked.insert(key.clone()) && !was_found(&key.0, key.1) {
-                    let (chain, number) = key;
+                if looked.insert(place.clone()) && !was_found(&place.0, place.1) {
+                    let (chain, number) = place;
                     let removal = removal.clone();
-                    believed.push(Said { chain, number, removal });
+                    believed.push((Said { chain, number, removal }, key));
                 }
             }
         }
@@ -149,9 +147,27 @@ impl Removed {
     }
 }
 
+/// By which key the line is signed that says so: that of the next checkpoint after it.
+fn held_by(signed: &BTreeMap<String, Vec<Signed>>, said: &Said) -> Option<LogPublicKey> {
+    let after = signed
+        .get(&said.chain)?
+        .iter()
+        .filter(|signed| signed.good && signed.number > said.number);
+    after.min_by_key(|signed| signed.number).map(|signed| signed.key)
+}
+
 impl Resolved {
-    fn is_gone(&mut self, said: &Said) {
+    fn is_gone(&mut self, said: &Said, is_its: impl Fn(&str) -> bool) {
         for Span { id, first, last, head } in &said.removal.chains {
+            if !is_its(id) {
+                self.findings.push(Finding::RemovedByAnother {
+                    chain: id.clone(),
+                    first: *first,
+                    last: *last,
+                    by: (said.chain.clone(), said.number),
+                });
+                continue;
+            }
             self.gone.entry(id.clone()).or_default().push(Gone {
                 first: *first,
                 last: *last,
@@ -167,8 +183,13 @@ impl Resolved {
     }
 
     /// Whether that line was removed.
-    pub(super) fn has(&self, chain: &str, number: u64) -> bool {
+    fn has(&self, chain: &str, number: u64) -> bool {
         self.of(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
+    }
+
+    /// Whether a line that was signed was removed: then it was kept.
+    pub(super) fn holds(&self, point: &Point) -> bool {
+        self.has(&point.chain, point.number) && self.hash(&point.chain, point.number) == Some(point.sha256)
     }
 
     /// The hash of a line that was kept.

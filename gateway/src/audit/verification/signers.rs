@@ -5,11 +5,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::log_key::LogPublicKey;
 use super::{Finding, Note, Signed, Trust};
 
+/// The keys that have signed each chain: in its lines, and in what was kept of those that were removed.
+#[derive(Debug, Default)]
+pub(super) struct Signers(BTreeMap<String, BTreeSet<LogPublicKey>>);
+
+impl Signers {
+    pub(super) fn of<'s>(chains: impl IntoIterator<Item = (&'s String, &'s Vec<Signed>)>) -> Self {
+        let mut keys = BTreeMap::<String, BTreeSet<LogPublicKey>>::new();
+        for (chain, signed) in chains {
+            let good = signed.iter().filter(|signed| signed.good).map(|signed| signed.key);
+            keys.entry(chain.clone()).or_default().extend(good);
+        }
+        Self(keys)
+    }
+
+    /// Whether nobody has signed this chain but the gateway with this key. That several keys are one gateway's only the auditor can say: of its own each
+    /// gateway can say anything.
+    pub(super) fn are(&self, chain: &str, key: LogPublicKey, trust: &Trust) -> bool {
+        let keys = self.0.get(chain).filter(|keys| !keys.is_empty());
+        keys.is_some_and(|keys| keys.iter().all(|other| trust.are_of_one(*other, key)))
+    }
+}
+
 /// Chains that are signed by another key from some line on: log.key was lost, and whoever knows that says whose the other one is; or somebody else who has
 /// a key that is trusted has made the lines anew.
-pub(super) fn replaced(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, findings: &mut Vec<Finding>, notes: &mut Vec<Note>) {
-    for (chain, signed) in signed {
-        let mut good: Vec<&Signed> = signed.iter().filter(|signed| signed.good).collect();
+pub(super) fn replaced(
+    signed: &BTreeMap<String, Vec<Signed>>,
+    and_kept: &BTreeMap<String, Vec<Signed>>,
+    trust: &Trust,
+    findings: &mut Vec<Finding>,
+    notes: &mut Vec<Note>,
+) {
+    let chains: BTreeSet<&String> = signed.keys().chain(and_kept.keys()).collect();
+    for chain in chains {
+        let all = signed.get(chain).into_iter().chain(and_kept.get(chain)).flatten();
+        let mut good: Vec<&Signed> = all.filter(|signed| signed.good).collect();
         good.sort_by_key(|signed| signed.number);
         for (_, after) in good
             .iter()

@@ -37,6 +37,7 @@ mod inspection;
 mod inventory;
 mod journal;
 mod killed;
+mod killed_while_removing;
 mod kubelet;
 mod log_by_openssl;
 mod log_chain;

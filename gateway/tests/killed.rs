@@ -29,14 +29,14 @@ const BYTES: u64 = 400_000;
 const PIECE_BYTES: usize = 512;
 
 /// Between the nodes and the gateway: counts the bytes of both directions.
-struct Between {
+pub struct Between {
     gateway: SocketAddr,
     passed: watch::Sender<u64>,
 }
 
 impl Between {
     /// Its address. Whoever comes while the gateway is away is closed.
-    async fn start(gateway: SocketAddr) -> (SocketAddr, watch::Receiver<u64>) {
+    pub async fn start(gateway: SocketAddr) -> (SocketAddr, watch::Receiver<u64>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (passed, counted) = watch::channel(0);
@@ -74,19 +74,19 @@ impl Between {
 }
 
 /// What is random, and yet the same for the same seed.
-struct Chance {
+pub struct Chance {
     seed: u64,
     asked: u64,
 }
 
 impl Chance {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let seed = std::env::var("ATTEST_SEED").map_or_else(|_| random(), |seed| seed.parse().unwrap());
         eprintln!("ATTEST_SEED={seed}");
         Self { seed, asked: 0 }
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.asked += 1;
         let digest = HashAlg::Sha256.digest(&[&self.seed.to_be_bytes(), &self.asked.to_be_bytes()]);
         u64::from_be_bytes(*digest.as_ref().first_chunk().unwrap()) % limit
@@ -99,32 +99,54 @@ fn random() -> u64 {
     u64::from_be_bytes(bytes)
 }
 
+/// How often the gateway is killed, unless somebody says so.
+pub fn kills(unless: usize) -> usize {
+    std::env::var("ATTEST_KILLS").map_or(unless, |kills| kills.parse().unwrap())
+}
+
 /// What the nodes were told: the harness counts for itself.
 #[derive(Default)]
-struct Told {
+pub struct Told {
     tickets: Mutex<BTreeSet<String>>,
     configs: Mutex<BTreeSet<String>>,
 }
 
 /// What nodes need to attest.
 #[derive(Clone)]
-struct Site {
+pub struct Site {
     client: reqwest::Client,
     url: String,
     key: SpkiSha256,
     maker: Arc<Maker>,
     told: Arc<Told>,
+    /// Whether each node has an event log, which is no other's.
+    pub event_logs: bool,
 }
 
 impl Site {
+    /// Of this gateway, at this address, for nodes with TPMs of this maker.
+    pub fn new(gateway: &Gateway, address: SocketAddr, maker: Maker) -> Self {
+        Self {
+            client: gateway.client.clone(),
+            url: format!("https://{address}"),
+            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+            maker: Arc::new(maker),
+            told: Arc::default(),
+            event_logs: false,
+        }
+    }
+
     /// Nodes boot one after the other until the gateway does not answer.
-    async fn boot(self) {
+    pub async fn boot(self) {
         while let Ok(()) = self.try_boot().await {}
     }
 
     async fn try_boot(&self) -> reqwest::Result<()> {
         let mut node = Node::made_by(&self.maker);
         let identity = format!("tpm:{}", node.ek());
+        if self.event_logs {
+            node = node.with_event_log(identity.clone().into_bytes());
+        }
         let challenged = Answer::of_any(node.challenge(&self.client, &self.url)).await?;
         let evidence = node.evidence(&challenged, &self.key);
         let ticket = Answer::of_any(Node::send(&self.client, &self.url, &evidence)).await?.ticket();
@@ -138,20 +160,14 @@ impl Site {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_is_recorded_however_often_the_gateway_is_killed() {
-    let kills = std::env::var("ATTEST_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let kills = kills(KILLS);
     let mut gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
     gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
     gateway.run();
     let (address, mut passed) = Between::start(gateway.address()).await;
-    let site = Site {
-        client: gateway.client.clone(),
-        url: format!("https://{address}"),
-        key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
-        maker: Arc::new(maker),
-        told: Arc::default(),
-    };
+    let site = Site::new(&gateway, address, maker);
     let mut chance = Chance::new();
     for _ in 0..kills {
         let moment = *passed.borrow() + chance.below(BYTES);

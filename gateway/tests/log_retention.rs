@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use attest_gateway::store::{Embedded, Store, Tick};
 use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 
-use crate::support::{Gateway, POOL, bearer};
+use crate::killed_while_removing::{lines, pass};
+use crate::support::{Gateway, POOL, bearer, tpm};
 
 pub const BEGAN: u64 = 1_700_000_000;
 
@@ -398,4 +400,44 @@ async fn a_serving_gateway_keeps_its_rule_and_waits_for_who_is_away() {
     assert!(gateway.command(&["log", "show", "--decision", "removed"]).contains("removed"));
     let exported = gateway.command(&["log", "export"]);
     assert!(exported.lines().count() > 3 && exported.contains("\"decision\":\"removed\""));
+}
+
+#[test]
+fn what_is_removed_while_it_is_audited_is_no_difference() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let mut gateway = Gateway::init();
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\n");
+    gateway.edit_pool(
+        POOL,
+        "endorsement = \"allowlist\"",
+        "endorsement = \"allowlist\"\nevent_log = \"recorded\"",
+    );
+    gateway.run();
+    runtime.block_on(async {
+        let case = tpm().but(|case| case.event_log = Some(b"no log".to_vec()));
+        gateway.endorse(&case, &[]);
+        let ticket = gateway.attest(case, None).await.ticket();
+        gateway.config("/config/worker", &[&bearer(&ticket)]).await;
+    });
+    gateway.terminate();
+    gateway.wait();
+    let (lines, evidence) = (lines(&log(&gateway.path("state"))), gateway.path("state/evidence"));
+    let attested = lines.lines().find(|line| line.contains("\"decision\":\"evidence\"")).unwrap();
+    let blobs = fs::read_dir(&evidence).unwrap().map(|entry| entry.unwrap().path());
+    let is_named = |blob: &PathBuf| attested.contains(blob.file_stem().unwrap().to_str().unwrap());
+    let blob = blobs.into_iter().find(is_named).unwrap();
+    // The auditor has listed the log and read its lines when it opens this, and waits for what somebody writes.
+    fs::remove_file(&blob).unwrap();
+    assert!(Command::new("mkfifo").arg(&blob).status().unwrap().success());
+    std::thread::scope(|scope| {
+        let audit = scope.spawn(|| gateway.try_command(&["audit"]));
+        let opened = fs::OpenOptions::new().write(true).open(&blob).unwrap();
+        runtime.block_on(pass(&gateway, 1));
+        assert!(!blob.exists());
+        drop(opened);
+        let audit = audit.join().unwrap();
+        let said = String::from_utf8([audit.stdout, audit.stderr].concat()).unwrap();
+        assert!(audit.status.success() && said.contains("removed by rule: lines 1 to "), "{said}");
+        assert!(!said.contains("DIFFERENT"), "{said}");
+    });
 }

@@ -30,6 +30,12 @@ impl Node {
         node
     }
 
+    /// With this for an event log, which need not be one where the pool only records it.
+    pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
+        self.case.event_log = Some(log);
+        self
+    }
+
     /// What `ek add` takes.
     pub fn ek(&self) -> String {
         digest(&self.case)

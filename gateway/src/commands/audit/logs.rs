@@ -38,6 +38,28 @@ pub fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     Ok(listed)
 }
 
+/// How often logs are read of which segments are removed meanwhile: one read takes longer than one goes.
+const AGAIN_LIMIT: u32 = 3;
+
+/// Reads logs that may be written: once more if segments were removed by the rule before all of them, and the blobs that go with them, were read.
+pub fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let mut again = 0;
+    loop {
+        let listed = open(paths)?;
+        let read = read(&listed);
+        let unreadable = listed.unreadable.iter().map(|error| error.path.as_path());
+        if again == AGAIN_LIMIT || listed.files.iter().map(LogFile::path).chain(unreadable).all(is_there) {
+            return read;
+        }
+        again += 1;
+    }
+}
+
+/// Whether it has its name, or what that is when it was compressed.
+fn is_there(path: &Path) -> bool {
+    path.exists() || path.with_added_extension("gz").exists()
+}
+
 fn is_kept(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == KEPT_NAME)
 }

@@ -137,16 +137,22 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let listed = logs::open(&paths)?;
     let continued = arguments.continued || !trust.from.is_empty();
-    let report = logs::verify(&listed, &paths, Verifier::new(trust))?;
-    // What was earned in lines that were removed is used in those that are there.
-    let elsewhere = Elsewhere {
-        continued: continued || report.is_shorter(),
-        several: false,
-        others: known.map_or(!arguments.replica.is_empty(), |known| others_are_known(&known, &report)),
-    };
-    let counts = review_all(&settings, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
+    let (report, reviewed) = logs::settled(&paths, |listed| {
+        let report = logs::verify(listed, &paths, Verifier::new(trust.clone()))?;
+        // What was earned in lines that were removed is used in those that are there.
+        let elsewhere = Elsewhere {
+            continued: continued || report.is_shorter(),
+            several: false,
+            others: known
+                .as_deref()
+                .map_or(!arguments.replica.is_empty(), |known| others_are_known(known, &report)),
+        };
+        let reviewed = review_all(&settings, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
+        Ok((report, reviewed))
+    })?;
+    reviewed.show()?;
+    let counts = reviewed.counts;
     show(&report, &notes)?;
     output::line(&counts)?;
     let is_empty = counts.lines == 0 && !continued;
@@ -267,14 +273,36 @@ fn others_are_known(known: &[Kept], report: &Report) -> bool {
     !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
 }
 
-/// Makes the decisions again, and prints what came of it.
+/// What came of all decisions, as it is shown.
+#[derive(Default)]
+struct Reviewed {
+    rows: Vec<[String; 6]>,
+    acts: Vec<[String; 3]>,
+    notes: Vec<String>,
+    counts: Counts,
+}
+
+impl Reviewed {
+    fn show(&self) -> anyhow::Result<()> {
+        output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &self.rows))?;
+        if !self.acts.is_empty() {
+            output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &self.acts)))?;
+        }
+        for note in &self.notes {
+            say(note)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the decisions again.
 fn review_all(
     settings: &Settings,
     files: &[LogFile],
     report: &Report,
     decision: Option<&str>,
     elsewhere: Elsewhere,
-) -> anyhow::Result<Counts> {
+) -> anyhow::Result<Reviewed> {
     let blobs = Blobs::open(&settings.evidence())?;
     let mut lines = Ordered::of(files, report);
     let several = lines.are_several();
@@ -287,7 +315,8 @@ fn review_all(
         }
         lines = Ordered::of(files, report);
     }
-    let (mut rows, mut acts, mut notes, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Counts::default());
+    let mut reviewed = Reviewed::default();
+    let Reviewed { rows, acts, notes, counts } = &mut reviewed;
     while let Some(line) = lines.next() {
         let at = line.at;
         counts.lines += 1;
@@ -301,7 +330,7 @@ fn review_all(
                         .take()
                         .map(|act| [rfc3339(act.at), act.verb.to_string(), act.to_string()]),
                 );
-                note(review, &at, &mut rows, &mut notes, &mut counts);
+                note(review, &at, rows, notes, counts);
             }
             Err(error) => {
                 counts.unreadable += 1;
@@ -309,14 +338,7 @@ fn review_all(
             }
         }
     }
-    output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &rows))?;
-    if !acts.is_empty() {
-        output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &acts)))?;
-    }
-    for note in notes {
-        say(note)?;
-    }
-    Ok(counts)
+    Ok(reviewed)
 }
 
 /// What is to be said of the logs.

@@ -1,13 +1,14 @@
 //! The seal's keys in a store that replicas share: each handle of it here is a replica's.
 
+mod key_file;
+mod set_back;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::meanwhile::meanwhile;
 use crate::support::stand_in::{Beside, StandIn};
 use async_trait::async_trait;
 use attest_gateway::credentials::seal::{NotSealed, Seal, SealError, Sealed};
@@ -165,7 +166,19 @@ struct Reads {
     count: AtomicUsize,
     fail: AtomicBool,
     /// Who comes next waits for word of it.
-    held: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
+    held: Mutex<Option<Hold>>,
+    /// As this, once it has read.
+    held_after: Mutex<Option<Hold>>,
+}
+
+type Hold = (oneshot::Sender<()>, oneshot::Receiver<()>);
+
+async fn hold(held: &Mutex<Option<Hold>>) {
+    let held = held.lock().unwrap().take();
+    if let Some((begun, go_on)) = held {
+        begun.send(()).unwrap();
+        go_on.await.unwrap();
+    }
 }
 
 #[async_trait]
@@ -175,10 +188,12 @@ impl Beside for Arc<Reads> {
             return;
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let held = self.held.lock().unwrap().take();
-        if let Some((begun, go_on)) = held {
-            begun.send(()).unwrap();
-            go_on.await.unwrap();
+        hold(&self.held).await;
+    }
+
+    async fn has_read(&self, kind: EntryKind) {
+        if kind == EntryKind::SealKey {
+            hold(&self.held_after).await;
         }
     }
 
@@ -303,6 +318,7 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
         assert_eq!(site.entry().await.unwrap().value, altered, "{what}: nothing is overwritten");
     };
     for key in 0..2 {
+        check("since", &|document| document["keys"][key]["sealing_since"] = (NOW + 7).into()).await;
         for date in ["made", "seals_from", "ends"] {
             check(date, &|document| document["keys"][key][date] = (NOW + 7).into()).await;
             check(date, &|document| {
@@ -374,105 +390,6 @@ fn uncounted(mut document: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
-    let site = Site::new();
-    let seal = site.replica(NOW).await;
-    let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
-    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    let rotated = site.document().await;
-    seal.tend(NOW + 1, KEEP).await.unwrap();
-    // One of the old set in the new one.
-    let mut spliced = rotated.clone();
-    spliced["keys"].as_array_mut().unwrap().remove(1);
-    site.put(spliced.to_string()).await;
-    assert!(matches!(seal.tend(NOW + 2, KEEP).await, Err(SealError::OtherSet)));
-    // The old set as a whole, also as an earlier release has it.
-    let older = uncounted(serde_json::from_str(&before).unwrap()).to_string();
-    for (put_back, number) in [(&before, 1), (&older, 0)] {
-        site.put(put_back.clone()).await;
-        for refused in [
-            seal.tend(NOW + 2, KEEP).await.map(drop),
-            site.try_replica(NOW).await.map(drop),
-            Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
-        ] {
-            assert!(
-                matches!(refused, Err(SealError::SetBack { found, known: 2, .. }) if found == number),
-                "{refused:?}"
-            );
-        }
-        assert!(
-            opens(&seal, &text) && site.entry().await.unwrap().value == *put_back,
-            "nothing is overwritten"
-        );
-    }
-    seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
-    // What is begun anew is newer than all, for who has read the old ones as well.
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
-    seal.tend(NOW + 3, KEEP).await.unwrap();
-    assert!(!opens(&seal, &text));
-    site.replica(NOW + 3).await;
-}
-
-#[tokio::test]
-async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
-    let site = Site::new();
-    drop(site.replica(NOW).await);
-    let kept = site.folder.path().join("seal.set");
-    let good = fs::read_to_string(&kept).unwrap();
-    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-    let document: Value = serde_json::from_str(&good).unwrap();
-    for (member, value) in [
-        ("v", Value::from(2)),
-        ("changes", 0.into()),
-        ("changes", 9.into()),
-        ("store", "00".repeat(16).into()),
-        ("tag", "AAAA".into()),
-        ("x", 1.into()),
-    ] {
-        let mut altered = document.clone();
-        altered[member] = value;
-        fs::write(&kept, altered.to_string()).unwrap();
-        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))), "{altered}");
-    }
-    fs::write(&kept, "").unwrap();
-    assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))));
-    // With the key file it is replaced, too.
-    fs::write(&kept, &good).unwrap();
-    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    let said = fs::read_to_string(&kept).unwrap();
-    assert!(said.contains(&new) && !said.contains(&old), "{said}");
-    // Of another store it says nothing.
-    let other = Site::new();
-    fs::copy(site.key_file(), other.key_file()).unwrap();
-    fs::write(other.folder.path().join("seal.set"), said).unwrap();
-    drop(other.replica(NOW).await);
-}
-
-#[tokio::test]
-async fn keys_of_an_earlier_release_are_taken_as_they_are_until_they_change() {
-    let site = Site::new();
-    let text = sealed(&site.replica(NOW).await);
-    let older = uncounted(site.document().await).to_string();
-    fs::remove_file(site.folder.path().join("seal.set")).unwrap();
-    site.put(older.clone()).await;
-    // An older gateway may be beside this one: it reads no other.
-    let seal = site.replica(NOW).await;
-    assert!(!seal.tend(NOW + 1, KEEP).await.unwrap());
-    assert!(opens(&seal, &text) && site.entry().await.unwrap().value == older);
-    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    let document = site.document().await;
-    assert_eq!((&document["v"], &document["changes"]), (&2.into(), &1.into()));
-    // From now on no other is taken here, whoever puts it there.
-    seal.tend(NOW + 2, KEEP).await.unwrap();
-    site.put(older).await;
-    assert!(matches!(
-        seal.tend(NOW + 3, KEEP).await,
-        Err(SealError::SetBack { found: 0, known: 1, .. })
-    ));
-    assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
-}
-
-#[tokio::test]
 async fn keys_are_worth_nothing_in_another_store() {
     let (site, other) = (Site::new(), Site::new());
     let text = sealed(&site.replica(NOW).await);
@@ -484,168 +401,20 @@ async fn keys_are_worth_nothing_in_another_store() {
     assert!(opens(&other.replica(NOW).await, &sealed(&elsewhere)));
 }
 
-#[tokio::test]
-async fn another_key_file_is_named_and_nothing_is_overwritten() {
-    let site = Site::new();
-    let seal = site.replica(NOW).await;
-    let (text, before) = (sealed(&seal), site.entry().await);
-    let mine = fs::read(site.key_file()).unwrap();
-    fs::remove_file(site.key_file()).unwrap();
-    let other = Seal::make_key_file(&site.key_file()).unwrap();
-    for error in [
-        site.try_replica(NOW).await.unwrap_err(),
-        seal.tend(NOW + 40 * DAY, KEEP).await.unwrap_err(),
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
-        Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
-    ] {
-        let said = error.to_string();
-        let wanted = site.document().await["key_file"].as_str().unwrap().to_owned();
-        assert!(
-            said.contains("store.key") && said.contains(&other) && said.contains(&wanted),
-            "{said}"
-        );
-    }
-    assert_eq!(site.entry().await, before);
-    assert!(opens(&seal, &text));
-    fs::write(site.key_file(), mine).unwrap();
-    assert!(opens(&site.replica(NOW).await, &text));
-}
-
-#[tokio::test]
-async fn a_key_file_is_its_owners_and_holds_a_key() {
-    let site = Site::new();
-    let file = site.key_file();
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(matches!(Seal::make_key_file(&file), Err(SealError::Io { .. })), "it is there");
-    let good = fs::read_to_string(&file).unwrap();
-    let key = good.lines().nth(1).unwrap();
-    assert_eq!(key.len(), 64);
-    for bad in [
-        String::new(),
-        key.to_owned(),
-        format!("attestation-gateway store key 2\n{key}\n"),
-        "attestation-gateway store key 1\n".to_owned(),
-        format!("attestation-gateway store key 1\n{}\n", &key[2..]),
-        format!("attestation-gateway store key 1\n{key}00\n"),
-        format!("attestation-gateway store key 1\n{key}\n{key}\n{key}\n"),
-        format!("attestation-gateway store key 1\n{key} x\n"),
-        format!("attestation-gateway store key 1\n\n{key}\n"),
-    ] {
-        fs::write(&file, &bad).unwrap();
-        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NoStoreKey(_))), "{bad:?}");
-    }
-    fs::write(&file, &good).unwrap();
-    for mode in [0o640, 0o604, 0o660] {
-        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(site.try_replica(NOW).await, Err(SealError::Mode { .. })), "{mode:o}");
-    }
-    fs::remove_file(&file).unwrap();
-    let missing = site.try_replica(NOW).await.unwrap_err().to_string();
-    assert!(missing.contains("store.key"), "{missing}");
-}
-
-#[tokio::test]
-async fn a_key_file_is_replaced_while_replicas_serve() {
-    let site = Site::new();
-    let elsewhere = site.folder.path().join("other-host.key");
-    fs::copy(site.key_file(), &elsewhere).unwrap();
-    let one = site.replica(NOW).await;
-    let other = Seal::open_shared(site.store(), &elsewhere, NOW).await.unwrap();
-    let text = sealed(&one);
-    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    let document = site.document().await;
-    assert_eq!(document["key_file"], new.as_str());
-    assert_ne!(old, new);
-    // Who has the new file goes on at once; who has not goes on with what it has, until the file is there.
-    assert!(!one.tend(NOW + 1, KEEP).await.unwrap());
-    let said = other.tend(NOW + 1, KEEP).await.unwrap_err().to_string();
-    assert!(
-        said.contains("other-host.key") && said.contains(&old) && said.contains(&new),
-        "{said}"
-    );
-    assert!(opens(&other, &text) && opens(&one, &sealed(&other)));
-    fs::copy(site.key_file(), &elsewhere).unwrap();
-    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
-    assert_eq!(fs::read_to_string(&elsewhere).unwrap().lines().count(), 2, "the head, and one key");
-}
-
-#[tokio::test]
-async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
-    let site = Site::new();
-    let text = sealed(&site.replica(NOW).await);
-    // The new key is in the file, and the store is not encrypted by it yet.
-    let key = |file: String| file.lines().nth(1).unwrap().to_owned();
-    let read = || fs::read_to_string(site.key_file()).unwrap();
-    let (old, begun) = (key(read()), key(fs::read_to_string(Site::new().key_file()).unwrap()));
-    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{begun}\n{old}\n")).unwrap();
-    assert!(opens(&site.replica(NOW).await, &text));
-    let before = site.document().await["key_file"].clone();
-    site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
-    assert_eq!(site.document().await["key_file"], before, "others have the old one only");
-    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    assert_ne!(site.document().await["key_file"], before);
-    let new = key(read());
-    assert!(new != old && new != begun, "whoever has read the file has read both");
-    // The store is encrypted by it, and the old one is in the file still.
-    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new}\n{old}\n")).unwrap();
-    assert!(opens(&site.replica(NOW).await, &text));
-    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    let newest = key(read());
-    assert!(newest != new && newest != old && read().lines().count() == 2);
-    assert!(opens(&site.replica(NOW).await, &text));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
-    let site = Arc::new(Site::new());
-    let text = sealed(&site.replica(NOW).await);
-    let replacing: Vec<_> = (0..8)
-        .map(|_| {
-            let site = Arc::clone(&site);
-            tokio::spawn(async move { Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap() })
-        })
-        .collect();
-    let mut steps = Vec::new();
-    for replaced in replacing {
-        steps.push(replaced.await.unwrap());
-    }
-    assert!(opens(&site.replica(NOW).await, &text));
-    // One after the other: each begins with what one of them has made, or with the first.
-    let begun = steps.iter().filter(|(old, _)| steps.iter().all(|(_, new)| new != old)).count();
-    assert_eq!(begun, 1, "{steps:?}");
-}
-
-#[tokio::test]
-async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_noticed() {
-    let site = Arc::new(Site::new());
-    drop(site.replica(NOW).await);
-    let (file, before) = (site.key_file(), fs::read(site.key_file()).unwrap());
-    // While the keys are encrypted anew, somebody copies the old file over the new one.
-    let step = move |_| {
-        let (file, before) = (file.clone(), before.clone());
-        async move { fs::write(file, before).unwrap() }
-    };
-    let store: Arc<dyn Store> = site.store();
-    let store = meanwhile(&store, 1, step);
-    let refused = Seal::replace_key_file(&store, &site.key_file(), NOW).await;
-    assert!(matches!(refused, Err(SealError::KeyFileReplaced(_))), "{refused:?}");
-}
-
-#[tokio::test]
-async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
-    let site = Site::new();
-    let text = sealed(&site.replica(NOW).await);
-    let old = fs::read(site.key_file()).unwrap();
-    let (_, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    fs::write(site.key_file(), old).unwrap();
-    let before = site.entry().await;
-    let refused = Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await;
-    assert!(
-        matches!(&refused, Err(SealError::OtherStoreKey { wanted, .. }) if *wanted == new),
-        "{refused:?}"
-    );
-    assert_eq!(site.entry().await, before);
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
-    let seal = site.replica(NOW).await;
-    assert!(!opens(&seal, &text) && opens(&seal, &sealed(&seal)));
+#[test]
+fn who_waits_for_the_lock_of_a_seal_s_file_holds_up_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+            let lock = fs::File::open(folder.path()).unwrap();
+            lock.lock().unwrap();
+            let others = async { drop(lock) };
+            tokio::join!(seal.tend(NOW, KEEP), others).0.unwrap();
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap();
 }

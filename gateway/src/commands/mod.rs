@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use attest_gateway::audit::CommandLog;
 use attest_gateway::clock::Clock;
+use attest_gateway::credentials::seal::Times;
 use attest_gateway::files::make_private_folder;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
@@ -66,10 +67,10 @@ fn alone_if_older(settings: &Settings) -> anyhow::Result<Option<CommandLog>> {
         .map(Some)
 }
 
-/// The store's time, where a clock that is wrong would do harm.
-async fn store_time(store: &dyn Store) -> anyhow::Result<u64> {
+/// What time it is for the store, too, where a clock that is wrong would do harm.
+async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     let now = now();
-    Ok(store.time(now).await?.min(now))
+    Ok(Times::of(store.time(now).await?, now))
 }
 
 /// The folder of a pool that is there.

@@ -34,7 +34,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let verb = if drop { Verb::SealDrop } else { Verb::SealRotate };
     match &settings.store_key_file {
         Some(key_file) => change_store(config, verb, async |store| {
-            let now = super::store_time(&*store).await?;
+            let now = super::times(&*store).await?;
             match drop {
                 true => {
                     Seal::replace_shared(&*store, key_file, now, key_lost).await?;

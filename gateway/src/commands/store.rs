@@ -107,7 +107,7 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
 fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
     let file = key_file(settings)?;
     let (old, new) = change_store(config, Verb::StoreKeyRotate, async |store| {
-        let now = super::store_time(&*store).await?;
+        let now = super::times(&*store).await?;
         Ok(Seal::replace_key_file(&*store, file, now).await?)
     })?;
     output::done(format_args!(

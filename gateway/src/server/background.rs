@@ -14,6 +14,7 @@ use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
+use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
 use crate::store::{Store, Tended, Tending, Turn};
@@ -171,7 +172,7 @@ async fn forget(gateway: Arc<Gateway>) {
                 {
                     tracing::warn!(%error, "cannot forget tokens that have expired");
                 }
-                tend_shared_seal(&gateway, both.as_secs()).await;
+                tend_shared_seal(&gateway, Times::of(time, now)).await;
             }
             // Nor are the seal's keys tended: their dates are by the store's time, and this clock may be wrong.
             Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
@@ -204,8 +205,8 @@ pub(super) async fn keep_mark(gateway: &Gateway) {
     }
 }
 
-/// As [`tend_seal`], by the store's time: keys that others have as well do not end by one gateway's clock.
-async fn tend_shared_seal(gateway: &Gateway, now: u64) {
+/// As [`tend_seal`], by the store's time as well: keys that others have do not end by one gateway's clock.
+async fn tend_shared_seal(gateway: &Gateway, now: Times) {
     if gateway.seal.is_shared() {
         tend_keys(gateway, now).await;
     }
@@ -216,11 +217,11 @@ async fn tend_seal(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(ROTATE_EVERY);
     loop {
         every.tick().await;
-        tend_keys(&gateway, gateway.clock.now().as_secs()).await;
+        tend_keys(&gateway, gateway.clock.now().as_secs().into()).await;
     }
 }
 
-async fn tend_keys(gateway: &Gateway, now: u64) {
+async fn tend_keys(gateway: &Gateway, now: Times) {
     match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
         Ok(false) => {}
         Ok(true) => tracing::info!("the seal has a new key"),

@@ -29,7 +29,7 @@ use crate::audit::{
     replica_name, resolve_pending,
 };
 use crate::clock::Clock;
-use crate::credentials::seal::{Seal, SealError};
+use crate::credentials::seal::{Seal, SealError, Times};
 use crate::forward::{Forwarder, OpenError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
@@ -328,7 +328,7 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     let now = clock.now().as_secs();
     let believed = store.time(now).await?;
     let own = background::in_own_hands(settings, clock, store, Verb::SealRotate);
-    Ok(Seal::open_shared(own, key_file, believed.min(now)).await?)
+    Ok(Seal::open_shared(own, key_file, Times::of(believed, now)).await?)
 }
 
 /// Reads what the settings name. The log has what is not as it should be.

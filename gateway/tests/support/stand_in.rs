@@ -20,6 +20,9 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
     /// Comes before an entry of this kind is read.
     async fn reads(&self, _: EntryKind) {}
 
+    /// Comes after an entry of this kind was read, and before it is given.
+    async fn has_read(&self, _: EntryKind) {}
+
     /// Whether entries of this kind can be read at the moment.
     fn can_read(&self, _: EntryKind) -> bool {
         true
@@ -106,7 +109,9 @@ impl<B: Beside> Store for StandIn<B> {
         if !self.beside.can_read(kind) {
             return Err(StoreError::Closed);
         }
-        self.store.get(kind, id).await
+        let found = self.store.get(kind, id).await;
+        self.beside.has_read(kind).await;
+        found
     }
 
     async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {

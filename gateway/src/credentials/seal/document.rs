@@ -1,10 +1,13 @@
 //! The seal's keys as they stand in the store: one document, so that replicas that change them at once agree by comparing it.
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
 use super::key::{Secret, random_id};
 use super::key_file::{KeyFile, StoreKey};
-use super::{Keys, ROTATE_EVERY, SealError};
+use super::{Keys, ROTATE_EVERY, SealError, Times};
 
 /// What is encrypted, and for what.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
@@ -23,6 +26,8 @@ pub(super) const LEAD_SECONDS: u64 = 3600;
 pub(super) const KEEP_SECONDS: u64 = 10 * 24 * 3600;
 /// How long a key may seal if no other can take its place: a store that cannot be written for so long serves nobody.
 const SEALS_AT_MOST_SECONDS: u64 = 2 * ROTATE_EVERY.as_secs();
+/// How far two gateways' clocks may differ without one of them being taken for wrong.
+const CLOCKS_DIFFER_SECONDS: u64 = 3600;
 
 /// The keys, encrypted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +62,9 @@ struct EncryptedKey {
     seals_from: u64,
     /// From then on nothing that it has sealed is good.
     ends: u64,
+    /// When a gateway has first seen it seal, by that one's clock: what the key before it has sealed expires by clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealing_since: Option<u64>,
     ciphertext: String,
 }
 
@@ -66,6 +74,7 @@ struct SharedKey {
     made: u64,
     seals_from: u64,
     ends: u64,
+    sealing_since: Option<u64>,
     secret: Secret,
 }
 
@@ -75,6 +84,15 @@ pub(super) struct SharedKeys {
     /// How often they were changed; 0 as long as nobody counts.
     pub(super) changes: u64,
     keys: Vec<SharedKey>,
+}
+
+/// What was done with keys that were tended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tended {
+    /// There is a new one.
+    pub(super) made: bool,
+    /// They are not what they were.
+    pub(super) changed: bool,
 }
 
 impl Document {
@@ -112,6 +130,7 @@ impl Document {
                     made: encrypted.made,
                     seals_from: encrypted.seals_from,
                     ends: encrypted.ends,
+                    sealing_since: encrypted.sealing_since,
                     secret,
                 }),
                 _ => Err(SealError::Altered(encrypted.id)),
@@ -126,7 +145,7 @@ impl Document {
     }
 
     /// How often they were changed, whoever says so.
-    pub(super) fn changes(&self) -> u64 {
+    fn changes(&self) -> u64 {
         self.changes.unwrap_or(0)
     }
 
@@ -159,19 +178,23 @@ impl EncryptedKey {
             made,
             seals_from,
             ends,
-            ..
+            sealing_since,
+            ciphertext: _,
         } = self;
-        format!("{DOMAIN}\n{}\n{store}\n{id}\n{made}\n{seals_from}\n{ends}", key.id)
+        let since = sealing_since.map_or_else(String::new, |since| format!("\n{since}"));
+        format!("{DOMAIN}\n{}\n{store}\n{id}\n{made}\n{seals_from}\n{ends}{since}", key.id)
     }
 }
 
 impl SharedKeys {
     /// One new key, for a store that has none, or whose keys are worth nothing.
-    pub(super) fn new(store: String, now: u64, changes: u64) -> Result<Self, SealError> {
+    pub(super) fn new(store: String, now: Times, changes: u64) -> Result<Self, SealError> {
+        let mut first = SharedKey::new(now.store, now.store)?;
+        first.sealing_since = Some(now.clock);
         Ok(Self {
             store,
             changes,
-            keys: vec![SharedKey::new(now, now)?],
+            keys: vec![first],
         })
     }
 
@@ -182,6 +205,7 @@ impl SharedKeys {
                 made: shared.made,
                 seals_from: shared.seals_from,
                 ends: shared.ends,
+                sealing_since: shared.sealing_since,
                 ciphertext: String::new(),
             };
             encrypted.ciphertext = key.encrypt(&shared.secret, &encrypted.beside(key, &self.store))?;
@@ -199,34 +223,71 @@ impl SharedKeys {
         Ok(document)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Drops keys whose time is over.
-    pub(super) fn drop_over(&mut self, now: u64) {
-        let over = self.keys.iter().map(|key| key.seals_from);
-        // Of those that have sealed for so long that all before are over, the newest.
-        let newest = over.filter(|from| from.saturating_add(KEEP_SECONDS) < now).max();
-        self.keys
-            .retain(|key| now <= key.ends && newest.is_none_or(|newest| key.seals_from >= newest));
-    }
-
-    /// Drops what is over, and makes a new key if it is time for one. Says whether it made one.
-    pub(super) fn tend(&mut self, now: u64) -> Result<bool, SealError> {
-        self.drop_over(now);
-        let newest = self.keys.iter().map(|key| key.seals_from).max();
-        let seals_from = match newest {
-            // None may seal any longer: there is nothing to wait for.
-            None => now,
-            Some(newest) if newest.saturating_add(SEALS_AT_MOST_SECONDS) <= now => now,
-            Some(newest) if newest.saturating_add(ROTATE_EVERY.as_secs()) <= now.saturating_add(LEAD_SECONDS) => {
-                now.saturating_add(LEAD_SECONDS)
-            }
-            Some(_) => return Ok(false),
+    /// Drops keys whose time is over: the one that has taken their place has sealed for so long, by the store's time and by the clock, that nothing
+    /// is good any more which they have sealed. The store's time may pass faster than a clock, and a clock may jump.
+    pub(super) fn drop_over(&mut self, now: Times) {
+        let is_over = |since: u64, now: u64| since.saturating_add(KEEP_SECONDS) < now;
+        let sealed_for_long =
+            |key: &&SharedKey| is_over(key.seals_from, now.store) && key.sealing_since.is_some_and(|since| is_over(since, now.clock));
+        let over = self.keys.iter().filter(sealed_for_long).map(SharedKey::seals_since).max();
+        self.keys.retain(|key| over.is_none_or(|over| key.seals_since() >= over));
+        // One that none has taken the place of.
+        let come = self.keys.iter().filter(|key| key.seals_since() <= now.store);
+        let has_ended = |key: &SharedKey| {
+            let by_clock = |since: u64| since.saturating_add(SEALS_AT_MOST_SECONDS + KEEP_SECONDS) < now.clock;
+            key.ends < now.store && key.sealing_since.is_none_or(by_clock)
         };
-        self.keys.push(SharedKey::new(now, seals_from)?);
-        Ok(true)
+        if come.max_by_key(|key| key.seals_since()).is_some_and(has_ended) {
+            self.keys.retain(|key| key.seals_since() > now.store);
+        }
+    }
+
+    /// Drops what is over, and makes a new key if it is time for one.
+    pub(super) fn tend(&mut self, now: Times) -> Result<Tended, SealError> {
+        let before = self.keys.len();
+        self.drop_over(now);
+        let changed = self.keys.len() < before;
+        let changed = self.note_sealing(now) || changed;
+        let Some(seals_from) = self.next_seals_from(now.store) else {
+            return Ok(Tended { made: false, changed });
+        };
+        self.keys.push(SharedKey::new(now.store, seals_from)?);
+        Ok(Tended { made: true, changed: true })
+    }
+
+    /// From when on a new key is to seal, if it is time for one.
+    fn next_seals_from(&self, now: u64) -> Option<u64> {
+        let lead = now.saturating_add(LEAD_SECONDS);
+        // A date beyond that was given by a clock that was ahead.
+        let in_time = self.keys.iter().filter(|key| key.seals_since() <= lead);
+        match in_time.max_by_key(|key| key.seals_since()) {
+            // None may seal any longer: there is nothing to wait for.
+            None => self.keys.is_empty().then_some(now),
+            Some(newest) if newest.ends.saturating_sub(KEEP_SECONDS) <= now => Some(now),
+            Some(newest) if newest.seals_since().saturating_add(ROTATE_EVERY.as_secs()) <= lead => Some(lead),
+            Some(_) => None,
+        }
+    }
+
+    /// Notes of the key that seals since when that was seen. Of one whose date has not come, because the clock that gave it was ahead, the
+    /// earliest time counts: else it would seal for as long as that clock was ahead. It is the oldest one then.
+    fn note_sealing(&mut self, now: Times) -> bool {
+        // As an earlier release reads them.
+        if self.changes == 0 {
+            return false;
+        }
+        let Some(id) = self.in_order(now.store).first().map(|key| key.id.clone()) else {
+            return false;
+        };
+        let Some(key) = self.keys.iter_mut().find(|key| key.id == id) else {
+            return false;
+        };
+        let is_ahead = |since: u64| key.seals_from > now.store && since > now.clock.saturating_add(CLOCKS_DIFFER_SECONDS);
+        if key.sealing_since.is_some_and(|since| !is_ahead(since)) {
+            return false;
+        }
+        key.sealing_since = Some(now.clock);
+        true
     }
 
     /// One more key, which seals when every replica has it.
@@ -235,16 +296,22 @@ impl SharedKeys {
         Ok(())
     }
 
-    /// The keys for use: of those whose time to seal has come the newest seals; if none has, the one that is there for longest.
+    /// The keys for use, the one that seals first.
     pub(super) fn keys(&self, now: u64) -> Result<Keys, SealError> {
+        let keys = self.in_order(now).into_iter().map(|SharedKey { id, secret, .. }| secret.key(id));
+        Ok(Keys(keys.collect::<Result<_, _>>()?))
+    }
+
+    /// Of those whose time to seal has come the newest seals; if none has, the one that is there for longest.
+    fn in_order(&self, now: u64) -> Vec<&SharedKey> {
         let mut keys: Vec<&SharedKey> = self.keys.iter().collect();
         keys.sort_by_key(|key| {
-            let has_come = key.seals_from <= now;
-            let order = if has_come { u64::MAX - key.seals_from } else { key.seals_from };
+            let since = key.seals_since();
+            let has_come = since <= now;
+            let order = if has_come { u64::MAX - since } else { since };
             (!has_come, order, key.id.clone())
         });
-        let keys = keys.into_iter().map(|SharedKey { id, secret, .. }| secret.key(id));
-        Ok(Keys(keys.collect::<Result<_, _>>()?))
+        keys
     }
 }
 
@@ -255,79 +322,18 @@ impl SharedKey {
             made,
             seals_from,
             ends: seals_from.saturating_add(SEALS_AT_MOST_SECONDS + KEEP_SECONDS),
+            sealing_since: None,
             secret: Secret::random()?,
         })
+    }
+
+    /// From when on it seals: not later than it was seen to do so.
+    fn seals_since(&self) -> u64 {
+        self.sealing_since.map_or(self.seals_from, |since| self.seals_from.min(since))
     }
 }
 
 /// Whether a text begins with what could be the id of a key in a store.
 pub(super) fn could_be_an_id(id: &str) -> bool {
     id.len() == 2 * ID_BYTES && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::settings::{Settings, TICKET_LATE_LIMIT_SECONDS};
-
-    const DAY: u64 = 24 * 3600;
-    const NOW: u64 = 20_000 * DAY;
-
-    fn ids(keys: &Keys) -> Vec<&str> {
-        keys.0.iter().map(|key| key.id.as_str()).collect()
-    }
-
-    #[test]
-    fn no_settings_have_anything_good_for_longer_than_its_key() {
-        let mut settings = Settings::defaults(Path::new("/")).unwrap();
-        settings.ticket.late = std::time::Duration::from_secs(TICKET_LATE_LIMIT_SECONDS);
-        settings.ticket.lifetime = std::time::Duration::from_secs(DAY);
-        assert!(settings.seal_keep().as_secs() < KEEP_SECONDS);
-    }
-
-    #[test]
-    fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_over() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
-        let first = keys.keys[0].id.clone();
-        let month = NOW + 30 * DAY;
-        assert!(!keys.tend(month - LEAD_SECONDS - 1).unwrap());
-        assert!(keys.tend(month - LEAD_SECONDS).unwrap(), "in time");
-        assert!(!keys.tend(month - LEAD_SECONDS).unwrap(), "one is enough");
-        let second = keys.keys[1].id.clone();
-        assert_eq!(ids(&keys.keys(month - 1).unwrap()), [first.as_str(), &second]);
-        assert_eq!(ids(&keys.keys(month).unwrap()), [second.as_str(), &first]);
-        // Whoever's clock is far behind seals with what is there for longest.
-        assert_eq!(ids(&keys.keys(0).unwrap()), [first.as_str(), &second]);
-        keys.drop_over(month + KEEP_SECONDS);
-        assert_eq!(keys.count(), 2);
-        keys.drop_over(month + KEEP_SECONDS + 1);
-        assert_eq!(ids(&keys.keys(month + KEEP_SECONDS + 1).unwrap()), [second.as_str()]);
-    }
-
-    #[test]
-    fn a_key_ends_also_if_no_other_takes_its_place() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
-        let first = keys.keys[0].id.clone();
-        keys.drop_over(NOW + 70 * DAY);
-        assert_eq!(ids(&keys.keys(NOW + 70 * DAY).unwrap()), [first.as_str()]);
-        // It does not seal any more by then, as what it sealed would outlive it.
-        assert!(keys.tend(NOW + 60 * DAY).unwrap());
-        assert_ne!(ids(&keys.keys(NOW + 60 * DAY).unwrap())[0], first);
-        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
-        keys.drop_over(NOW + 70 * DAY + 1);
-        assert!(keys.keys(NOW + 70 * DAY + 1).unwrap().0.is_empty());
-        assert!(keys.tend(NOW + 70 * DAY + 1).unwrap());
-    }
-
-    #[test]
-    fn a_key_that_is_rotated_by_hand_waits_as_well() {
-        let mut keys = SharedKeys::new("store".to_owned(), NOW, 1).unwrap();
-        let first = keys.keys[0].id.clone();
-        keys.rotate(NOW + 10).unwrap();
-        assert_eq!(ids(&keys.keys(NOW + 10 + LEAD_SECONDS - 1).unwrap())[0], first);
-        assert_ne!(ids(&keys.keys(NOW + 10 + LEAD_SECONDS).unwrap())[0], first);
-    }
 }

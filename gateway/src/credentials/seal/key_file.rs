@@ -88,24 +88,12 @@ impl KeyFile {
 
     /// Keeps other processes of this machine from replacing it until what this gives is dropped.
     pub(super) async fn alone(path: &Path) -> Result<File, SealError> {
-        let folder = files::folder(path).to_owned();
-        let io = |path: PathBuf| move |source| SealError::Io { path, source };
-        let (opened, locked) = (io(folder.clone()), io(folder.clone()));
-        let folder = File::open(&folder).map_err(opened)?;
-        // Another one may hold it for as long as the store takes.
-        let lock = tokio::task::spawn_blocking(move || folder.lock().map(|()| folder));
-        lock.await.map_err(|_| SealError::Interrupted)?.map_err(locked)
+        locked(files::folder(path).to_owned()).await
     }
 
     /// Keeps other processes that have this file from what is done for it here, until what this gives is dropped.
-    pub(super) fn lock(&self) -> Result<File, SealError> {
-        let io = |source| SealError::Io {
-            path: self.path.clone(),
-            source,
-        };
-        let file = File::open(&self.path).map_err(io)?;
-        file.lock().map_err(io)?;
-        Ok(file)
+    pub(super) async fn lock(&self) -> Result<File, SealError> {
+        locked(self.path.clone()).await
     }
 
     /// Puts a new key before the one by which the store is encrypted. Another one, of a replacement that was broken off, goes: somebody may have read that, too.
@@ -130,6 +118,15 @@ impl KeyFile {
         self.keys.truncate(1);
         Ok(files::replace(&self.path, files::PRIVATE, &self.text())?)
     }
+}
+
+/// Waits for the lock of this file, or folder, for as long as another has it; nothing else waits meanwhile.
+async fn locked(path: PathBuf) -> Result<File, SealError> {
+    let locking = tokio::task::spawn_blocking(move || {
+        let file = File::open(&path).and_then(|file| file.lock().map(|()| file));
+        file.map_err(|source| SealError::Io { path, source })
+    });
+    locking.await.map_err(|_| SealError::Interrupted)?
 }
 
 impl StoreKey {
@@ -183,5 +180,16 @@ impl StoreKey {
         let mut text = Zeroizing::new(text.to_vec());
         let secret = self.cipher.open_in_place(nonce, Aad::from(beside.as_bytes()), &mut text).ok()?;
         Secret::of(secret)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+pub(super) mod tests {
+    use super::*;
+
+    /// A key of this byte alone.
+    pub(in super::super) fn key(byte: u8) -> StoreKey {
+        StoreKey::new(Secret::of(&[byte; 32]).unwrap()).unwrap()
     }
 }

@@ -51,6 +51,31 @@ impl Sealed {
     }
 }
 
+/// What time it is, in seconds since 1970, for keys that replicas share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// By the store, or by this gateway's clock, if that is behind it: the dates of keys that others have as well do not come by one clock.
+    pub store: u64,
+    /// By this gateway's clock, by which challenges and tickets expire.
+    pub clock: u64,
+}
+
+impl Times {
+    /// What the store believes, and what the clock says.
+    #[must_use]
+    pub fn of(believed: u64, clock: u64) -> Self {
+        let store = believed.min(clock);
+        Self { store, clock }
+    }
+}
+
+impl From<u64> for Times {
+    /// Both say the same.
+    fn from(now: u64) -> Self {
+        Self::of(now, now)
+    }
+}
+
 /// The keys of the seal: one of them seals, and older ones open what they sealed until that has expired. Gateways that share them must share
 /// their store too: what one has spent, the others must know.
 pub struct Seal {
@@ -139,7 +164,7 @@ pub enum SealError {
     )]
     NotKept(PathBuf),
     /// What stands in the store is no seal's keys.
-    #[error("the seal's keys in the store cannot be read: {0}")]
+    #[error("the seal's keys in the store cannot be read: {0}. If a newer release has written them: run that one")]
     Document(serde_json::Error),
     /// They are a newer release's.
     #[error(
@@ -179,15 +204,16 @@ impl Seal {
         })
     }
 
-    /// Reads the keys in the store, which are encrypted by the key in the file; makes the first one. `now` is the store's time.
+    /// Reads the keys in the store, which are encrypted by the key in the file; makes the first one.
     ///
     /// # Errors
     /// [`SealError`]. Nothing is written in the place of what cannot be read.
-    pub async fn open_shared(store: Arc<dyn Store>, key_file: &Path, now: u64) -> Result<Self, SealError> {
-        let (shared, keys) = Shared::open(store, key_file, now).await?;
+    pub async fn open_shared(store: Arc<dyn Store>, key_file: &Path, now: impl Into<Times>) -> Result<Self, SealError> {
+        let shared = Shared::open(store, key_file, now.into()).await?;
+        let keys = RwLock::new(Arc::new(shared.keys()?));
         Ok(Self {
             home: Home::Store(shared),
-            keys: RwLock::new(Arc::new(keys)),
+            keys,
         })
     }
 
@@ -250,16 +276,16 @@ impl Seal {
     ///
     /// # Errors
     /// [`SealError`].
-    pub async fn rotate_shared(store: &dyn Store, key_file: &Path, now: u64) -> Result<(), SealError> {
-        shared::change(store, key_file, now, &Change::Rotate, None).await.map(drop)
+    pub async fn rotate_shared(store: &dyn Store, key_file: &Path, now: impl Into<Times>) -> Result<(), SealError> {
+        shared::change(store, key_file, now.into(), &Change::Rotate, None).await.map(drop)
     }
 
     /// As [`Seal::replace`], of keys in a store, whatever is there; but if that is encrypted by a key that the file lacks, only if this key is lost.
     ///
     /// # Errors
     /// [`SealError`].
-    pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: u64, key_is_lost: bool) -> Result<(), SealError> {
-        shared::change(store, key_file, now, &Change::Drop { key_is_lost }, None)
+    pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: impl Into<Times>, key_is_lost: bool) -> Result<(), SealError> {
+        shared::change(store, key_file, now.into(), &Change::Drop { key_is_lost }, None)
             .await
             .map(drop)
     }
@@ -269,28 +295,35 @@ impl Seal {
     ///
     /// # Errors
     /// [`SealError`].
-    pub async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u64) -> Result<(String, String), SealError> {
-        shared::replace_key_file(store, key_file, now).await
+    pub async fn replace_key_file(store: &dyn Store, key_file: &Path, now: impl Into<Times>) -> Result<(String, String), SealError> {
+        shared::replace_key_file(store, key_file, now.into()).await
     }
 
     /// Takes over what has become of the keys where they are kept, drops those whose time is over, and makes a new one if the newest is old.
-    /// Says whether it made one. Of keys in a file, older ones are kept for as long as `keep`. `now` is the store's time for those in a store.
+    /// Says whether it made one. Of keys in a file, older ones are kept for as long as `keep`.
     ///
     /// # Errors
     /// [`SealError`]: the keys stay what they were, each until its end.
-    pub async fn tend(&self, now: u64, keep: Duration) -> Result<bool, SealError> {
-        let (keys, rotated) = match &self.home {
-            Home::File(file) => file::tend(file, now, keep, false)?,
-            Home::Store(shared) => match shared.tend(now).await {
-                Ok(tended) => tended,
-                Err(error) => {
-                    self.set(shared.until_their_ends(now)?);
-                    return Err(error);
+    pub async fn tend(&self, now: impl Into<Times>, keep: Duration) -> Result<bool, SealError> {
+        let now = now.into();
+        match &self.home {
+            Home::File(file) => {
+                let file = file.clone();
+                // A command may hold the file's lock.
+                let tended = tokio::task::spawn_blocking(move || file::tend(&file, now.clock, keep, false));
+                let (keys, made) = tended.await.map_err(|_| SealError::Interrupted)??;
+                self.set(|| Ok(keys))?;
+                Ok(made)
+            }
+            Home::Store(shared) => {
+                let tended = shared.tend(now).await;
+                if tended.is_err() {
+                    shared.until_their_ends(now);
                 }
-            },
-        };
-        self.set(keys);
-        Ok(rotated)
+                self.set(|| shared.keys())?;
+                tended
+            }
+        }
     }
 
     /// Whether the keys are in the store.
@@ -308,16 +341,17 @@ impl Seal {
         let Home::Store(shared) = &self.home else { return Ok(()) };
         let id = text.split_once('.').map_or(UNNAMED, |(id, _)| id);
         let is_known = || !could_be_an_id(id) || self.keys().0.iter().any(|key| key.id == id);
-        if !is_known()
-            && let Some(keys) = shared.read_again(is_known).await?
-        {
-            self.set(keys);
+        if !is_known() && shared.read_again(is_known).await? {
+            self.set(|| shared.keys())?;
         }
         Ok(())
     }
 
-    fn set(&self, keys: Keys) {
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    /// Uses these from now on. Of two that do so at once the later one has what is known by then.
+    fn set(&self, keys: impl FnOnce() -> Result<Keys, SealError>) -> Result<(), SealError> {
+        let mut used = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        *used = Arc::new(keys()?);
+        Ok(())
     }
 
     fn keys(&self) -> Arc<Keys> {

@@ -1,15 +1,15 @@
 //! The seal's keys in the store that replicas share.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
-use super::document::{Document, SharedKeys};
+use super::document::{Document, SharedKeys, Tended};
 use super::kept::{self, Set};
 use super::key_file::KeyFile;
-use super::{Keys, SealError};
+use super::{Keys, SealError, Times};
 use crate::store::{Entry, EntryKind, Store};
 
 /// The id of the one entry.
@@ -36,8 +36,7 @@ struct LastRead {
 
 struct Known {
     keys: SharedKeys,
-    /// The store's time.
-    now: u64,
+    now: Times,
 }
 
 /// What becomes of the keys.
@@ -52,47 +51,49 @@ pub(super) enum Change {
 }
 
 impl Shared {
-    pub(super) async fn open(store: Arc<dyn Store>, key_file: &Path, now: u64) -> Result<(Self, Keys), SealError> {
+    pub(super) async fn open(store: Arc<dyn Store>, key_file: &Path, now: Times) -> Result<Self, SealError> {
         let (keys, _) = change(&*store, key_file, now, &Change::Tend, None).await?;
-        let ready = keys.keys(now)?;
-        let shared = Self {
+        Ok(Self {
             store,
             key_file: key_file.to_owned(),
             known: StdMutex::new(Known { keys, now }),
             read: Mutex::new(None),
-        };
-        Ok((shared, ready))
+        })
     }
 
-    /// The keys as they are in the store, with what is due; and whether there is a new one.
-    pub(super) async fn tend(&self, now: u64) -> Result<(Keys, bool), SealError> {
+    /// The keys that are known, for use.
+    pub(super) fn keys(&self) -> Result<Keys, SealError> {
+        let known = self.lock();
+        known.keys.keys(known.now.store)
+    }
+
+    /// Takes the keys over as they are in the store, with what is due; says whether there is a new one.
+    pub(super) async fn tend(&self, now: Times) -> Result<bool, SealError> {
         let known = self.known();
         let (keys, made) = change(&*self.store, &self.key_file, now, &Change::Tend, Some(&known)).await?;
-        let ready = keys.keys(now)?;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Known { keys, now };
-        Ok((ready, made))
+        self.take(keys, Some(now));
+        Ok(made)
     }
 
-    /// The keys that are known, but for those that have ended.
-    pub(super) fn until_their_ends(&self, now: u64) -> Result<Keys, SealError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Drops those of the keys that are known which have ended.
+    pub(super) fn until_their_ends(&self, now: Times) {
+        let mut known = self.lock();
         known.keys.drop_over(now);
         known.now = now;
-        known.keys.keys(now)
     }
 
-    /// Reads the store, unless that was done just now, or `is_known` by then.
-    pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<Option<Keys>, SealError> {
+    /// Reads the store, unless that was done just now, or `is_known` by then; says whether it did.
+    pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
         let arrived = Instant::now();
         // Whoever comes meanwhile waits for what is read, and not for a turn: a slow store is not read by one after the other.
         let mut last = self.read.lock().await;
         if is_known() {
-            return Ok(None);
+            return Ok(false);
         }
         if let Some(LastRead { began, ended, could }) = &*last
             && (*began >= arrived || ended.elapsed() < READ_EVERY)
         {
-            return if *could { Ok(None) } else { Err(SealError::Unread) };
+            return if *could { Ok(false) } else { Err(SealError::Unread) };
         }
         let began = Instant::now();
         let found = self.read().await;
@@ -101,26 +102,38 @@ impl Shared {
             ended: Instant::now(),
             could: found.is_ok(),
         });
-        found.map(Some)
+        found.map(|()| true)
     }
 
     /// Which set is known, as of before the store is read: what is read after that is none before it.
     fn known(&self) -> Set {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock();
         Set {
             store: known.keys.store.clone(),
             changes: known.keys.changes,
         }
     }
 
-    async fn read(&self) -> Result<Keys, SealError> {
+    async fn read(&self) -> Result<(), SealError> {
         let known = self.known();
         let keys = Found::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = keys {
+            self.take(keys, None);
+        }
+        Ok(())
+    }
+
+    /// Knows these from now on, unless a newer set was read meanwhile.
+    fn take(&self, keys: SharedKeys, now: Option<Times>) {
+        let mut known = self.lock();
+        known.now = now.unwrap_or(known.now);
+        if keys.store != known.keys.store || keys.changes >= known.keys.changes {
             known.keys = keys;
         }
-        known.keys.keys(known.now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -147,9 +160,7 @@ impl Found {
         let known = std::mem::replace(&mut found.known, Ok(None))?;
         found.known = Ok(known.clone());
         if let Some(entry) = &found.entry {
-            let (id, keys) = open(entry, &found.store, &found.file)?;
-            found.encrypted_by = Some(id);
-            found.keys = keys;
+            (found.encrypted_by, found.keys) = open(entry, &found.store, &found.file)?.unzip();
         }
         found.not_before(known.as_ref())
     }
@@ -169,7 +180,7 @@ impl Found {
     }
 
     /// Writes down how far these have come, so that older ones in their place are noticed.
-    fn keep(kept: Option<&Path>, file: &KeyFile, keys: &SharedKeys) -> Result<(), SealError> {
+    async fn keep(kept: Option<&Path>, file: &KeyFile, keys: &SharedKeys) -> Result<(), SealError> {
         let set = Set {
             store: keys.store.clone(),
             changes: keys.changes,
@@ -184,21 +195,21 @@ impl Found {
         if !is_newer()? {
             return Ok(());
         }
-        let _alone = file.lock()?;
+        let _alone = file.lock().await?;
         match is_newer()? {
             true => kept::write(path, file.newest()?, &set),
             false => Ok(()),
         }
     }
 
-    /// The number of a set that is begun anew at this time: higher than that of any that was there, also where nobody can read that.
+    /// The number of a set that is begun anew at this time: higher than that of any that was there, also where nobody can read that: no set is
+    /// changed once a second. What whoever could write there has put in its place says nothing.
     fn anew(&self, now: u64) -> u64 {
-        let document = self.entry.as_ref().map(|entry| Document::parse(&entry.value));
         let known = self.known.as_ref().ok().and_then(Option::as_ref).map_or(0, |known| known.changes);
-        let next = match document {
-            None => 1,
-            Some(document) => document.map_or(now, |document| now.max(document.changes().saturating_add(1))),
-        };
+        let next = self.entry.as_ref().map_or(1, |entry| {
+            let found = open(entry, &self.store, &self.file).ok().flatten();
+            now.max(found.map_or(0, |(_, keys)| keys.changes).saturating_add(1))
+        });
         next.max(known.saturating_add(1))
     }
 
@@ -245,21 +256,20 @@ impl Found {
             None => store.insert(EntryKind::SealKey, entry).await?.is_none(),
         };
         if written {
-            Self::keep(kept.as_deref(), file, keys)?;
+            Self::keep(kept.as_deref(), file, keys).await?;
         }
         Ok(written)
     }
 }
 
-/// The id of the key that an entry is encrypted by, and the keys in it, if they are for this store.
-pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<(String, Option<SharedKeys>), SealError> {
+/// The id of the key that an entry is encrypted by, and the keys in it; none if they are for another store: nobody needs to read them.
+pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<Option<(String, SharedKeys)>, SealError> {
     let document = Document::parse(&entry.value)?;
+    if !document.is_for(store) {
+        return Ok(None);
+    }
     let key = document.store_key(file)?;
-    let keys = match document.is_for(store) {
-        true => Some(document.decrypt(key)?),
-        false => None,
-    };
-    Ok((key.id.clone(), keys))
+    Ok(Some((key.id.clone(), document.decrypt(key)?)))
 }
 
 /// Changes the keys in the store, whoever else does so at the same time; gives them, and whether there is a new one by this.
@@ -267,7 +277,7 @@ pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<(String
 pub(super) async fn change(
     store: &dyn Store,
     key_file: &Path,
-    now: u64,
+    now: Times,
     change: &Change,
     known: Option<&Set>,
 ) -> Result<(SharedKeys, bool), SealError> {
@@ -277,15 +287,17 @@ pub(super) async fn change(
             Change::Tend | Change::Rotate => Found::read(store, key_file).await?.not_before(known)?,
         };
         let (keys, made) = match found.keys.take() {
-            None => (SharedKeys::new(found.store.clone(), now, found.anew(now))?, true),
+            None => (SharedKeys::new(found.store.clone(), now, found.anew(now.store))?, true),
             Some(mut keys) => {
-                let before = keys.count();
-                let made = match change {
-                    Change::Rotate => keys.rotate(now).map(|()| true)?,
+                let Tended { made, changed } = match change {
+                    Change::Rotate => {
+                        keys.rotate(now.store)?;
+                        Tended { made: true, changed: true }
+                    }
                     Change::Tend | Change::Drop { .. } => keys.tend(now)?,
                 };
-                if !made && keys.count() == before {
-                    Found::keep(found.kept.as_deref(), &found.file, &keys)?;
+                if !changed {
+                    Found::keep(found.kept.as_deref(), &found.file, &keys).await?;
                     return Ok((keys, false));
                 }
                 keys.changes = keys.changes.saturating_add(1);
@@ -300,7 +312,7 @@ pub(super) async fn change(
 }
 
 /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one.
-pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u64) -> Result<(String, String), SealError> {
+pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: Times) -> Result<(String, String), SealError> {
     let _alone = KeyFile::alone(key_file).await?;
     let before = Found::read(store, key_file).await?;
     let old = match &before.encrypted_by {
@@ -318,7 +330,7 @@ pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: u6
                 keys.changes = keys.changes.saturating_add(1);
                 keys
             }
-            None => SharedKeys::new(found.store.clone(), now, found.anew(now))?,
+            None => SharedKeys::new(found.store.clone(), now, found.anew(now.store))?,
         };
         if found.write(store, &keys, true).await? {
             KeyFile::read(key_file)?.begins_with(&new)?.end_replacing()?;

@@ -1,0 +1,190 @@
+//! Which key seals, which opens, and until when.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use std::path::Path;
+
+use super::*;
+use crate::settings::{Settings, TICKET_LATE_LIMIT_SECONDS};
+
+const DAY: u64 = 24 * 3600;
+const NOW: u64 = 20_000 * DAY;
+
+fn ids(keys: &Keys) -> Vec<&str> {
+    keys.0.iter().map(|key| key.id.as_str()).collect()
+}
+
+#[test]
+fn no_settings_have_anything_good_for_longer_than_its_key() {
+    let mut settings = Settings::defaults(Path::new("/")).unwrap();
+    settings.ticket.late = std::time::Duration::from_secs(TICKET_LATE_LIMIT_SECONDS);
+    settings.ticket.lifetime = std::time::Duration::from_secs(DAY);
+    assert!(settings.seal_keep().as_secs() < KEEP_SECONDS);
+}
+
+fn new(now: impl Into<Times>) -> SharedKeys {
+    SharedKeys::new("store".to_owned(), now.into(), 1).unwrap()
+}
+
+fn makes_one(keys: &mut SharedKeys, now: impl Into<Times>) -> bool {
+    keys.tend(now.into()).unwrap().made
+}
+
+fn sealing(keys: &SharedKeys, now: u64) -> String {
+    ids(&keys.keys(now).unwrap())[0].to_owned()
+}
+
+#[test]
+fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_over() {
+    let mut keys = new(NOW);
+    let first = keys.keys[0].id.clone();
+    let month = NOW + 30 * DAY;
+    assert!(!makes_one(&mut keys, month - LEAD_SECONDS - 1));
+    assert!(makes_one(&mut keys, month - LEAD_SECONDS), "in time");
+    assert!(!makes_one(&mut keys, month - LEAD_SECONDS), "one is enough");
+    let second = keys.keys[1].id.clone();
+    assert_eq!(ids(&keys.keys(month - 1).unwrap()), [first.as_str(), &second]);
+    assert_eq!(ids(&keys.keys(month).unwrap()), [second.as_str(), &first]);
+    // Whoever's clock is far behind seals with what is there for longest.
+    assert_eq!(ids(&keys.keys(0).unwrap()), [first.as_str(), &second]);
+    assert!(keys.tend(month.into()).unwrap().changed, "it is noted that it seals");
+    assert!(!keys.tend((month + 1).into()).unwrap().changed);
+    keys.drop_over((month + KEEP_SECONDS).into());
+    assert_eq!(keys.keys.len(), 2);
+    keys.drop_over((month + KEEP_SECONDS + 1).into());
+    assert_eq!(ids(&keys.keys(month + KEEP_SECONDS + 1).unwrap()), [second.as_str()]);
+}
+
+#[test]
+fn a_key_ends_also_if_no_other_takes_its_place() {
+    let mut keys = new(NOW);
+    let first = keys.keys[0].id.clone();
+    keys.drop_over((NOW + 70 * DAY).into());
+    assert_eq!(ids(&keys.keys(NOW + 70 * DAY).unwrap()), [first.as_str()]);
+    // It does not seal any more by then, as what it sealed would outlive it.
+    assert!(makes_one(&mut keys, NOW + 60 * DAY));
+    assert_ne!(sealing(&keys, NOW + 60 * DAY), first);
+    let mut keys = new(NOW);
+    keys.drop_over((NOW + 70 * DAY + 1).into());
+    assert!(keys.keys(NOW + 70 * DAY + 1).unwrap().0.is_empty());
+    assert!(makes_one(&mut keys, NOW + 70 * DAY + 1));
+}
+
+#[test]
+fn a_key_that_is_rotated_by_hand_waits_as_well() {
+    let mut keys = new(NOW);
+    let first = keys.keys[0].id.clone();
+    keys.rotate(NOW + 10).unwrap();
+    assert_eq!(sealing(&keys, NOW + 10 + LEAD_SECONDS - 1), first);
+    assert_ne!(sealing(&keys, NOW + 10 + LEAD_SECONDS), first);
+}
+
+/// The gateways were away for a month, or the clock has jumped: the store's time is behind it, and passes ten times as fast.
+#[test]
+fn what_a_key_has_sealed_by_the_clock_outlives_days_of_the_store_s_time() {
+    let mut keys = new(NOW);
+    let first = keys.keys[0].id.clone();
+    keys.rotate(NOW).unwrap();
+    let at = |running: u64| Times {
+        store: NOW + LEAD_SECONDS + 10 * running,
+        clock: NOW + 30 * DAY + running,
+    };
+    keys.tend(at(0)).unwrap();
+    assert_ne!(sealing(&keys, at(0).store), first);
+    for running in [2 * DAY, 5 * DAY, 10 * DAY] {
+        let mut keys_then = SharedKeys {
+            keys: keys.keys.iter().map(again).collect(),
+            ..new(NOW)
+        };
+        keys_then.tend(at(running)).unwrap();
+        assert!(
+            keys_then.keys.iter().any(|key| key.id == first),
+            "what it sealed at last is good for days after {running} s"
+        );
+    }
+    keys.tend(at(KEEP_SECONDS + 1)).unwrap();
+    assert!(!keys.keys.iter().any(|key| key.id == first));
+}
+
+/// A clock that has jumped ahead alone does not do it, either: both have to say so.
+#[test]
+fn a_clock_that_is_ahead_ends_no_key_by_itself() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    let seals = NOW + LEAD_SECONDS;
+    keys.tend(seals.into()).unwrap();
+    let (store, clock) = (seals + KEEP_SECONDS, seals + 100 * DAY);
+    keys.tend(Times { store, clock }).unwrap();
+    assert_eq!(keys.keys.len(), 2);
+    let (store, clock) = (seals + KEEP_SECONDS + 1, seals + KEEP_SECONDS);
+    keys.tend(Times { store, clock }).unwrap();
+    assert_eq!(keys.keys.len(), 2);
+    let clock = seals + KEEP_SECONDS + 1;
+    keys.tend(Times { store, clock }).unwrap();
+    assert_eq!(keys.keys.len(), 1);
+}
+
+fn again(key: &SharedKey) -> SharedKey {
+    SharedKey {
+        id: key.id.clone(),
+        made: key.made,
+        seals_from: key.seals_from,
+        ends: key.ends,
+        sealing_since: key.sealing_since,
+        secret: Secret::of(key.secret.bytes()).unwrap(),
+    }
+}
+
+#[test]
+fn a_key_of_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
+    const AHEAD: u64 = 3000 * DAY;
+    let mut keys = new(NOW + AHEAD);
+    let first = keys.keys[0].id.clone();
+    // The clock is set right.
+    assert!(!makes_one(&mut keys, NOW));
+    assert_eq!(sealing(&keys, NOW), first);
+    let month = NOW + 30 * DAY;
+    assert!(!makes_one(&mut keys, month - LEAD_SECONDS - 1));
+    assert!(makes_one(&mut keys, month - LEAD_SECONDS));
+    assert!(!makes_one(&mut keys, month - 1));
+    assert_eq!(sealing(&keys, month - 1), first);
+    assert!(!makes_one(&mut keys, month));
+    let second = sealing(&keys, month);
+    assert_ne!(second, first);
+    assert_eq!(keys.keys.len(), 2, "what the first one has sealed is good still");
+    // Nor does it seal again when its date has come.
+    assert_eq!(sealing(&keys, NOW + AHEAD + 1), second);
+    assert!(!makes_one(&mut keys, month + KEEP_SECONDS + 1));
+    assert_eq!(ids(&keys.keys(month + KEEP_SECONDS + 1).unwrap()), [second.as_str()]);
+}
+
+#[test]
+fn a_gateway_whose_clock_is_behind_does_no_harm() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    let (first, second) = (keys.keys[0].id.clone(), keys.keys[1].id.clone());
+    let behind = Times { store: 7, clock: 7 };
+    assert!(!makes_one(&mut keys, behind));
+    assert!(!keys.tend(behind).unwrap().changed, "once is enough");
+    assert_eq!(sealing(&keys, 7), first);
+    // For the others nothing is otherwise.
+    assert_eq!(sealing(&keys, NOW + DAY), second);
+    assert!(!makes_one(&mut keys, NOW + DAY));
+    assert_eq!(keys.keys.len(), 2);
+    keys.tend((NOW + LEAD_SECONDS + KEEP_SECONDS).into()).unwrap();
+    assert_eq!(keys.keys.len(), 2);
+}
+
+#[test]
+fn that_a_key_seals_cannot_be_altered() {
+    let file_key = |byte| super::super::key_file::tests::key(byte);
+    let keys = new(NOW);
+    let document = keys.encrypt(&file_key(1)).unwrap();
+    assert!(document.clone().decrypt(&file_key(1)).is_ok());
+    for altered in [None, Some(NOW - 1), Some(NOW + 1)] {
+        let mut other = document.clone();
+        other.keys[0].sealing_since = altered;
+        assert!(matches!(other.decrypt(&file_key(1)), Err(SealError::Altered(_))), "{altered:?}");
+    }
+}

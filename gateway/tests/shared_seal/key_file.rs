@@ -1,0 +1,216 @@
+//! The key file that replicas share, and a new one in its place.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::support::meanwhile::meanwhile;
+
+#[tokio::test]
+async fn another_key_file_is_named_and_nothing_is_overwritten() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let (text, before) = (sealed(&seal), site.entry().await);
+    let mine = fs::read(site.key_file()).unwrap();
+    fs::remove_file(site.key_file()).unwrap();
+    let other = Seal::make_key_file(&site.key_file()).unwrap();
+    for error in [
+        site.try_replica(NOW).await.unwrap_err(),
+        seal.tend(NOW + 40 * DAY, KEEP).await.unwrap_err(),
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+        Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+    ] {
+        let said = error.to_string();
+        let wanted = site.document().await["key_file"].as_str().unwrap().to_owned();
+        assert!(
+            said.contains("store.key") && said.contains(&other) && said.contains(&wanted),
+            "{said}"
+        );
+    }
+    assert_eq!(site.entry().await, before);
+    assert!(opens(&seal, &text));
+    fs::write(site.key_file(), mine).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+}
+
+#[tokio::test]
+async fn a_key_file_is_its_owners_and_holds_a_key() {
+    let site = Site::new();
+    let file = site.key_file();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(Seal::make_key_file(&file), Err(SealError::Io { .. })), "it is there");
+    let good = fs::read_to_string(&file).unwrap();
+    let key = good.lines().nth(1).unwrap();
+    assert_eq!(key.len(), 64);
+    for bad in [
+        String::new(),
+        key.to_owned(),
+        format!("attestation-gateway store key 2\n{key}\n"),
+        "attestation-gateway store key 1\n".to_owned(),
+        format!("attestation-gateway store key 1\n{}\n", &key[2..]),
+        format!("attestation-gateway store key 1\n{key}00\n"),
+        format!("attestation-gateway store key 1\n{key}\n{key}\n{key}\n"),
+        format!("attestation-gateway store key 1\n{key} x\n"),
+        format!("attestation-gateway store key 1\n\n{key}\n"),
+    ] {
+        fs::write(&file, &bad).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NoStoreKey(_))), "{bad:?}");
+    }
+    fs::write(&file, &good).unwrap();
+    for mode in [0o640, 0o604, 0o660] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::Mode { .. })), "{mode:o}");
+    }
+    fs::remove_file(&file).unwrap();
+    let missing = site.try_replica(NOW).await.unwrap_err().to_string();
+    assert!(missing.contains("store.key"), "{missing}");
+}
+
+#[tokio::test]
+async fn a_key_file_is_replaced_while_replicas_serve() {
+    let site = Site::new();
+    let elsewhere = site.folder.path().join("other-host.key");
+    fs::copy(site.key_file(), &elsewhere).unwrap();
+    let one = site.replica(NOW).await;
+    let other = Seal::open_shared(site.store(), &elsewhere, NOW).await.unwrap();
+    let text = sealed(&one);
+    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let document = site.document().await;
+    assert_eq!(document["key_file"], new.as_str());
+    assert_ne!(old, new);
+    // Who has the new file goes on at once; who has not goes on with what it has, until the file is there.
+    assert!(!one.tend(NOW + 1, KEEP).await.unwrap());
+    let said = other.tend(NOW + 1, KEEP).await.unwrap_err().to_string();
+    assert!(
+        said.contains("other-host.key") && said.contains(&old) && said.contains(&new),
+        "{said}"
+    );
+    assert!(opens(&other, &text) && opens(&one, &sealed(&other)));
+    fs::copy(site.key_file(), &elsewhere).unwrap();
+    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap().lines().count(), 2, "the head, and one key");
+}
+
+#[tokio::test]
+async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    // The new key is in the file, and the store is not encrypted by it yet.
+    let key = |file: String| file.lines().nth(1).unwrap().to_owned();
+    let read = || fs::read_to_string(site.key_file()).unwrap();
+    let (old, begun) = (key(read()), key(fs::read_to_string(Site::new().key_file()).unwrap()));
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{begun}\n{old}\n")).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+    let before = site.document().await["key_file"].clone();
+    site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    assert_eq!(site.document().await["key_file"], before, "others have the old one only");
+    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    assert_ne!(site.document().await["key_file"], before);
+    let new = key(read());
+    assert!(new != old && new != begun, "whoever has read the file has read both");
+    // The store is encrypted by it, and the old one is in the file still.
+    fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new}\n{old}\n")).unwrap();
+    assert!(opens(&site.replica(NOW).await, &text));
+    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let newest = key(read());
+    assert!(newest != new && newest != old && read().lines().count() == 2);
+    assert!(opens(&site.replica(NOW).await, &text));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
+    let site = Arc::new(Site::new());
+    let text = sealed(&site.replica(NOW).await);
+    let replacing: Vec<_> = (0..8)
+        .map(|_| {
+            let site = Arc::clone(&site);
+            tokio::spawn(async move { Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap() })
+        })
+        .collect();
+    let mut steps = Vec::new();
+    for replaced in replacing {
+        steps.push(replaced.await.unwrap());
+    }
+    assert!(opens(&site.replica(NOW).await, &text));
+    // One after the other: each begins with what one of them has made, or with the first.
+    let begun = steps.iter().filter(|(old, _)| steps.iter().all(|(_, new)| new != old)).count();
+    assert_eq!(begun, 1, "{steps:?}");
+}
+
+#[tokio::test]
+async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_noticed() {
+    let site = Arc::new(Site::new());
+    drop(site.replica(NOW).await);
+    let (file, before) = (site.key_file(), fs::read(site.key_file()).unwrap());
+    // While the keys are encrypted anew, somebody copies the old file over the new one.
+    let step = move |_| {
+        let (file, before) = (file.clone(), before.clone());
+        async move { fs::write(file, before).unwrap() }
+    };
+    let store: Arc<dyn Store> = site.store();
+    let store = meanwhile(&store, 1, step);
+    let refused = Seal::replace_key_file(&store, &site.key_file(), NOW).await;
+    assert!(matches!(refused, Err(SealError::KeyFileReplaced(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    let old = fs::read(site.key_file()).unwrap();
+    let (_, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    fs::write(site.key_file(), old).unwrap();
+    let before = site.entry().await;
+    let refused = Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await;
+    assert!(
+        matches!(&refused, Err(SealError::OtherStoreKey { wanted, .. }) if *wanted == new),
+        "{refused:?}"
+    );
+    assert_eq!(site.entry().await, before);
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
+    let seal = site.replica(NOW).await;
+    assert!(!opens(&seal, &text) && opens(&seal, &sealed(&seal)));
+}
+
+/// Another process has the lock: whoever waits for it holds up nobody.
+#[test]
+fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
+    let site = Site::new();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            drop(site.replica(NOW).await);
+            let lock = fs::File::open(site.key_file()).unwrap();
+            lock.lock().unwrap();
+            let (store, file) = (site.store(), site.key_file());
+            let rotate = Seal::rotate_shared(&*store, &file, NOW);
+            let others = async {
+                // It has written by then, and waits.
+                while site.document().await["keys"].as_array().unwrap().len() < 2 {
+                    tokio::task::yield_now().await;
+                }
+                drop(lock);
+            };
+            tokio::join!(rotate, others).0.unwrap();
+        });
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+/// A backup from before the key file was replaced: what it has of keys is worth nothing, whoever could read it.
+#[tokio::test]
+async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gone() {
+    let (site, other) = (Site::new(), Site::new());
+    drop((site.replica(NOW).await, other.store()));
+    let of_another = site.entry().await.unwrap().value;
+    other.put(of_another).await;
+    let store = other.store().standing().unwrap();
+    let entry = other.entry().await.unwrap();
+    Seal::look_at_shared(&entry, &store, &other.key_file()).unwrap();
+    let elsewhere = other.replica(NOW).await;
+    assert!(opens(&other.replica(NOW).await, &sealed(&elsewhere)));
+    let document = other.document().await;
+    assert_eq!(document["store"], store.id);
+    assert_ne!(document["key_file"], site.document().await["key_file"]);
+}

@@ -1,0 +1,211 @@
+//! Keys in a store that were set back, and how far they had come.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[tokio::test]
+async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let rotated = site.document().await;
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+    // One of the old set in the new one.
+    let mut spliced = rotated.clone();
+    spliced["keys"].as_array_mut().unwrap().remove(1);
+    site.put(spliced.to_string()).await;
+    assert!(matches!(seal.tend(NOW + 2, KEEP).await, Err(SealError::OtherSet)));
+    // The old set as a whole, also as an earlier release has it.
+    let older = uncounted(serde_json::from_str(&before).unwrap()).to_string();
+    for (put_back, number) in [(&before, 1), (&older, 0)] {
+        site.put(put_back.clone()).await;
+        for refused in [
+            seal.tend(NOW + 2, KEEP).await.map(drop),
+            site.try_replica(NOW).await.map(drop),
+            Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
+        ] {
+            assert!(
+                matches!(refused, Err(SealError::SetBack { found, known: 2, .. }) if found == number),
+                "{refused:?}"
+            );
+        }
+        assert!(
+            opens(&seal, &text) && site.entry().await.unwrap().value == *put_back,
+            "nothing is overwritten"
+        );
+    }
+    seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
+    // What is begun anew is newer than all, for who has read the old ones as well.
+    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
+    seal.tend(NOW + 3, KEEP).await.unwrap();
+    assert!(!opens(&seal, &text));
+    site.replica(NOW + 3).await;
+}
+
+#[tokio::test]
+async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
+    let site = Site::new();
+    drop(site.replica(NOW).await);
+    let kept = site.folder.path().join("seal.set");
+    let good = fs::read_to_string(&kept).unwrap();
+    assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    let document: Value = serde_json::from_str(&good).unwrap();
+    for (member, value) in [
+        ("v", Value::from(2)),
+        ("changes", 0.into()),
+        ("changes", 9.into()),
+        ("store", "00".repeat(16).into()),
+        ("tag", "AAAA".into()),
+        ("x", 1.into()),
+    ] {
+        let mut altered = document.clone();
+        altered[member] = value;
+        fs::write(&kept, altered.to_string()).unwrap();
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))), "{altered}");
+    }
+    fs::write(&kept, "").unwrap();
+    assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))));
+    // With the key file it is replaced, too.
+    fs::write(&kept, &good).unwrap();
+    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let said = fs::read_to_string(&kept).unwrap();
+    assert!(said.contains(&new) && !said.contains(&old), "{said}");
+    // Of another store it says nothing.
+    let other = Site::new();
+    fs::copy(site.key_file(), other.key_file()).unwrap();
+    fs::write(other.folder.path().join("seal.set"), said).unwrap();
+    drop(other.replica(NOW).await);
+}
+
+#[tokio::test]
+async fn keys_of_an_earlier_release_are_taken_as_they_are_until_they_change() {
+    let site = Site::new();
+    let text = sealed(&site.replica(NOW).await);
+    let older = uncounted(site.document().await).to_string();
+    fs::remove_file(site.folder.path().join("seal.set")).unwrap();
+    site.put(older.clone()).await;
+    // An older gateway may be beside this one: it reads no other.
+    let seal = site.replica(NOW).await;
+    assert!(!seal.tend(NOW + 1, KEEP).await.unwrap());
+    assert!(opens(&seal, &text) && site.entry().await.unwrap().value == older);
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let document = site.document().await;
+    assert_eq!((&document["v"], &document["changes"]), (&2.into(), &1.into()));
+    // From now on no other is taken here, whoever puts it there.
+    seal.tend(NOW + 2, KEEP).await.unwrap();
+    site.put(older).await;
+    assert!(matches!(
+        seal.tend(NOW + 3, KEEP).await,
+        Err(SealError::SetBack { found: 0, known: 1, .. })
+    ));
+    assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
+}
+
+/// What whoever can write the store says of how often they were changed is not believed.
+#[tokio::test]
+async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting() {
+    for (member, value) in [
+        ("changes", Value::from(u64::MAX)),
+        ("changes", (u64::MAX - 1).into()),
+        ("store", "00".repeat(16).into()),
+        ("key_file", "00".repeat(8).into()),
+    ] {
+        let site = Site::new();
+        drop(site.replica(NOW).await);
+        let mut altered = site.document().await;
+        altered["changes"] = u64::MAX.into();
+        altered[member] = value;
+        site.put(altered.to_string()).await;
+        Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
+        let changes = async || site.document().await["changes"].as_u64().unwrap();
+        assert_eq!(changes().await, NOW, "{altered}");
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        assert_eq!(changes().await, NOW + 1);
+        let before = site.entry().await.unwrap().value;
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        site.put(before).await;
+        assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
+    }
+}
+
+/// Whatever is begun anew counts as newer than what it takes the place of, also where no clock says so.
+/// Whatever else a newer release has put there: which release it takes is said, and nothing is overwritten.
+#[tokio::test]
+async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_with_its_own() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let (text, good) = (sealed(&seal), site.document().await);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut newer = good.clone();
+        change(&mut newer);
+        newer
+    };
+    let versions = [
+        with(&|document| document["v"] = 3.into()),
+        with(&|document| {
+            document["v"] = 3.into();
+            document["more"] = 1.into();
+            document["keys"] = "elsewhere".into();
+        }),
+    ];
+    let members = [
+        with(&|document| document["more"] = 1.into()),
+        with(&|document| document["keys"][0]["more"] = 1.into()),
+    ];
+    for (newer, is_version) in versions
+        .iter()
+        .map(|newer| (newer, true))
+        .chain(members.iter().map(|newer| (newer, false)))
+    {
+        site.put(newer.to_string()).await;
+        for refused in [
+            seal.tend(NOW + 40 * DAY, KEEP).await.map(drop),
+            site.try_replica(NOW).await.map(drop),
+            Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
+            Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.map(drop),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(matches!(error, SealError::Version(3)), is_version, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("a newer one") || said.contains("a newer release"), "{said}");
+        }
+        assert_eq!(site.document().await, *newer, "nothing is overwritten");
+        assert!(opens(&seal, &text) && opens(&seal, &sealed(&seal)));
+    }
+}
+
+#[tokio::test]
+async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    for _ in 0..5 {
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    }
+    fs::remove_file(site.folder.path().join("seal.set")).unwrap();
+    Seal::replace_shared(&*site.store(), &site.key_file(), 3, false).await.unwrap();
+    assert_eq!(site.document().await["changes"], 7);
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_was_read_before_is_not_put_over_one_that_was_read_after() {
+    let site = Site::new();
+    let (seal, reads) = watched(&site).await;
+    let rotate = async || Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    rotate().await;
+    let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
+    *reads.held_after.lock().unwrap() = Some((begun, goes_on));
+    let slow = Arc::clone(&seal);
+    let slow = tokio::spawn(async move { slow.look_for_key_of("0123456789abcdef.AAAA").await });
+    has_begun.await.unwrap();
+    rotate().await;
+    seal.tend(NOW + 2 * HOUR, KEEP).await.unwrap();
+    let newest = sealed(&site.replica(NOW + 2 * HOUR).await);
+    assert!(opens(&seal, &newest));
+    go_on.send(()).unwrap();
+    slow.await.unwrap().unwrap();
+    assert!(opens(&seal, &newest), "what was read last is there still");
+    assert_eq!(key_of(&sealed(&seal)), key_of(&newest));
+}

@@ -8,11 +8,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use attest_gateway::audit::admin::{By, Thing, Verb};
-use attest_gateway::audit::{CommandLog, LogKey, Signer, keep};
+use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, keep};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{self, PRIVATE, make_private_folder};
-use attest_gateway::settings::{Settings, StoreSettings};
-use attest_gateway::store::{self, Accepted, AnyStore, Contents, Exported, Replacement, Store, StoreMark};
+use attest_gateway::settings::Settings;
+use attest_gateway::store::{self, Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
 use serde_json::json;
 
 use super::acting::{change_files, change_store};
@@ -42,12 +42,15 @@ pub enum Command {
     Import { file: PathBuf },
     /// Take what the store holds into that of other settings, which has to be empty: from one engine to another, and back. No gateway may serve.
     #[command(
-        after_help = "Example: from the embedded store to etcd\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nBoth sides are compared by their digest. A copy that was interrupted is no store: do it again. The store becomes another one, as by `store import`,\nand the one that was copied stays what it is: let no gateway serve with it any more."
+        after_help = "Example: from the embedded store to etcd\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nBoth sides are compared by their digest. The store becomes another one, as by `store import`, and the one that was copied says where it has gone:\nnobody goes on with it. One of both is the store at any time: a copy that was interrupted is done again, or taken back by --undo."
     )]
     Copy {
         /// The settings of the gateways that are to have it.
         #[arg(long, value_name = "GATEWAY.TOML")]
         to: PathBuf,
+        /// Take back a copy that was interrupted: the store is again where it was.
+        #[arg(long)]
+        undo: bool,
     },
     /// Make the key that replicas share (store.key_file), or put a new one in its place.
     #[command(
@@ -76,7 +79,8 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             write_down(&settings, file)
         }
         Command::Import { file } => import(&settings, file),
-        Command::Copy { to } => copy(&settings, &Settings::load(to)?),
+        Command::Copy { to, undo: false } => copy(&settings, &Settings::load(to)?),
+        Command::Copy { to, undo: true } => undo(&settings, &Settings::load(to)?),
         Command::Key { rotate: false } => make_key(&settings),
         Command::Key { rotate: true } => replace_key(config, &settings),
     }
@@ -147,7 +151,7 @@ fn begin_anew(
 ) -> anyhow::Result<String> {
     let store = Thing {
         kind: "store".to_owned(),
-        id: place(settings),
+        id: store::place(settings),
         before: replacement.known.as_ref().map(|known| json!(known)),
         after: Some(from.map_or_else(|| json!({ "found": replacement.found }), |from| json!({ "from": from }))),
     };
@@ -177,14 +181,6 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     };
     if let Err(error) = kept() {
         eprintln!("the store does not keep the log's checkpoint yet; the gateway has it do so at its start: {error:#}");
-    }
-}
-
-/// Where a store is.
-fn place(settings: &Settings) -> String {
-    match &settings.engine {
-        StoreSettings::Embedded => settings.store().display().to_string(),
-        StoreSettings::Etcd(etcd) => etcd.place(),
     }
 }
 
@@ -257,29 +253,90 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
+/// Keeps gateways with the state of these settings from serving, on this machine.
+fn alone(from: &Settings, to: &Settings) -> anyhow::Result<(CommandLog, Option<CommandLog>)> {
     ensure!(
         from.engine != to.engine || from.store() != to.store(),
         "both settings name the same store"
     );
-    let who = (Verb::StoreCopy, By::this_process());
     super::owner::act(to)?;
     make_private_folder(&to.state).with_context(|| to.state.display().to_string())?;
-    // No gateway serves meanwhile, with either of the state folders.
-    let mut log = CommandLog::open(&to.attestation_log())?;
-    let _other = match from.attestation_log() == to.attestation_log() {
+    let log = CommandLog::open(&to.attestation_log())?;
+    let other = match from.attestation_log() == to.attestation_log() {
         true => None,
         false => Some(CommandLog::open(&from.attestation_log())?),
     };
     store::alone(from)?;
+    Ok((log, other))
+}
+
+fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
+    let who = (Verb::StoreCopy, By::this_process());
+    let (mut log, _other) = alone(from, to)?;
+    decide_pending(from)?;
     let mut checkpoint = None;
-    let (accepted, contents) = store::copy(from, to, |replacement| {
-        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(place(from)))?);
+    let Copied { accepted, contents } = store::copy(from, to, |replacement| {
+        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(store::place(from)))?);
         Ok::<_, anyhow::Error>(())
     })?;
     keep_checkpoint(to, checkpoint.as_deref());
-    print_contents(&contents)?;
+    match &contents {
+        Some(contents) => print_contents(contents)?,
+        None => output::done("All of it was there already.")?,
+    }
     say(accepted)?;
-    output::done("The store that was copied is what it was: let no gateway serve with it any more.")?;
+    output::done("The store that was copied says that it has gone there: nobody goes on with it. Remove it when you need it no more.")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Settles, or gives back, what decisions of this gateway stand on that were never recorded, as its start does: what came of them stands in its log, and
+/// where the store goes they might be nobody's.
+fn decide_pending(from: &Settings) -> anyhow::Result<()> {
+    let store = match AnyStore::look(from) {
+        // It has gone there before, as it is; or there is none, as is said of it then.
+        Err(StoreError::Moved { .. }) | Ok(false) => return Ok(()),
+        looked => looked.and_then(|_| AnyStore::open(from))?,
+    };
+    let log = from.attestation_log();
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+        // Nobody else with this state serves meanwhile, wherever.
+        store.serve().await?;
+        let missing = match fs::exists(from.log_key())? {
+            true => audit::missing(&store, &log, LogKey::read(&from.log_key())?.public()).await?,
+            false => Vec::new(),
+        };
+        let resolved = audit::resolve_pending(&store, &log, &missing).await?;
+        ensure!(
+            store.pending().await?.is_empty(),
+            "decisions that are not recorded are left in the store: do it again"
+        );
+        if resolved != Resolved::default() {
+            let Resolved { given_back, kept } = resolved;
+            output::done(format_args!(
+                "Of decisions that were never recorded, {given_back} were given back, and {kept} count as used."
+            ))?;
+        }
+        store.keep_mark().await?;
+        Ok(())
+    })
+}
+
+fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
+    let (log, other) = alone(from, to)?;
+    let store = change_files(from, Verb::StoreCopyUndo, || {
+        let store = store::undo(from, to)?;
+        let thing = Thing {
+            kind: "store".to_owned(),
+            id: store::place(from),
+            before: Some(json!({ "moved": store::place(to) })),
+            after: Some(json!(store)),
+        };
+        Ok((store, vec![thing]))
+    })?;
+    drop((log, other));
+    output::done(format_args!(
+        "store {store} is again what it was; what had arrived at {} is no store",
+        store::place(to)
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

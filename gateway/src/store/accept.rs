@@ -42,7 +42,7 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
     let replacement = Replacement {
         known: known.expected().cloned(),
         found: match found {
-            StoreFile::Store(mark) => Some(mark),
+            StoreFile::Store(mark) | StoreFile::Moved(mark, _) => Some(mark),
             StoreFile::Nothing | StoreFile::Unmarked => None,
         },
     };

@@ -320,9 +320,12 @@ impl Writer {
 
     /// Begins a transaction on the store that was opened, and not on one that has lost its name or was set back.
     fn begin(&self) -> Result<(), StoreError> {
-        let replaced = || StoreError::Replaced(self.file.clone());
+        let replaced = || match schema::moved(&self.connection) {
+            Ok(Some((_, moved))) => moved.error(&self.file),
+            _ => StoreError::Replaced(self.file.clone()),
+        };
         if inode(&self.file).ok() != Some(self.inode) {
-            return Err(replaced());
+            return Err(StoreError::Replaced(self.file.clone()));
         }
         let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
         begun.at(&self.file)?;
@@ -356,6 +359,10 @@ impl Writer {
     fn again(error: &StoreError) -> StoreError {
         match error {
             StoreError::Replaced(path) => StoreError::Replaced(path.clone()),
+            StoreError::Moved { path, to } => StoreError::Moved {
+                path: path.clone(),
+                to: to.clone(),
+            },
             _ => StoreError::Closed,
         }
     }

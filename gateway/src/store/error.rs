@@ -66,6 +66,16 @@ pub enum StoreError {
         /// Who knows.
         by: String,
     },
+    /// What it held was taken to another place.
+    #[error(
+        "{path} was moved to {to} (store copy), and nobody goes on with it here: use the settings of that one. If the copy came to no end: do it \
+         again, or take it back (store copy --undo). If what was moved is lost there: `attest-gateway store accept`"
+    )]
+    Moved {
+        path: PathBuf,
+        /// Where it is.
+        to: String,
+    },
     /// The store is one from before.
     #[error(
         "{path} is at mark {found}, but it had come to {known}: what was revoked or spent since would be forgotten. \

@@ -11,6 +11,7 @@
 
 mod embedded;
 mod lines;
+mod moving;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +19,15 @@ use std::io::{self, BufRead, Write};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
+pub use moving::{Copied, copy, undo};
 use serde::{Deserialize, Serialize};
 
 use super::accept::{Accepted, Replacement};
 use super::engine::{KeyRange, KeyValue};
 use super::known::Known;
-use super::{StoreError, StoreMark, keys};
+use super::moved::Moved;
+use super::{StoreError, StoreMark, keys, schema};
+use crate::files;
 use crate::settings::{Settings, StoreSettings};
 
 /// Values that are read at once.
@@ -52,6 +56,15 @@ pub enum HouseError {
     /// The store has gone on while it was read.
     #[error("the store was written to meanwhile: nothing was taken. Stop whoever uses it, and do it again")]
     WentOn,
+    /// There is nothing to take back.
+    #[error("{0} was not moved: there is nothing to take back")]
+    NotMoved(String),
+    /// What was moved is in use there, or could be.
+    #[error(
+        "{to} holds all that was moved there, as store {store}: it is not taken back, as it may have gone on. Use the settings of that one; to \
+         come back from there: copy it back, into an empty store"
+    )]
+    Whole { to: String, store: StoreMark },
     /// What arrived is not what was read.
     #[error("{} keys with digest {} were read, and {} with {} have arrived: nothing was taken", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
     Differs { read: Contents, arrived: Contents },
@@ -85,6 +98,15 @@ pub(super) trait Source {
 
     /// Which one it is now, and how far it has come; what is read from here on may be of another moment.
     fn store_now(&mut self) -> Result<StoreMark, StoreError>;
+
+    /// Where it has gone, if it was moved.
+    fn moved(&self) -> Option<&Moved>;
+
+    /// Has it say that it has gone there, if it is as it was at that moment, and nobody serves on it: whoever has it open writes and reads nothing more.
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError>;
+
+    /// Has it be again what it was before it was moved.
+    fn take_back(&mut self) -> Result<(), HouseError>;
 }
 
 /// An empty store that takes what another holds. It is none before that is finished, and what it has taken by then is nobody's.
@@ -97,8 +119,8 @@ pub(super) trait Target {
     /// What has arrived, from the first key on.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// Makes a store of it, another one than that which it was taken from, and gives its name.
-    fn finish(&mut self, from: &StoreMark) -> Result<StoreMark, StoreError>;
+    /// Makes a store of it, another one than that which it was taken from, by this name.
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError>;
 }
 
 /// What is read of a store, one key after the other.
@@ -162,7 +184,11 @@ fn everything() -> KeyRange {
 /// # Errors
 /// [`HouseError`].
 pub fn export(settings: &Settings, out: &mut dyn Write) -> Result<Exported, HouseError> {
-    lines::write_down(&mut *source(settings)?, out)
+    let mut source = source(settings)?;
+    if let Some(moved) = source.moved() {
+        return Err(moved.error(place(settings).as_ref()).into());
+    }
+    lines::write_down(&mut *source, out)
 }
 
 /// Takes what a file has into the store, which has to be empty: all of it, or nothing. It becomes another store, as by
@@ -186,36 +212,25 @@ pub fn import<E: From<HouseError>>(
     if again != whole {
         return Err(lines::problem(0, "or another has changed meanwhile").into());
     }
-    take(&mut *target, &whole, first)
+    let id = schema::new_id().map_err(HouseError::from)?;
+    take(&mut *target, &whole, &id, first)
 }
 
-/// As [`import`], from the store of other settings, which nobody may write to meanwhile: it is noticed if somebody has.
-///
-/// # Errors
-/// As [`import`].
-pub fn copy<E: From<HouseError>>(
-    from: &Settings,
-    to: &Settings,
-    first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<(Accepted, Contents), E> {
-    let mut source = source(from)?;
-    let (store, mut target) = (source.store(), target(to)?);
-    let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
-    let unchanged = |source: &mut dyn Source| match source.store_now() {
-        Ok(now) if now == store => alone(from),
-        Ok(_) => Err(HouseError::WentOn),
-        Err(error) => Err(error.into()),
-    };
-    unchanged(&mut *source)?;
-    let whole = Exported {
-        store: store.clone(),
-        contents,
-    };
-    take(&mut *target, &whole, |replacement| {
-        // Once more, after what has arrived was looked through.
-        unchanged(&mut *source)?;
-        first(replacement)
-    })
+/// Where the store of these settings is: the same text for whoever asks, from wherever.
+#[must_use]
+pub fn place(settings: &Settings) -> String {
+    match &settings.engine {
+        StoreSettings::Embedded => {
+            let store = settings.store();
+            let folder = std::fs::canonicalize(files::folder(&store));
+            let name = store.file_name().unwrap_or_default();
+            folder
+                .map_or_else(|_| store.clone(), |folder| folder.join(name))
+                .display()
+                .to_string()
+        }
+        StoreSettings::Etcd(etcd) => etcd.place(),
+    }
 }
 
 /// Makes sure that nobody serves on this store, by the leases of those who do. Of an embedded one that is the attestation log's lock.
@@ -241,6 +256,7 @@ pub fn alone(settings: &Settings) -> Result<(), HouseError> {
 fn take<E: From<HouseError>>(
     target: &mut dyn Target,
     whole: &Exported,
+    id: &str,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<(Accepted, Contents), E> {
     let arrived = walk(|range| target.page(range, PAGE), |_| Ok(()))?;
@@ -253,7 +269,7 @@ fn take<E: From<HouseError>>(
         found: Some(whole.store.clone()),
     };
     first(&replacement)?;
-    let now = target.finish(&whole.store).map_err(HouseError::from)?;
+    let now = target.finish(&whole.store, id).map_err(HouseError::from)?;
     Ok((Accepted { replacement, now }, arrived))
 }
 
@@ -275,4 +291,27 @@ fn target(settings: &Settings) -> Result<Box<dyn Target>, HouseError> {
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
     })
+}
+
+/// The store that is there, whoever knows it; none if what is there is none, or has gone elsewhere.
+fn there(settings: &Settings) -> Result<Option<StoreMark>, HouseError> {
+    Ok(match &settings.engine {
+        StoreSettings::Embedded => embedded::there(&settings.store())?,
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(etcd) => super::etcd::there(etcd)?,
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+    })
+}
+
+/// Keeps what was being taken there from coming to its end, whoever does it, and wherever that stands still.
+fn abandon(settings: &Settings) -> Result<(), HouseError> {
+    match &settings.engine {
+        // Whoever takes something holds the file's lock, and has written nothing until the end.
+        StoreSettings::Embedded => Ok(()),
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(etcd) => Ok(super::etcd::Taking::abandon(etcd)?),
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+    }
 }

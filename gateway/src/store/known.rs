@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::moved::Moved;
 #[cfg(feature = "etcd")]
 use super::Wrote;
 use super::{StoreError, StoreMark};
@@ -33,6 +34,8 @@ pub(super) enum StoreFile {
     /// That of a release that gave stores no identity.
     Unmarked,
     Store(StoreMark),
+    /// What it was, and where it has gone.
+    Moved(StoreMark, Moved),
 }
 
 /// What is known of the store that should be there.
@@ -81,6 +84,7 @@ impl Known {
         // After `store accept` the log knows another store; what it says counts where nothing newer does.
         let expected = self.file.as_ref().or(self.log.as_ref());
         let found = match (found, expected) {
+            (StoreFile::Moved(_, moved), _) => return Err(moved.error(place)),
             (StoreFile::Store(found), Some(known)) if found.id == known.id => found,
             (StoreFile::Nothing, None) => {
                 return match self.traces.first() {
@@ -133,6 +137,16 @@ impl Known {
     pub(super) fn wrote(&self, id: &str) -> impl Iterator<Item = &Wrote> {
         let known = self.file.iter().chain(&self.log).filter(move |known| known.id == id);
         known.filter_map(|known| known.wrote.as_ref())
+    }
+
+    /// As [`Known::check`], for whoever takes what is there to another place. One that has gone there already is what it was; or what it is there, for
+    /// whoever has written that down by then.
+    pub(super) fn check_to_move(&self, place: &Path, found: &StoreFile) -> Result<(), StoreError> {
+        match found {
+            StoreFile::Moved(_, moved) if self.expected().is_some_and(|known| known.id == moved.id) => Ok(()),
+            StoreFile::Moved(was, _) => self.check(place, &StoreFile::Store(was.clone())),
+            other => self.check(place, other),
+        }
     }
 
     /// The store that should be there, as far as it is known to have come.

@@ -7,6 +7,7 @@ use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::known::StoreFile;
+use super::moved::Moved;
 use super::sqlite::{Explain, Part};
 use super::{StoreError, StoreMark, believed, older};
 
@@ -18,6 +19,9 @@ const ID_BYTES: usize = 16;
 
 const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
 const STORE: &str = "CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
+/// Where the store has gone, and what it was called; it has another name then, so that older releases, too, find that it is not theirs.
+const MOVED: &str =
+    "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
 
 /// What the tables have, of whichever release they are.
 const COLUMNS: [(&str, &str); 3] = [
@@ -57,7 +61,10 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
     Ok(match (tables, version) {
         (0, _) => StoreFile::Nothing,
         (_, 0) => StoreFile::Unmarked,
-        _ => StoreFile::Store(standing(connection).at(file)?),
+        _ => match (standing(connection).at(file)?, moved(connection).at(file)?) {
+            (standing, None) => StoreFile::Store(standing),
+            (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
+        },
     })
 }
 
@@ -125,17 +132,53 @@ pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
         .map(drop)
 }
 
-/// Makes it another store with the same content, which has come at least as far as `mark`.
-pub(super) fn name_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
-    let (id, mark) = (new_id()?, i64::try_from(mark).unwrap_or(i64::MAX));
+/// What it was called, and where it has gone, if it was moved.
+pub(super) fn moved(connection: &Connection) -> Result<Option<(String, Moved)>, rusqlite::Error> {
+    let is_there: bool = connection
+        .prepare_cached("SELECT count(*) > 0 FROM sqlite_master WHERE name = 'moved'")?
+        .query_row([], |row| row.get(0))?;
+    if !is_there {
+        return Ok(None);
+    }
+    let row = |row: &rusqlite::Row<'_>| {
+        let (id, to) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, Moved { id, to }))
+    };
+    connection.query_row("SELECT was, id, place FROM moved", [], row).optional()
+}
+
+/// Says where it has gone.
+pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Result<(), StoreError> {
+    let another = new_id()?;
+    connection.execute_batch(MOVED).of(connection)?;
+    connection
+        .execute(
+            "INSERT INTO moved (one, was, id, place) SELECT 1, store.id, ?1, ?2 FROM store",
+            [id, to],
+        )
+        .and_then(|_| connection.execute("UPDATE store SET id = ?1", [another]))
+        .of(connection)?;
+    Ok(())
+}
+
+/// It is what it was.
+pub(super) fn take_back(connection: &Connection) -> Result<(), StoreError> {
+    let taken_back = "UPDATE store SET id = (SELECT was FROM moved); DROP TABLE moved";
+    connection.execute_batch(taken_back).of(connection)
+}
+
+/// Makes it the store of this name with the same content, which has come at least as far as `mark`.
+pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<StoreMark, StoreError> {
+    let mark = i64::try_from(mark).unwrap_or(i64::MAX);
+    connection.execute_batch("DROP TABLE IF EXISTS moved").of(connection)?;
     let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
     renamed.and_then(|_| standing(connection)).of(connection)
 }
 
-/// As [`name_anew`], and its time begins anew.
+/// Makes it another store, which has come at least as far as `mark`, and whose time begins anew.
 pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = Part::new(connection);
     let anew = believed::begin_anew(&mut part);
     part.end(anew)?;
-    name_anew(connection, mark)
+    name(connection, &new_id()?, mark)
 }

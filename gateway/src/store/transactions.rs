@@ -66,17 +66,35 @@ fn give_back_in_doubt<T>(engine: &impl Engine, decision: String, done: Result<T,
 /// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of
 /// them: it was used.
 async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError> {
-    if engine.replica().is_none() {
-        return Ok(());
-    }
-    for pending in all(engine, keys::pendings()).await? {
-        let document: PendingDocument = parse(&pending.key, &pending.value)?;
-        if document.replica.as_deref() != engine.replica() && document.at < now.saturating_sub(PENDING_LIMIT_SECONDS) {
-            let decision = last(&pending.key)?;
-            run(engine, move |transaction| outcomes::settle(transaction, &decision)).await?;
-        }
+    let long_ago = now.saturating_sub(PENDING_LIMIT_SECONDS);
+    let is_theirs = |document: &PendingDocument| document.replica.as_deref() != engine.replica() && document.at < long_ago;
+    settle_where(engine, is_theirs).await.map(drop)
+}
+
+/// Settles what decisions stand on that are nobody's: a store that came from another engine, or from a backup of one, has some that no gateway takes for
+/// its own. It was used.
+async fn settle_nobodys(engine: &impl Engine) -> Result<(), StoreError> {
+    let is_nobodys = |document: &PendingDocument| document.replica.is_some() != engine.replica().is_some();
+    match settle_where(engine, is_nobodys).await? {
+        0 => {}
+        settled => tracing::warn!(
+            "{settled} decisions that were never recorded were made while another engine had the store: what they used up counts as used"
+        ),
     }
     Ok(())
+}
+
+/// Settles what some decisions stand on; says how many.
+async fn settle_where(engine: &impl Engine, is_one: impl Fn(&PendingDocument) -> bool) -> Result<usize, StoreError> {
+    let mut settled = 0;
+    for pending in all(engine, keys::pendings()).await? {
+        if is_one(&parse(&pending.key, &pending.value)?) {
+            let decision = last(&pending.key)?;
+            run(engine, move |transaction| outcomes::settle(transaction, &decision)).await?;
+            settled += 1;
+        }
+    }
+    Ok(settled)
 }
 
 #[async_trait]
@@ -246,7 +264,8 @@ impl<E: Engine + 'static> Store for E {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        Engine::serve(self).await
+        Engine::serve(self).await?;
+        settle_nobodys(self).await
     }
 
     fn serves_as(&self) -> Option<&str> {

@@ -6,6 +6,7 @@ mod gateways;
 mod house;
 mod leader;
 mod mark;
+mod moved;
 mod outage;
 mod pending;
 mod presence;

@@ -61,6 +61,8 @@ verbs! {
     StoreImport = "store.import";
     /// The store was taken from another engine.
     StoreCopy = "store.copy";
+    /// A copy of the store that came to no end was taken back.
+    StoreCopyUndo = "store.copy-undo";
     /// The key file of replicas was made.
     StoreKey = "store.key";
     /// The key file of replicas was given another key.

@@ -8,6 +8,8 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::super::known::StoreFile;
+use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::Keys;
@@ -35,6 +37,9 @@ pub(super) struct Identity {
     /// Ids of the stores in whose place it is, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     replaced: Vec<String>,
+    /// Where it has gone. Whoever has it open finds another text in place of the one that every request wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    moved: Option<Moved>,
 }
 
 /// A store that is there.
@@ -44,6 +49,7 @@ pub(super) struct Found {
     pub identity: String,
     pub began: u64,
     pub mark: StoreMark,
+    pub moved: Option<Moved>,
     replaced: Vec<String>,
     /// How often each gateway has written.
     wrote: BTreeMap<String, i64>,
@@ -52,6 +58,14 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// What is there, as what is known is held against it.
+    pub(super) fn file(&self) -> StoreFile {
+        match &self.moved {
+            None => StoreFile::Store(self.mark.clone()),
+            Some(moved) => StoreFile::Moved(self.mark.clone(), moved.clone()),
+        }
+    }
+
     /// How often this gateway has written.
     pub(super) fn wrote(&self, replica: &str) -> i64 {
         self.wrote.get(replica).copied().unwrap_or(0)
@@ -59,8 +73,30 @@ impl Found {
 
     /// Whether another gateway has put it in the place of this one.
     pub(super) fn is_instead_of(&self, known: &StoreMark) -> bool {
-        self.replaced.contains(&known.id)
+        self.moved.is_none() && self.replaced.contains(&known.id)
     }
+
+    /// How often the mark was put.
+    pub(super) fn puts(&self) -> i64 {
+        i64::try_from(self.mark.mark.saturating_sub(self.began)).unwrap_or(i64::MAX)
+    }
+
+    /// What says who it is, once it has gone there; or that it is what it was.
+    pub(super) fn identity_moved(&self, moved: Option<&Moved>) -> String {
+        let identity = Identity {
+            v: 1,
+            id: self.mark.id.clone(),
+            began: self.began,
+            replaced: self.replaced.clone(),
+            moved: moved.cloned(),
+        };
+        serde_json::to_string(&identity).unwrap_or_default()
+    }
+}
+
+/// Where a store has gone, by what says who it is.
+pub(super) fn moved(identity: &str) -> Option<Moved> {
+    serde_json::from_str::<Identity>(identity).ok()?.moved
 }
 
 pub(super) fn new_id() -> Result<String, StoreError> {
@@ -129,8 +165,21 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
         return Err(newer(members, version));
     }
     let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
-    let Identity { id, began, replaced, .. } =
-        serde_json::from_str(&identity).map_err(|_| foreign(members, "it says nothing readable of who it is"))?;
+    let Identity {
+        v: of_identity,
+        id,
+        began,
+        replaced,
+        moved,
+    } = serde_json::from_str(&identity).map_err(|_| {
+        foreign(
+            members,
+            "it says nothing readable of who it is; if a newer release has written it: run that one",
+        )
+    })?;
+    if i64::from(of_identity) > VERSION {
+        return Err(newer(members, of_identity.into()));
+    }
     let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
     let below = |found: &etcd_client::KeyValue, folder: &str| Some(std::str::from_utf8(found.key()).ok()?.strip_prefix(folder)?.to_owned());
     let wrote = wrote
@@ -148,6 +197,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
             mark: began.saturating_add(puts),
             wrote: None,
         },
+        moved,
         replaced,
     };
     Ok((Some(found), revision))
@@ -155,7 +205,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
 
 /// Begins a store, unless another process is faster.
 pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(), StoreError> {
-    replace(settings, members, None, &Identity::new(0, Vec::new())?, until).await
+    replace(settings, members, None, &Identity::new(new_id()?, 0, Vec::new()), until).await
 }
 
 /// Makes it another store with the same content, in the place of the one that was `known`, which has come at least as far as `mark`; or begins
@@ -175,7 +225,7 @@ pub(super) async fn rename(
         replaced.push(other.id.clone());
     }
     let replaced = replaced.split_off(replaced.len().saturating_sub(MOST_REPLACED));
-    replace(settings, members, found, &Identity::new(began, replaced)?, until).await?;
+    replace(settings, members, found, &Identity::new(new_id()?, began, replaced), until).await?;
     let now = look(settings, members, until)
         .await?
         .filter(|now| found.is_none_or(|found| found.mark.id != now.mark.id));
@@ -183,13 +233,14 @@ pub(super) async fn rename(
 }
 
 impl Identity {
-    fn new(began: u64, replaced: Vec<String>) -> Result<Self, StoreError> {
-        Ok(Self {
+    const fn new(id: String, began: u64, replaced: Vec<String>) -> Self {
+        Self {
             v: 1,
-            id: new_id()?,
+            id,
             began,
             replaced,
-        })
+            moved: None,
+        }
     }
 }
 
@@ -202,17 +253,17 @@ pub(super) fn writes(keys: &Keys, identity: &Identity) -> [TxnOp; 3] {
     ]
 }
 
-/// A store that has taken what another held, in the place of these, and its name and mark.
-pub(super) fn taken<'m>(mark: u64, instead_of: impl Iterator<Item = &'m StoreMark>) -> Result<(Identity, StoreMark), StoreError> {
+/// A store of this name that has taken what another held, in the place of these, and its mark.
+pub(super) fn taken<'m>(id: &str, mark: u64, instead_of: impl Iterator<Item = &'m StoreMark>) -> (Identity, StoreMark) {
     let mut replaced: Vec<String> = instead_of.map(|mark| mark.id.clone()).collect();
     replaced.dedup();
-    let identity = Identity::new(mark, replaced)?;
+    let identity = Identity::new(id.to_owned(), mark, replaced);
     let now = StoreMark {
         id: identity.id.clone(),
         mark: mark.saturating_add(1),
         wrote: None,
     };
-    Ok((identity, now))
+    (identity, now)
 }
 
 /// Puts another identity in the place of the one that was found. Asked twice, because an answer was lost, it is done once: then another one is there.

@@ -33,7 +33,7 @@ use identity::Found;
 use keys::Keys;
 pub use leader::Leadership;
 use members::{Failure, FailureKind, Members};
-pub(super) use moment::{Moment, served_by};
+pub(super) use moment::{Moment, served_by, there};
 use opened::{Opened, pair};
 use overlay::MOST_KEYS;
 use presence::Presence;

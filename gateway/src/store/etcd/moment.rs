@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use etcd_client::GetOptions;
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnResponse};
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::house::Source;
+use super::super::house::{HouseError, Source};
 use super::super::known::Known;
+use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::identity::Found;
 use super::keys::Keys;
@@ -20,7 +21,7 @@ use crate::settings::EtcdSettings;
 /// What a store on etcd holds at one moment.
 pub(in super::super) struct Moment {
     below: Arc<Below>,
-    store: StoreMark,
+    found: Found,
     revision: i64,
 }
 
@@ -44,6 +45,24 @@ impl Below {
 
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.settings.timeout
+    }
+
+    /// Asked twice, because an answer was lost, it does the same.
+    pub(super) fn send(self: &Arc<Self>, txn: Txn) -> Result<TxnResponse, StoreError> {
+        let below = Arc::clone(self);
+        self.threads.wait(async move {
+            let asked = below.members.ask(below.until(), |mut client| {
+                let txn = txn.clone();
+                async move { client.txn(txn).await }
+            });
+            asked.await.map_err(|failure| below.members.explain(&failure, false))
+        })
+    }
+
+    /// Of what the store holds, everything.
+    pub(super) fn delete_all(&self) -> TxnOp {
+        let (from, until) = (self.keys.of(""), self.keys.of("\u{10ffff}"));
+        TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)))
     }
 
     /// The store that is there, and the revision at which it was looked at.
@@ -82,20 +101,44 @@ impl Moment {
         let below = Arc::new(Below::of(settings)?);
         let (found, revision) = below.look()?;
         let place = Path::new(&below.members.place);
-        set_back::check(&known, place, found.as_ref())?;
-        let Some(Found { mark: store, .. }) = found else {
+        set_back::check_to_move(&known, place, found.as_ref())?;
+        let Some(found) = found else {
             return Err(StoreError::Lost {
                 path: place.to_owned(),
                 known: "what it holds was asked for".to_owned(),
             });
         };
-        Ok(Self { below, store, revision })
+        Ok(Self { below, found, revision })
+    }
+
+    /// Puts this in the place of what says who it is, if all is as it was, and nobody serves on it.
+    fn replace_identity(&self, identity: &str) -> Result<bool, StoreError> {
+        let keys = &self.below.keys;
+        let (replicas, until) = (keys.replica(""), keys.replica("\u{10ffff}"));
+        let when = [
+            Compare::value(keys.identity(), CompareOp::Equal, self.found.identity.as_str()),
+            Compare::version(keys.mark(), CompareOp::Equal, self.found.puts()),
+            Compare::value(keys.schema(), CompareOp::Equal, identity::VERSION.to_string()),
+            Compare::create_revision(keys.set_back(&self.found.mark.id), CompareOp::Equal, 0),
+            Compare::create_revision(replicas, CompareOp::Equal, 0).with_range(until),
+        ];
+        let write = Txn::new().when(when).and_then([TxnOp::put(keys.identity(), identity, None)]);
+        if self.below.send(write)?.succeeded() {
+            return Ok(true);
+        }
+        // An answer may have been lost, and the first request done.
+        let (now, _) = self.below.look()?;
+        Ok(now.is_some_and(|now| now.identity == identity))
     }
 }
 
 impl Source for Moment {
     fn store(&self) -> StoreMark {
-        self.store.clone()
+        self.found.mark.clone()
+    }
+
+    fn moved(&self) -> Option<&Moved> {
+        self.found.moved.as_ref()
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
@@ -104,8 +147,31 @@ impl Source for Moment {
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
         let (found, _) = self.below.look()?;
-        let found = found.ok_or_else(|| StoreError::Replaced(self.below.members.place.clone().into()))?;
-        Ok(found.mark)
+        let found = found.filter(|found| found.moved == self.found.moved);
+        Ok(found
+            .ok_or_else(|| StoreError::Replaced(self.below.members.place.clone().into()))?
+            .mark)
+    }
+
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+        if self.replace_identity(&self.found.identity_moved(Some(to)))? {
+            return Ok(());
+        }
+        match (served_by(&self.below.settings)?, self.below.look()?.0) {
+            (hosts, _) if !hosts.is_empty() => Err(HouseError::Served {
+                place: self.below.members.place.clone(),
+                hosts: hosts.join(", "),
+            }),
+            (_, Some(Found { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
+            _ => Err(HouseError::WentOn),
+        }
+    }
+
+    fn take_back(&mut self) -> Result<(), HouseError> {
+        match self.replace_identity(&self.found.identity_moved(None))? {
+            true => Ok(()),
+            false => Err(HouseError::WentOn),
+        }
     }
 }
 
@@ -123,4 +189,13 @@ pub(in super::super) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>
         let answer = asked.await.map_err(|failure| asking.members.explain(&failure, false))?;
         Ok(answer.kvs().iter().map(|found| super::presence::host(found.value())).collect())
     })
+}
+
+/// The store that is there, whoever knows it.
+pub(in super::super) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
+    match Arc::new(Below::of(settings)?).look() {
+        Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
+        Err(StoreError::Unfinished(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

@@ -7,6 +7,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, Txn
 use tokio::time::Instant;
 
 use super::super::engine::KeyValue;
+use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
 use super::keys::Keys;
@@ -56,6 +57,8 @@ pub(super) enum Trouble {
     Replaced,
     /// It is the one that was opened, as it was before: etcd says this of it.
     SetBack(Box<Compare>),
+    /// It was moved to another place.
+    Moved(Moved),
     /// It is, and has been given a version by a newer release.
     Newer(i64),
     /// The key of this gateway, which serves, is not there.
@@ -76,6 +79,7 @@ impl Opened {
             Trouble::Member(failure) => self.members.explain(failure, false),
             Trouble::Doubt(failure) => self.members.explain(failure, true),
             Trouble::Replaced | Trouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
+            Trouble::Moved(moved) => moved.error(self.members.place.as_ref()),
             Trouble::Newer(found) => identity::newer(&self.members, *found),
             Trouble::Absent => engine(
                 "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
@@ -145,7 +149,11 @@ impl Opened {
         let [identity, mark, wrote, set_back, schema, rest @ ..] = answers else {
             return Err(Trouble::Replaced);
         };
-        if seen(identity).value.as_ref() != Some(&self.identity) || seen(set_back).value.is_some() {
+        let identity = seen(identity).value;
+        if identity.as_ref() != Some(&self.identity) {
+            return Err(gone(identity.as_deref()));
+        }
+        if seen(set_back).value.is_some() {
             return Err(Trouble::Replaced);
         }
         let (puts, commits) = (version(mark), version(wrote));
@@ -194,6 +202,11 @@ impl Opened {
         self.raise(answers.pop().as_ref().map_or(0, version), commits);
         Ok(answers)
     }
+}
+
+/// Why this says another store than the one that was opened.
+pub(super) fn gone(identity: Option<&str>) -> Trouble {
+    identity.and_then(identity::moved).map_or(Trouble::Replaced, Trouble::Moved)
 }
 
 pub(super) fn get(key: &str) -> TxnOp {

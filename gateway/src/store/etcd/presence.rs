@@ -180,7 +180,7 @@ impl Presence {
         let txn = Txn::new()
             .when(when)
             .and_then([TxnOp::put(self.key.as_str(), self.value.as_str(), Some(put))])
-            .or_else([self.get()]);
+            .or_else([self.get(), get(&opened.keys.identity())]);
         let asked = opened.members.ask(until, |mut client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
@@ -208,7 +208,8 @@ impl Presence {
         }
         give_back(opened, lease).await;
         if found.is_none() && instead_of.is_none() {
-            return Err(StoreError::Replaced(opened.members.place.clone().into()));
+            let identity = answers.get(1).and_then(|answer| super::opened::seen(answer).value);
+            return Err(opened.error(&super::opened::gone(identity.as_deref())));
         }
         Ok(Taken::Others(value, of))
     }

@@ -22,10 +22,27 @@ use super::opened::{Opened, Trouble};
 /// # Errors
 /// As [`Known::check`], and [`StoreError::SetBack`].
 pub(super) fn check(known: &Known, place: &Path, found: Option<&Found>) -> Result<(), StoreError> {
+    check_by(known, place, found, Known::check)
+}
+
+/// As [`check`], for whoever takes what is there to another place.
+///
+/// # Errors
+/// As [`Known::check_to_move`], and [`StoreError::SetBack`].
+pub(super) fn check_to_move(known: &Known, place: &Path, found: Option<&Found>) -> Result<(), StoreError> {
+    check_by(known, place, found, Known::check_to_move)
+}
+
+fn check_by(
+    known: &Known,
+    place: &Path,
+    found: Option<&Found>,
+    check: impl Fn(&Known, &Path, &StoreFile) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let Some(found) = found else {
-        return known.check(place, &StoreFile::Nothing);
+        return check(known, place, &StoreFile::Nothing);
     };
-    known.check(place, &StoreFile::Store(found.mark.clone()))?;
+    check(known, place, &found.file())?;
     let set_back = |why| StoreError::SetBack {
         path: place.to_owned(),
         why,

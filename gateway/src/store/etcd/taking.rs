@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::house::{HouseError, Target};
@@ -47,9 +47,11 @@ impl Taking {
         let keys = &taking.below.keys;
         let (from, end) = keys.all();
         let count = GetOptions::new().with_range(end.clone()).with_count_only();
-        let looked = taking.send(Txn::new().and_then([get(&keys.taking()), TxnOp::get(from.clone(), Some(count))]))?;
+        let looked = taking
+            .below
+            .send(Txn::new().and_then([get(&keys.taking()), TxnOp::get(from.clone(), Some(count))]))?;
         let answers = looked.op_responses();
-        let unfinished = answers.first().and_then(|answer| super::opened::seen(answer).value);
+        let unfinished = taken_by(&looked);
         let there = match answers.get(1) {
             Some(etcd_client::TxnOpResponse::Get(found)) => found.count().unsigned_abs(),
             _ => 0,
@@ -62,40 +64,39 @@ impl Taking {
         let no_store = Compare::create_revision(keys.identity(), CompareOp::Equal, 0);
         let mine = TxnOp::put(keys.taking(), taking.session.as_str(), None);
         taking.must(Txn::new().when([free, no_store]).and_then([mine]))?;
-        let (from, until) = (keys.of(""), keys.of("\u{10ffff}"));
-        let rest = TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)));
-        taking.must(Txn::new().when([taking.is_mine()]).and_then([rest]))?;
+        taking.must(Txn::new().when([taking.is_mine()]).and_then([taking.below.delete_all()]))?;
         Ok(taking)
+    }
+
+    /// Keeps what was under way from coming to its end, whoever did it: what has arrived goes.
+    pub(in super::super) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
+        let below = Arc::new(Below::of(settings)?);
+        let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
+        let Some(session) = taken_by(&looked) else { return Ok(()) };
+        let is_his = Compare::value(below.keys.taking(), CompareOp::Equal, session);
+        let gone = [below.delete_all(), TxnOp::delete(below.keys.taking(), None)];
+        if !below.send(Txn::new().when([is_his]).and_then(gone))?.succeeded() {
+            let looked = below.send(Txn::new().and_then([get(&below.keys.taking()), get(&below.keys.identity())]))?;
+            let answers = looked.op_responses();
+            // An answer may have been lost, and the first request done.
+            if answers.iter().any(|answer| super::opened::seen(answer).value.is_some()) {
+                return Err(StoreError::Replaced(below.members.place.clone().into()));
+            }
+        }
+        Ok(())
     }
 
     fn is_mine(&self) -> Compare {
         Compare::value(self.below.keys.taking(), CompareOp::Equal, self.session.as_str())
     }
 
-    /// Asked twice, because an answer was lost, it does the same.
-    fn send(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
-        let below = Arc::clone(&self.below);
-        self.below.threads.wait(async move {
-            let asked = below.members.ask(below.until(), |mut client| {
-                let txn = txn.clone();
-                async move { client.txn(txn).await }
-            });
-            asked.await.map_err(|failure| below.members.explain(&failure, false))
-        })
-    }
-
     fn must(&self, txn: Txn) -> Result<(), StoreError> {
         let mine = Txn::new().and_then([get(&self.below.keys.taking())]);
-        if self.send(txn)?.succeeded() {
+        if self.below.send(txn)?.succeeded() {
             return Ok(());
         }
         // An answer may have been lost, and the first request done.
-        let found = self
-            .send(mine)?
-            .op_responses()
-            .first()
-            .and_then(|answer| super::opened::seen(answer).value);
-        match found {
+        match taken_by(&self.below.send(mine)?) {
             Some(session) if session == self.session => Ok(()),
             _ => Err(StoreError::Replaced(self.below.members.place.clone().into())),
         }
@@ -113,6 +114,11 @@ impl Taking {
         self.bytes = 0;
         self.must(Txn::new().when([self.is_mine()]).and_then(puts))
     }
+}
+
+/// Whose process takes something, by the first answer.
+fn taken_by(looked: &TxnResponse) -> Option<String> {
+    super::opened::seen(looked.op_responses().first()?).value
 }
 
 impl Target for Taking {
@@ -135,14 +141,16 @@ impl Target for Taking {
         self.below.page(range, most, 0)
     }
 
-    fn finish(&mut self, from: &StoreMark) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
         let keys = &self.below.keys;
         let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
-        let (identity, now) = identity::taken(self.known.furthest().max(from.mark), instead_of)?;
+        let (identity, now) = identity::taken(id, self.known.furthest().max(from.mark), instead_of);
         let writes = identity::writes(keys, &identity)
             .into_iter()
             .chain([TxnOp::delete(keys.taking(), None)]);
-        let finished = self.send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
+        let finished = self
+            .below
+            .send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
         if !finished.succeeded() {
             // An answer may have been lost, and the first request done.
             let (found, _) = self.below.look()?;

@@ -7,31 +7,68 @@ use rusqlite::Connection;
 use super::super::embedded::{connect, make_file, prepare};
 use super::super::engine::{KeyRange, KeyValue, Transaction};
 use super::super::known::{Known, StoreFile, replace_mark};
+use super::super::moved::Moved;
 use super::super::sqlite::{Explain, Part, count, page};
 use super::super::{StoreError, StoreMark, schema};
 use super::{HouseError, Source, Target, everything};
 
 /// What a file holds at one moment.
 pub(super) struct Moment {
+    file: PathBuf,
     connection: Connection,
     store: StoreMark,
+    moved: Option<Moved>,
 }
 
 impl Moment {
     pub(super) fn of(file: &Path) -> Result<Self, StoreError> {
         let (connection, _) = connect(file)?;
-        Known::beside(file)?.check(file, &schema::look(file, &connection)?)?;
+        Known::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
         prepare(&connection)?;
         // What is read from here on is the store at this moment.
         connection.execute_batch("BEGIN").of(&connection)?;
-        let store = schema::standing(&connection).of(&connection)?;
-        Ok(Self { connection, store })
+        let (store, moved) = standing(&connection)?;
+        let file = file.to_owned();
+        Ok(Self {
+            file,
+            connection,
+            store,
+            moved,
+        })
     }
+
+    /// Does this if all is as it was; nobody writes meanwhile.
+    fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
+        let connection = &self.connection;
+        connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").of(connection)?;
+        let done = match standing(connection)? {
+            (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(HouseError::from),
+            (_, Some(moved)) => Err(moved.error(&self.file).into()),
+            _ => Err(HouseError::WentOn),
+        };
+        // Whatever comes next begins with the end of a transaction.
+        let end = if done.is_ok() { "COMMIT; BEGIN" } else { "ROLLBACK; BEGIN" };
+        connection.execute_batch(end).of(connection)?;
+        done
+    }
+}
+
+/// Which store it is, or was, and where it has gone.
+fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
+    let standing = schema::standing(connection).of(connection)?;
+    Ok(match schema::moved(connection).of(connection)? {
+        None => (standing, None),
+        Some((id, moved)) => (StoreMark { id, ..standing }, Some(moved)),
+    })
 }
 
 impl Source for Moment {
     fn store(&self) -> StoreMark {
         self.store.clone()
+    }
+
+    fn moved(&self) -> Option<&Moved> {
+        self.moved.as_ref()
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
@@ -41,8 +78,29 @@ impl Source for Moment {
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
         let connection = &self.connection;
         connection.execute_batch("ROLLBACK; BEGIN").of(connection)?;
-        schema::standing(connection).of(connection)
+        Ok(standing(connection)?.0)
     }
+
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+        self.unchanged(|connection| schema::move_to(connection, to))
+    }
+
+    fn take_back(&mut self) -> Result<(), HouseError> {
+        self.unchanged(schema::take_back)
+    }
+}
+
+/// The store that is there, whoever knows it. Nobody takes another one there meanwhile.
+pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let (connection, _) = connect(file)?;
+    connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
+    Ok(match schema::look(file, &connection)? {
+        StoreFile::Store(mark) => Some(mark),
+        StoreFile::Nothing | StoreFile::Unmarked | StoreFile::Moved(..) => None,
+    })
 }
 
 /// A transaction in which all is taken. Dropped before its end it has written nothing.
@@ -93,8 +151,8 @@ impl Target for Taking {
         page(&self.connection, range, most).of(&self.connection)
     }
 
-    fn finish(&mut self, from: &StoreMark) -> Result<StoreMark, StoreError> {
-        let now = schema::name_anew(&self.connection, self.known.furthest().max(from.mark))?;
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+        let now = schema::name(&self.connection, id, self.known.furthest().max(from.mark))?;
         replace_mark(&self.file, &now)?;
         self.connection.execute_batch("COMMIT").of(&self.connection)?;
         Ok(now)

@@ -1,0 +1,224 @@
+//! A store that was moved: nobody goes on with it where it was, and what was under way is decided before.
+
+use attest_gateway::settings::Settings;
+use attest_gateway::store::{AnyStore, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use cloud_fixtures::etcd::signal;
+
+use super::gateways::gateway;
+use super::house::{backup, copy, gateway as embedded_gateway, refusal};
+use super::*;
+use crate::support::kubelet::embedded;
+use crate::support::{Gateway, POOL, bearer, now};
+
+/// A gateway on the same store, on another host, that does not serve; `to.toml` names a place that is free.
+fn another(of: &Gateway) -> Gateway {
+    let other = Gateway::init();
+    let settings = std::fs::read_to_string(of.path("gateway.toml")).unwrap();
+    std::fs::write(other.path("gateway.toml"), &settings).unwrap();
+    std::fs::write(other.path("to.toml"), settings.replace("prefix = \"b\"", "prefix = \"c\"")).unwrap();
+    assert!(settings.contains("prefix = \"b\""), "{settings}");
+    other
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_nothing_any_more() {
+    let site = Site::start();
+    let mut one = gateway(&site, "");
+    let full = one.rendered(POOL, "full");
+    let token = one.token(&["--name", "rack7", "--uses", "9"]);
+    one.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+    signal(one.process_id(), "STOP");
+    let other = another(&one);
+    let moving = || copy(&other, "gateway.toml", "to.toml");
+    assert!(refusal(&moving()).contains("serves: stop it first"));
+    // As its lease is over when it has stood still for long enough.
+    site.etcd.ctl(&["del", "--prefix", "b/replica/"]);
+    let moved = moving();
+    assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+    signal(one.process_id(), "CONT");
+    for _ in 0..3 {
+        one.config("/config/worker", &[&bearer(&token)]).await.try_again();
+    }
+    let said = one.line(|line| line.contains("was moved to"));
+    assert!(said.contains("below c"), "{said}");
+    let ready = one.client.get(one.url("/readyz")).send().await.unwrap();
+    assert_eq!(ready.status(), 503);
+    for gateway in [&one, &other] {
+        for command in [
+            &["token", "revoke", "rack7"][..],
+            &["token", "list"],
+            &["seal", "rotate"],
+            &["store", "backup", "b"],
+            &["check"],
+        ] {
+            let refused = gateway.try_command(command);
+            let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+            assert!(!refused.status.success(), "{command:?}: {said}");
+            assert!(said.contains("was moved to") && said.contains("below c"), "{command:?}: {said}");
+        }
+    }
+    one.kill();
+    assert!(!one.try_command(&["serve"]).status.success());
+    // It goes on where the store is.
+    std::fs::copy(other.path("to.toml"), one.path("gateway.toml")).unwrap();
+    one.command(&["store", "accept"]);
+    one.run();
+    one.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+}
+
+fn ticket(id: &str) -> Spendable {
+    Spendable {
+        kind: EntryKind::Ticket,
+        id: id.to_owned(),
+        limit: 1,
+        remember_until: now() + 86_400,
+    }
+}
+
+/// Which uses are good again in the store of these settings.
+async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
+    let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap()).unwrap();
+    let mut good = Vec::new();
+    for id in ids {
+        good.push(matches!(store.spend(ticket(id)).await.unwrap(), Spend::Granted { .. }));
+    }
+    good
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_under_way_when_a_gateway_was_killed_is_decided_by_its_log_before_the_store_moves() {
+    let site = Site::start();
+    let mut gateway = embedded_gateway(&site);
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.run();
+    let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
+    assert_eq!(gateway.config("/config/worker", &[&bearer(&token)]).await.status, 200);
+    let recorded = gateway.records().pop().unwrap()["id"].as_str().unwrap().to_owned();
+    gateway.kill();
+    let under_way = async |store: &dyn Store, id: &str, decision: &str| {
+        let (decision, at) = (decision.to_owned(), now() + 60);
+        let pending = Pending { decision, at };
+        let spent = store.spend_for(ticket(id), Occasion::Any, pending.into()).await.unwrap();
+        assert!(matches!(spent, Spend::Granted { .. }), "{spent:?}");
+    };
+    let store = embedded(&gateway);
+    under_way(&store, "served", &recorded).await;
+    under_way(&store, "lost", "0123456789abcdef0123456789abcdef").await;
+    drop(store);
+    let moved = copy(&gateway, "embedded.toml", "etcd.toml");
+    let said = String::from_utf8(moved.stdout).unwrap();
+    assert!(
+        moved.status.success() && said.contains("1 were given back, and 0 count as used"),
+        "{said}"
+    );
+    assert_eq!(site.etcd.ctl(&["get", "--prefix", "a/gateway/kv/pending/"]), "");
+    assert_eq!(good_again(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
+    // And back.
+    let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap()).unwrap();
+    under_way(&store, "lost again", "0123456789abcdef0123456789abcdee").await;
+    drop(store);
+    super::house::remove(&gateway);
+    let moved = copy(&gateway, "etcd.toml", "embedded.toml");
+    let said = String::from_utf8(moved.stdout).unwrap();
+    assert!(
+        moved.status.success() && said.contains("1 were given back, and 0 count as used"),
+        "{said}"
+    );
+    assert_eq!(embedded(&gateway).pending().await.unwrap(), []);
+    assert_eq!(
+        good_again(&gateway, "embedded.toml", &["served", "lost again"]).await,
+        [false, true]
+    );
+}
+
+/// A backup that is taken into another engine has some that no gateway there takes for its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
+    let site = Site::start();
+    for (from, to) in [("embedded.toml", "etcd.toml"), ("etcd.toml", "embedded.toml")] {
+        site.etcd.ctl(&["del", "--prefix", ""]);
+        let gateway = embedded_gateway(&site);
+        let open = |settings: &str| AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap()).unwrap();
+        std::fs::create_dir_all(gateway.path("state")).unwrap();
+        let pending = Pending {
+            decision: "d1".to_owned(),
+            at: now(),
+        };
+        open(from).spend_for(ticket("t"), Occasion::Any, pending.into()).await.unwrap();
+        assert!(backup(&gateway, from, "store.jsonl").status.success());
+        let taken = super::house::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
+        let taken = { taken }.output().unwrap();
+        assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+        let store = open(to);
+        let standing_on = async || store.would_spend(ticket("t"), Occasion::Any, now()).await.unwrap();
+        Store::serve(&store).await.unwrap();
+        assert_eq!(standing_on().await, Spend::Exhausted);
+        assert!(!store.give_back("d1").await.unwrap(), "{to}: nobody stands on it any more");
+        // What is under way at a start is another's.
+        let pending = Pending {
+            decision: "d2".to_owned(),
+            at: now(),
+        };
+        store.spend_for(ticket("u"), Occasion::Any, pending.into()).await.unwrap();
+        drop(store);
+        let store = open(to);
+        Store::serve(&store).await.unwrap();
+        assert!(store.give_back("d2").await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
+    let site = Site::start();
+    let gateway = embedded_gateway(&site);
+    gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
+    let to = gateway.path("etcd.toml");
+    let undo = || {
+        super::house::program(
+            &gateway,
+            "embedded.toml",
+            &["store", "copy", "--undo", "--to", to.to_str().unwrap()],
+        )
+        .output()
+        .unwrap()
+    };
+    assert!(refusal(&undo()).contains("was not moved"));
+    // It may not say that it is there: a user of etcd who has no right to.
+    site.etcd.ctl(&["user", "add", "root", "--new-user-password", "root"]);
+    site.etcd.ctl(&["user", "grant-role", "root", "root"]);
+    site.etcd.ctl(&["user", "add", "gateway", "--new-user-password", "gateway"]);
+    site.etcd.ctl(&["role", "add", "gateway"]);
+    let grant = |key: &str| {
+        site.etcd
+            .ctl(&["role", "grant-permission", "gateway", "readwrite", key, "--prefix"])
+    };
+    site.etcd
+        .ctl(&["role", "grant-permission", "gateway", "read", "a/gateway/", "--prefix"]);
+    for key in ["a/gateway/kv/", "a/gateway/taking"] {
+        grant(key);
+    }
+    site.etcd.ctl(&["user", "grant-role", "gateway", "gateway"]);
+    site.etcd.ctl(&["auth", "enable"]);
+    let settings = std::fs::read_to_string(&to).unwrap();
+    std::fs::write(&to, format!("{settings}user = \"gateway\"\npassword_file = \"password\"\n")).unwrap();
+    std::fs::write(gateway.path("password"), "gateway").unwrap();
+    let said = refusal(&copy(&gateway, "embedded.toml", "etcd.toml"));
+    assert!(said.contains("permission"), "{said}");
+    let refused = gateway.try_command(&["ek", "list"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("was moved to") && said.contains("--undo"), "{said}");
+    let undone = undo();
+    assert!(undone.status.success(), "{}", String::from_utf8_lossy(&undone.stderr));
+    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    let mut gateway = gateway;
+    gateway.run();
+    // The first one was refused.
+    let acts = gateway.wait_for_acts(2, "store.copy-undo");
+    assert!(
+        acts[1]["admin"]["things"][0]["before"]["moved"]
+            .as_str()
+            .unwrap()
+            .ends_with("below a/gateway"),
+        "{acts:?}"
+    );
+}

@@ -3,8 +3,15 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::journal::JournalError;
+
+/// For how long those are waited for who only look whether somebody writes: each does so for less than a millisecond.
+const LOOKS_AT_MOST: Duration = Duration::from_secs(5);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// That one process writes the log, through whatever files: held in a file beside it that nobody moves. The file's own lock goes with the file.
 #[derive(Debug)]
@@ -45,13 +52,95 @@ pub fn is_written(log: &Path) -> bool {
     held(&lock_file(log)) || held(log)
 }
 
+/// Takes the lock of a file; nobody who writes is waited for.
 pub(super) fn lock(file: &File, path: &Path, log: &Path) -> Result<(), JournalError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(JournalError::InUse(log.to_owned())),
-        Err(TryLockError::Error(source)) => Err(JournalError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+    let io = |source| JournalError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        // Whoever only looks, as `is_written` does, shares it, and for a moment; who writes does not.
+        match file.try_lock_shared() {
+            Ok(()) if begun.elapsed() < LOOKS_AT_MOST => file.unlock().map_err(io)?,
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+            Ok(()) | Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(log.to_owned())),
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn who_only_looks_keeps_nobody_from_writing() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        drop(WriterLock::take(&log).unwrap());
+        // Somebody looks just now, and is done when that was noticed.
+        let looks = File::open(lock_file(&log)).unwrap();
+        looks.lock_shared().unwrap();
+        let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let taking = scope.spawn(|| {
+                begun.store(true, Ordering::SeqCst);
+                let taken = WriterLock::take(&log).map(drop);
+                done.store(true, Ordering::SeqCst);
+                taken
+            });
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            let since = Instant::now();
+            while !done.load(Ordering::SeqCst) && since.elapsed() < LOOKS_AT_MOST / 10 {
+                thread::yield_now();
+            }
+            drop(looks);
+            taking.join().unwrap().unwrap();
+        });
+        // And while others look all the time.
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    assert!(!is_written(&log) || !over.load(Ordering::SeqCst));
+                    thread::yield_now();
+                }
+            });
+            for _ in 0..200 {
+                drop(WriterLock::take(&log).unwrap());
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+    }
+
+    #[test]
+    fn who_writes_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        let _writes = WriterLock::take(&log).unwrap();
+        assert!(is_written(&log));
+        assert!(matches!(WriterLock::take(&log), Err(JournalError::InUse(_))));
+    }
+
+    #[test]
+    fn who_looks_for_ever_is_taken_for_one_who_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        drop(WriterLock::take(&log).unwrap());
+        let looks = File::open(lock_file(&log)).unwrap();
+        looks.lock_shared().unwrap();
+        assert!(matches!(WriterLock::take(&log), Err(JournalError::InUse(_))));
+        assert!(!is_written(&log));
     }
 }

@@ -49,6 +49,7 @@ mod log_retention;
 mod log_segments;
 mod mcs;
 mod meanwhile;
+mod newer_release;
 mod newer_seal;
 mod older_release;
 mod output;

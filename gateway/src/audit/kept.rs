@@ -41,7 +41,12 @@ pub struct Kept {
 
 impl Kept {
     fn read(entry: &Entry) -> Result<Self, serde_json::Error> {
-        let Value { v: _, after, checkpoint } = serde_json::from_str(&entry.value)?;
+        let Value { v, after, checkpoint } = serde_json::from_str(&entry.value)?;
+        if v != VERSION {
+            return Err(serde::de::Error::custom(format!(
+                "it has version {v}, and this release knows {VERSION} only"
+            )));
+        }
         let line = serde_json::from_str(&checkpoint)?;
         Ok(Self {
             text: checkpoint,

@@ -85,6 +85,36 @@ async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_changed_is_recorded_by_the_one_whose_turn_it_is() {
+    let site = Site::start();
+    let below = EtcdSettings {
+        prefix: "b".to_owned(),
+        ..site.settings()
+    };
+    let another = site.open_by("another", &below).unwrap();
+    let turn = another
+        .lead("record what was changed", Duration::from_secs(30))
+        .await
+        .unwrap()
+        .unwrap();
+    let gateways = [gateway(&site, ""), gateway(&site, "")];
+    gateways[0].command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
+    let recorded = || gateways.each_ref().map(|gateway| gateway.acts("ek.add").len());
+    // A lease that nobody keeps measures the time: either looks each second.
+    let id = site.etcd.ctl(&["lease", "grant", "5"]);
+    site.etcd.ctl(&["put", "clock", "runs", "--lease", id.split(' ').nth(1).unwrap()]);
+    while site.etcd.ctl(&["get", "clock"]).contains("runs") {
+        assert_eq!(recorded(), [0, 0], "it is another one's turn");
+    }
+    drop(turn);
+    let begun = std::time::Instant::now();
+    while recorded().iter().sum::<usize>() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    assert_eq!(recorded().iter().sum::<usize>(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() {
     let mut site = Site::start();
     let gateway = impatient(&site);

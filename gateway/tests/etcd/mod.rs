@@ -1,5 +1,6 @@
 //! The store's engine on a real etcd.
 
+mod at_once;
 mod audited;
 mod forgetting;
 mod gateways;

@@ -52,6 +52,54 @@ async fn a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_bef
     assert_eq!(get(&site.open("one"), "a").await.unwrap().as_deref(), Some("2"));
 }
 
+/// Only what was put by the same boot of the same machine, for the same folder, is taken for what is left of one that was killed here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_another_place_is_not_taken_for_one_s_own_of_before() {
+    let site = Site::start();
+    let store = site.open("one");
+    store.serve().await.unwrap();
+    let key = key(&site.states.path().join("one"));
+    let own = site.etcd.ctl(&["get", &key, "--print-value-only"]);
+    drop(store);
+    let own: serde_json::Value = serde_json::from_str(&own).unwrap();
+    let put_by = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut value = own.clone();
+        value["session"] = "00".repeat(16).into();
+        change(&mut value["place"]);
+        let value = value.to_string();
+        let etcd = &site.etcd;
+        let key = key.clone();
+        move |seconds: u32| {
+            let id = etcd.ctl(&["lease", "grant", &seconds.to_string()]);
+            etcd.ctl(&["put", &key, &value, "--lease", id.split(' ').nth(1).unwrap()]);
+        }
+    };
+    for (member, another) in [("boot", "another".into()), ("device", 7.into()), ("inode", 7.into())] {
+        let put = put_by(&|place| place[member] = serde_json::Value::clone(&another));
+        put(100);
+        let (store, done) = (site.open("one"), std::sync::atomic::AtomicBool::new(false));
+        let keep = async {
+            // Somebody keeps it.
+            let mut seconds = 100;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                seconds += 10;
+                put(seconds);
+                tokio::task::yield_now().await;
+            }
+        };
+        let serve = async {
+            let served = store.serve().await;
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            served
+        };
+        let (refused, ()) = tokio::join!(serve, keep);
+        assert!(matches!(refused, Err(StoreError::Copied { .. })), "{member}: {refused:?}");
+        site.etcd.ctl(&["del", &key]);
+    }
+    put_by(&|_| {})(100);
+    site.open("one").serve().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_whose_lease_is_over_decides_nothing_until_it_has_one_again() {
     let site = Site::start();

@@ -60,6 +60,28 @@ async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_m
     }
 }
 
+/// What says who the store is has a version of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_name_a_newer_release_has_written_is_refused_and_left_as_it_is() {
+    const NAME: &str = "a/gateway/store";
+    let site = Site::start();
+    drop(site.open("one"));
+    let name = site.etcd.ctl(&["get", "--print-value-only", NAME]);
+    for (member, value) in [("v", 2), ("more", 1)] {
+        let mut altered: serde_json::Value = serde_json::from_str(&name).unwrap();
+        altered[member] = value.into();
+        site.etcd.ctl(&["put", NAME, &altered.to_string()]);
+        let refused = site.try_open("one").unwrap_err().to_string();
+        assert!(refused.contains("newer") && refused.contains("run "), "{refused}");
+        let beside = site.states.path().join("one/gateway.db");
+        Etcd::accept(&site.settings(), &beside, |_| Ok::<_, StoreError>(())).unwrap_err();
+        let found: serde_json::Value = serde_json::from_str(&site.etcd.ctl(&["get", "--print-value-only", NAME])).unwrap();
+        assert_eq!(found, altered);
+    }
+    site.etcd.ctl(&["put", NAME, name.trim()]);
+    site.open("one");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_work_that_has_read_before_the_version_was_raised_writes_nothing_after() {
     let site = Site::start();

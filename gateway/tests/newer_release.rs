@@ -1,0 +1,152 @@
+//! What a newer release may have written into a store that both use: what is not known is refused, with what to do, and left as it is; it is not
+//! taken for something else. As a newer one there is this release, with one more member or a higher version in what it has written.
+
+use std::path::Path;
+
+use attest_gateway::store::{Embedded, EntryKind, Holder, Occasion, Pending, Spendable, Store};
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::support::kubelet::embedded;
+use crate::support::{Gateway, POOL, bearer, next_boot, tpm};
+
+/// As a newer release might have written it: with one more member, or as of another version, where it has one.
+fn newer(text: &str) -> Vec<String> {
+    let Ok(Value::Object(known)) = serde_json::from_str(text) else {
+        return Vec::new();
+    };
+    let with = |member: &str, value: Value| {
+        let mut other = known.clone();
+        other.insert(member.to_owned(), value);
+        Value::Object(other).to_string()
+    };
+    let version = known.get("v").and_then(Value::as_u64);
+    [Some(with("more", 1.into())), version.map(|version| with("v", (version + 1).into()))]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What stands under keys that begin so.
+fn pairs(file: &Path, begin: &str) -> Vec<(String, String)> {
+    let database = Connection::open(file).unwrap();
+    let mut statement = database.prepare("SELECT key, value FROM pairs WHERE key LIKE ?1 || '%'").unwrap();
+    let rows = statement.query_map([begin], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    rows.map(Result::unwrap).collect()
+}
+
+fn put(file: &Path, key: &str, value: &str) {
+    let database = Connection::open(file).unwrap();
+    database
+        .execute("UPDATE pairs SET value = ?2 WHERE key = ?1", [key, value])
+        .unwrap();
+}
+
+fn refuses(gateway: &Gateway, command: &[&str], what: &str) {
+    let refused = gateway.try_command(command);
+    let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+    assert!(!refused.status.success(), "{command:?} takes {what}: {said}");
+    assert!(
+        said.contains("cannot be read") && said.contains("newer release"),
+        "{command:?}, {what}: {said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_not_known_is_refused_by_what_reads_it_and_left_as_it_is() {
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    gateway.run();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-1"]);
+    gateway.attest(next_boot(&case), None).await.ticket();
+    let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
+    assert_eq!(gateway.config("/config/worker", &[&bearer(&token)]).await.status, 200);
+    gateway.command(&["node", "revoke", "worker-1"]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let file = gateway.path("state/gateway.db");
+    let mut altered = 0;
+    for (kind, command) in [
+        (EntryKind::Token, &["token", "list"][..]),
+        (EntryKind::Ek, &["ek", "list"]),
+        (EntryKind::Revoked, &["node", "list"]),
+        (EntryKind::Checkpoint, &["serve"]),
+    ] {
+        for (key, text) in pairs(&file, &format!("entry/{}/", kind.as_str())) {
+            let document: Value = serde_json::from_str(&text).unwrap();
+            let value = document["value"].as_str().unwrap();
+            for other in newer(value) {
+                let mut document = document.clone();
+                document["value"] = other.into();
+                let written = document.to_string();
+                put(&file, &key, &written);
+                refuses(&gateway, command, &written);
+                assert_eq!(pairs(&file, &key), [(key.clone(), written)]);
+                altered += 1;
+            }
+            put(&file, &key, &text);
+        }
+    }
+    assert!(altered >= 6, "{altered}");
+    gateway.run();
+}
+
+fn thing(id: &str) -> Spendable {
+    Spendable {
+        kind: EntryKind::TokenUse,
+        id: id.to_owned(),
+        limit: 2,
+        remember_until: 1_000_000,
+    }
+}
+
+fn by(who: &str) -> Occasion {
+    Occasion::By(Holder {
+        id: who.to_owned(),
+        seconds: 3600,
+        repeats: 2,
+    })
+}
+
+async fn spend(store: &Embedded, decision: &str) -> Result<(), String> {
+    let pending = Pending {
+        decision: decision.to_owned(),
+        at: 100,
+    };
+    let spent = store.spend_for(thing("t"), by("a"), pending.into()).await;
+    spent.map(drop).map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_keeps_for_itself_is_refused_if_it_is_not_known_and_left_as_it_is() {
+    let gateway = Gateway::init();
+    std::fs::create_dir_all(gateway.path("state")).unwrap();
+    let (store, file) = (embedded(&gateway), gateway.path("state/gateway.db"));
+    store.time(100).await.unwrap();
+    store.tell("{}".to_owned()).await.unwrap();
+    spend(&store, "d").await.unwrap();
+    let all = pairs(&file, "");
+    for begin in ["use/", "holder/", "pending/", "time", "told"] {
+        let (key, text) = all.iter().find(|(key, _)| key.starts_with(begin)).unwrap();
+        let others = newer(text);
+        assert_eq!(others.len(), 2, "{key} {text}");
+        for other in others {
+            put(&file, key, &other);
+            let text = |result: Result<(), attest_gateway::store::StoreError>| result.map_err(|error| error.to_string());
+            let done = match begin {
+                "use/" | "holder/" => spend(&store, "d2").await,
+                "pending/" => text(store.give_back("d").await.map(drop)),
+                "time" => text(store.time(200).await.map(drop)),
+                _ => text(store.tell("{}".to_owned()).await),
+            };
+            let refused = done.unwrap_err();
+            assert!(refused.contains(begin) && refused.contains("newer release"), "{key}: {refused}");
+            let mut expected = all.clone();
+            expected.iter_mut().find(|(found, _)| found == key).unwrap().1 = other;
+            assert_eq!(pairs(&file, ""), expected, "nothing is written");
+        }
+        put(&file, key, text);
+    }
+    assert!(store.give_back("d").await.unwrap());
+}

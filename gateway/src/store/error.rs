@@ -161,7 +161,7 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// An entry that this release did not write.
-    #[error("the {kind} entry {id} cannot be read: {source}")]
+    #[error("the {kind} entry {id} cannot be read: {source}. If a newer release has written it: run that one")]
     Entry {
         kind: &'static str,
         id: String,

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::moved::Moved;
 #[cfg(feature = "etcd")]
 use super::Wrote;
+use super::moved::Moved;
 use super::{StoreError, StoreMark};
 use crate::files;
 

@@ -92,7 +92,7 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "store backup backup.jsonl",
         "store export export.jsonl",
         "--config second.toml store import backup.jsonl",
-        "store copy --to third.toml",
+        "--config second.toml store copy --to third.toml",
         "--config second.toml store accept",
         "--config keyed.toml store key",
         "ca status",

@@ -7,6 +7,8 @@ use std::process::Output;
 use attest_gateway::api::decided_by;
 use attest_gateway::audit::{Blobs, Decision, Journal, LogKey, Record, SegmentLimits, Shown, Signer, keep};
 
+use serde_json::json;
+
 use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL};
 
@@ -56,6 +58,47 @@ async fn a_log_that_was_replaced_with_its_key_is_missed() {
         &["--whole", "--log", kept.to_str().unwrap(), "--log", log.to_str().unwrap()],
     );
     assert!(!sound && text.contains("by an unknown key") && !text.contains("missing"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
+    let mut gateway = stopped().await;
+    let log = gateway.path("state/attestation.jsonl");
+    let chain = |log: &Path| {
+        let text = fs::read_to_string(log).unwrap();
+        let link = attest_gateway::audit::link_of(text.lines().last().unwrap().as_bytes());
+        link.unwrap().unwrap().id
+    };
+    let old = chain(&log);
+    fs::remove_file(&log).unwrap();
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    gateway.run();
+    gateway.line(|line| line.contains("WARN") && line.contains("by another key") && line.contains(&format!("log give-up {old}")));
+    let own = chain(&log);
+    for (chain, why) in [
+        (&own[..8], "this gateway's own"),
+        (&old[..7], "too short"),
+        ("00000000", "0 chains"),
+    ] {
+        let refused = gateway.try_command(&["log", "give-up", chain]);
+        assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
+    }
+    assert!(audit(&gateway, &[]).1.contains("missing, up to line"));
+    gateway.command(&["log", "give-up", &old[..8]]);
+    let acts = gateway.wait_for_acts(4, "log.give-up");
+    let done = acts.iter().find(|act| act["admin"]["refused"].is_null()).unwrap();
+    let thing = &done["admin"]["things"][0];
+    assert_eq!((&thing["id"], &thing["after"]), (&json!(old), &json!(null)));
+    assert!(thing["before"]["checkpoint"].as_str().unwrap().contains("\"signature\""), "{done}");
+    gateway.terminate();
+    gateway.wait();
+    let (sound, text) = audit(&gateway, &[]);
+    assert!(
+        sound && text.contains("log.give-up") && !text.contains("missing, up to line"),
+        "{text}"
+    );
+    gateway.run();
+    assert!(!gateway.output().contains("by another key"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

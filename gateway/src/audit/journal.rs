@@ -167,6 +167,12 @@ impl Journal {
         Ok((journal, cut))
     }
 
+    /// What its gateway is called.
+    #[must_use]
+    pub fn replica(&self) -> &str {
+        &self.replica
+    }
+
     /// The public half of the key that signs the log's checkpoints.
     #[must_use]
     pub const fn key(&self) -> LogPublicKey {

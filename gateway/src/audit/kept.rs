@@ -171,6 +171,36 @@ pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
     all.iter().filter(move |kept| !superseded.contains(&kept.line.chain.id))
 }
 
+/// Forgets chains that are lost for good: this one, and those that it alone has taken the place of. Gives those that were forgotten.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn give_up(store: &dyn Store, chain: &str) -> Result<Vec<Kept>, StoreError> {
+    let (mut left, mut given_up) = (kept(store).await?, Vec::new());
+    let mut next = vec![chain.to_owned()];
+    while let Some(id) = next.pop() {
+        let Some(at) = left.iter().position(|kept| kept.line.chain.id == id) else {
+            continue;
+        };
+        let gone = left.swap_remove(at);
+        store.remove(EntryKind::Checkpoint, &id).await?;
+        let superseded = superseded(&left);
+        next.extend(gone.after.iter().filter(|before| !superseded.contains(*before)).cloned());
+        given_up.push(gone);
+    }
+    Ok(given_up)
+}
+
+/// The chains of gateways with this name that are by another key, and that no other has taken the place of.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn of_other_keys(store: &dyn Store, replica: &str, key: LogPublicKey) -> Result<Vec<Point>, StoreError> {
+    let all = kept(store).await?;
+    let is_another = |kept: &&Kept| kept.line.checkpoint.replica == replica && kept.line.checkpoint.key != key;
+    Ok(standing(&all).filter(is_another).map(Kept::point).collect())
+}
+
 /// The checkpoints that this gateway has signed, by what the store keeps, and that its log should hold and does not: lines were taken out, or altered.
 ///
 /// # Errors

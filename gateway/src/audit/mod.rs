@@ -36,7 +36,7 @@ pub use checkpoint::{Checkpoint, CheckpointLine, Signer, replica_name};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Durable, Folders, Journal, JournalError, Recorded};
-pub use kept::{Keeping, Kept, keep, kept, missing, standing};
+pub use kept::{Keeping, Kept, give_up, keep, kept, missing, of_other_keys, standing};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Gateway;
-use crate::audit::{Journal, Keeping, Point};
+use crate::audit::{Journal, Keeping, Point, of_other_keys};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -35,6 +35,22 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
         tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
     }
     keep_last(journal, store, metrics).await;
+    tell_of_others(journal, store).await;
+}
+
+/// Says that the store knows logs of this name by another key: `audit` wants them, too.
+async fn tell_of_others(journal: &Journal, store: &dyn Store) {
+    let name = journal.replica();
+    match of_other_keys(store, name, journal.key()).await {
+        Ok(others) => {
+            for Point { chain, number, .. } in others {
+                tracing::warn!(
+                    "the store knows a log of {name} by another key, chain {chain}, up to line {number}: another gateway has this name, or this one was set up anew; `audit` wants that log, too, until `attest-gateway log give-up {chain}` says that it is lost for good"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "which other logs the store knows cannot be read"),
+    }
 }
 
 /// Signs how far the log has come, now and then.

@@ -49,7 +49,7 @@ impl Acting {
 
 impl Witness for Acting {
     fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError> {
-        let told = changes.iter().filter(|change| is_told(change));
+        let told = changes.iter().filter(|change| is_told(self.verb, change));
         let things: Vec<Thing> = told.map(shown::thing).collect();
         if things.is_empty() {
             return Ok(None);
@@ -59,8 +59,10 @@ impl Witness for Acting {
     }
 }
 
-fn is_told(change: &Change) -> bool {
-    OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
+fn is_told(verb: Verb, change: &Change) -> bool {
+    // What a chain had come to is forgotten by nobody else.
+    let is_given_up = verb == Verb::LogGiveUp && change.kind == EntryKind::Checkpoint.as_str();
+    is_given_up || OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
 }
 
 fn text(act: &Act) -> Result<String, StoreError> {

@@ -67,6 +67,8 @@ verbs! {
     StoreKey = "store.key";
     /// The key file of replicas was given another key.
     StoreKeyRotate = "store.key-rotate";
+    /// A chain of the log that is lost for good is not required any more.
+    LogGiveUp = "log.give-up";
     /// A second CA was put into pointers.
     CaIntroduce = "ca.introduce";
     /// The newest CA signs the certificate.

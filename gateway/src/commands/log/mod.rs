@@ -6,6 +6,7 @@ mod config;
 mod csv;
 mod export;
 mod filter;
+mod give_up;
 mod row;
 mod show;
 mod source;
@@ -36,6 +37,8 @@ pub enum Command {
     Config(config::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
+    /// Say that a gateway's log is lost for good: `audit` misses it no longer.
+    GiveUp(give_up::Arguments),
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
@@ -46,6 +49,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Tail(arguments) => return tail::run(&settings, arguments),
         Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
+        Command::GiveUp(arguments) => return give_up::run(config, arguments),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -180,7 +180,9 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
         })
     };
     if let Err(error) = kept() {
-        eprintln!("the store does not keep the log's checkpoint yet; the gateway has it do so at its start: {error:#}");
+        output::tell(format_args!(
+            "the store does not keep the log's checkpoint yet; the gateway has it do so at its start: {error:#}"
+        ));
     }
 }
 

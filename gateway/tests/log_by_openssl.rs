@@ -80,7 +80,7 @@ fn closed_segments_are_verified(gateway: &Gateway, first: &str, second: &str) {
     let verify = format!("sh {} ../log.pub", script(gateway).display());
     let whole = |files: &str| {
         let said = run(&format!("{verify} {files}"));
-        assert!(said.contains("whole: line 7 of chain"), "{said}");
+        assert!(said.contains("whole: line 8 of chain"), "{said}");
     };
     whole("attestation.jsonl.* attestation.jsonl");
     // It is being compressed; it was; and it was since its name was listed.
@@ -104,12 +104,12 @@ async fn a_log_is_verified_by_the_document_alone() {
         let (sound, said) = verified(&gateway, files);
         assert!(sound && said.contains(expected), "{said}");
     };
-    // 1 checkpoint, 2 records, 1 checkpoint; 1 checkpoint, 1 record, 1 checkpoint.
-    good(&[&first, &second], "whole: line 7 of chain");
-    good(&[&first, &second], "signed up to line 6");
-    good(&[&format!("{first}{second}")], "signed up to line 6");
-    good(&[&second], "begins with line 5 of chain");
-    good(&[&first], "signed up to line 3");
+    // 1 checkpoint, that the log's key is another one, 2 records, 1 checkpoint; 1 checkpoint, 1 record, 1 checkpoint.
+    good(&[&first, &second], "whole: line 8 of chain");
+    good(&[&first, &second], "signed up to line 7");
+    good(&[&format!("{first}{second}")], "signed up to line 7");
+    good(&[&second], "begins with line 6 of chain");
+    good(&[&first], "signed up to line 4");
     let lines: Vec<&str> = first.lines().collect();
     let joined = |lines: &[&str]| lines.iter().flat_map(|line| [*line, "\n"]).collect::<String>();
     let without = |number: usize| joined(&[&lines[..number - 1], &lines[number..]].concat());
@@ -119,7 +119,7 @@ async fn a_log_is_verified_by_the_document_alone() {
         assert_ne!(altered, first, "{from}");
         altered
     };
-    let last = lines[5];
+    let last = lines[6];
     let signature = &last[last.find("\"signature\":\"").unwrap()..][..20];
     let bad = [
         (
@@ -137,7 +137,7 @@ async fn a_log_is_verified_by_the_document_alone() {
         ),
         (
             joined(&[&lines[..], &lines[..1]].concat()),
-            "line 8: the lines before it are of no chain",
+            "line 9: the lines before it are of no chain",
         ),
         (
             first.replace(lines[3], &lines[3].replace("\"v\":1,", "\"v\":1, ")),
@@ -145,10 +145,10 @@ async fn a_log_is_verified_by_the_document_alone() {
         ),
         (
             first.replace(signature, &signature.replace("\":\"", "\":\"A")),
-            "line 6: its checkpoint",
+            "line 7: its checkpoint",
         ),
-        (first.replace("the log's chain had 3 lines", "nothing"), ""),
-        (first[..first.len() - 1].to_owned(), "line 6: it is cut off"),
+        (first.replace("the log's chain had 4 lines", "nothing"), ""),
+        (first[..first.len() - 1].to_owned(), "line 7: it is cut off"),
         (first.replacen("\"reason\":\"", "\"reason\":\"\0", 1), "line 0: it has null bytes"),
     ];
     for (altered, expected) in &bad {
@@ -360,7 +360,7 @@ async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
     let commands = commands_for_an_archive();
     cut(&november, &december);
     let (sound, said) = run(&commands);
-    assert!(sound && said.contains("5 to 7") && said.contains("whole"), "{said}");
+    assert!(sound && said.contains("6 to 8") && said.contains("whole"), "{said}");
     // What was cut off at its beginning, or at the end of the month before.
     let without_first: String = december.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
     cut(&november, &without_first);

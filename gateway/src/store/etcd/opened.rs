@@ -65,6 +65,8 @@ pub(super) enum Trouble {
     Absent,
     /// Others were faster until there was no time left.
     Contended,
+    /// Its time was over before it was its turn, or while it was tried again.
+    Late,
 }
 
 impl Opened {
@@ -84,6 +86,10 @@ impl Opened {
             Trouble::Absent => engine(
                 "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
                 "it goes on as soon as it has a lease again; the log says why if it gets none",
+            ),
+            Trouble::Late => engine(
+                "its time was over before it could be done; nothing was done",
+                "etcd is too slow, or has not answered what was asked before: look at etcdctl endpoint status, and at its disks",
             ),
             Trouble::Contended => engine(
                 "others wrote the same until there was no time left; nothing was done",

@@ -187,7 +187,7 @@ pub(super) fn refuse_late(waiting: &mut VecDeque<Job>, opened: &Opened) {
     let now = Instant::now();
     for job in std::mem::take(waiting) {
         match (job.deadline.is_some_and(|deadline| deadline <= now), job.answer) {
-            (true, Some(answer)) => drop(answer.send(Err(opened.error(&Trouble::Contended)))),
+            (true, Some(answer)) => drop(answer.send(Err(opened.error(&Trouble::Late)))),
             (true, None) => {}
             (false, answer) => waiting.push_back(Job { answer, ..job }),
         }

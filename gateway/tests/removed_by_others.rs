@@ -290,6 +290,22 @@ async fn a_gateway_removes_what_it_has_written_by_another_key_and_in_another_cha
 }
 
 #[tokio::test]
+async fn what_a_gateway_has_removed_stays_removed_when_its_key_is_lost() {
+    let site = Site::new().await;
+    let a = site.folder("a");
+    site.keep("a", 35, BEGAN + 60).await;
+    site.good(&["a"], &["a"], "removed by rule: lines 1 to 6");
+    fs::remove_file(a.join("log.key")).unwrap();
+    site.public_half("second", &key(&a));
+    // All that the key before has signed is found now.
+    let journal = open(&a, u64::MAX);
+    journal.checkpoint(BEGAN + 80).await.unwrap();
+    drop(journal);
+    assert!(text(&log(&a)).contains("\"found\":{\"first\":"));
+    site.good(&["a"], &["gw=a", "gw=second"], "removed by rule: lines 1 to 6");
+}
+
+#[tokio::test]
 async fn a_chain_that_nobody_has_signed_is_not_another_ones_to_remove_by_the_document_either() {
     let site = Site::new().await;
     let (a, b) = (site.folder("a"), site.folder("b"));

@@ -58,9 +58,16 @@ impl Removed {
     /// `signed_by` says of a chain and a key.
     pub(super) fn resolve(self, signed: &BTreeMap<String, Vec<Signed>>, signed_by: impl Fn(&str, LogPublicKey) -> bool) -> Resolved {
         let mut resolved = Resolved::default();
+        // A gateway that has lost its key finds what it has signed itself, by the key before.
+        let is_held = |chain: &str, number: u64, last: u64| {
+            let signed = signed.get(chain).into_iter().flatten();
+            signed
+                .filter(|signed| signed.good)
+                .any(|signed| number < signed.number && signed.number <= last)
+        };
         let was_found = |chain: &str, number: u64| {
-            let found = self.found.get(chain);
-            found.is_some_and(|found| found.iter().any(|found| (found.first..=found.last).contains(&number)))
+            let mut found = self.found.get(chain).into_iter().flatten();
+            found.any(|found| (found.first..=found.last).contains(&number) && !is_held(chain, number, found.last))
         };
         let mut believed = Vec::new();
         for said in &self.said {

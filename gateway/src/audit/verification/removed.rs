@@ -71,7 +71,7 @@ impl Removed {
         };
         let mut believed = Vec::new();
         for said in &self.said {
-            match held_by(signed, said).filter(|_| !was_found(&said.chain, said.number)) {
+            match held_by_key(signed, &said.chain, said.number).filter(|_| !was_found(&said.chain, said.number)) {
                 Some(key) => believed.push((said.clone(), key)),
                 None => resolved.notes.push(Note::RemovalNotBelieved {
                     chain: said.chain.clone(),
@@ -154,12 +154,9 @@ impl Removed {
     }
 }
 
-/// By which key the line is signed that says so: that of the next checkpoint after it.
-fn held_by(signed: &BTreeMap<String, Vec<Signed>>, said: &Said) -> Option<LogPublicKey> {
-    let after = signed
-        .get(&said.chain)?
-        .iter()
-        .filter(|signed| signed.good && signed.number > said.number);
+/// By which key a line is signed: that of the next checkpoint after it.
+pub(super) fn held_by_key(signed: &BTreeMap<String, Vec<Signed>>, chain: &str, number: u64) -> Option<LogPublicKey> {
+    let after = signed.get(chain)?.iter().filter(|signed| signed.good && signed.number > number);
     after.min_by_key(|signed| signed.number).map(|signed| signed.key)
 }
 

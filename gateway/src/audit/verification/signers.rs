@@ -83,3 +83,67 @@ pub(super) fn named(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, notes
 
 type Keys<'s> = BTreeMap<&'s str, BTreeSet<LogPublicKey>>;
 type Names<'s> = BTreeMap<LogPublicKey, BTreeSet<&'s str>>;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::super::removed::held_by_key;
+    use super::*;
+    use crate::audit::LogKey;
+
+    fn key() -> LogPublicKey {
+        let folder = tempfile::tempdir().unwrap();
+        LogKey::open(&folder.path().join("log.key")).unwrap().public()
+    }
+
+    fn signed(number: u64, key: LogPublicKey, good: bool) -> Signed {
+        let replica = "gw".to_owned();
+        Signed {
+            number,
+            at: 1,
+            replica,
+            key,
+            good,
+        }
+    }
+
+    #[test]
+    fn a_chain_is_a_gateways_if_all_good_checkpoints_are_by_its_keys_and_there_is_one() {
+        let (own, other) = (key(), key());
+        let named = |name: &str| BTreeSet::from([name.to_owned()]);
+        let one = Trust {
+            names: BTreeMap::from([(own, named("gw")), (other, named("gw"))]),
+            ..Trust::default()
+        };
+        for (checkpoints, alone, of_one) in [
+            (vec![signed(1, own, true)], true, true),
+            (vec![], false, false),
+            // Anybody can write one that names a key.
+            (vec![signed(1, own, false)], false, false),
+            (vec![signed(1, own, true), signed(2, other, false)], true, true),
+            (vec![signed(1, own, true), signed(2, other, true)], false, true),
+            (vec![signed(1, other, true), signed(2, own, false)], false, true),
+        ] {
+            let chains = BTreeMap::from([("c".to_owned(), checkpoints)]);
+            let signers = Signers::of(&chains);
+            assert_eq!(signers.are("c", own, &Trust::default()), alone, "{chains:?}");
+            assert_eq!(signers.are("c", own, &one), of_one, "{chains:?}");
+            assert!(!signers.are("d", own, &one));
+        }
+    }
+
+    #[test]
+    fn a_line_is_held_by_the_next_good_checkpoint_after_it() {
+        let (first, second) = (key(), key());
+        for (checkpoints, held_by) in [
+            (vec![signed(6, second, true), signed(5, first, true)], Some(first)),
+            (vec![signed(5, first, false), signed(6, second, true)], Some(second)),
+            (vec![signed(5, first, false)], None),
+            (vec![signed(4, first, true)], None),
+        ] {
+            let chains = BTreeMap::from([("c".to_owned(), checkpoints)]);
+            assert!(held_by_key(&chains, "c", 4) == held_by, "{chains:?}");
+            assert!(held_by_key(&chains, "d", 4).is_none());
+        }
+    }
+}

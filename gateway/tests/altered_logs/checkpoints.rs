@@ -1,0 +1,193 @@
+//! Checkpoints: altered, moved, taken from another gateway, or signed by another key.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_done_to_checkpoints_is_named() {
+    let site = Site::new().await;
+    let (a, b) = (&site.a, &site.b);
+    let says = |what: &str, lines: &[String], expected: &str| site.says(what, &[lines], expected);
+    let strangers = LogKey::open(&site.gateway.path("stranger.key")).unwrap();
+    let field = |number: usize, name: &str| {
+        let value: Value = serde_json::from_str(&a[number - 1]).unwrap();
+        value["checkpoint"][name].as_str().unwrap().to_owned()
+    };
+    let anew = |lines: Lines, number: usize| chained_anew(&lines, number);
+    // As whoever has no key makes them: the alteration, and then all hashes after it, those in checkpoints among them.
+    let recomputed = anew(edited(a, 3, "nothing was", "something was"), 3);
+    let holds = site.kept(&a[8]);
+    let holding = |what: &str, lines: &[String], expected: &str| site.says_with(what, &[lines], &["--holds", &holds], expected);
+    let bare: Lines = recomputed
+        .iter()
+        .filter(|line| !line.contains("\"checkpoint\":{"))
+        .cloned()
+        .collect();
+    let bare = (1..=bare.len()).fold(bare, |mut lines, number| {
+        let value: Value = serde_json::from_str(&lines[number - 1]).unwrap();
+        let from = format!("\"number\":{}", value["chain"]["number"]);
+        lines[number - 1] = lines[number - 1].replace(&from, &format!("\"number\":{number}"));
+        lines
+    });
+    let missed = [
+        says(
+            "its signature",
+            &edited(a, 5, &field(5, "signature"), &field(9, "signature")),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "its count",
+            &anew(edited(a, 5, "\"count\":4", "\"count\":3"), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "its head",
+            &anew(edited(a, 5, &field(5, "head"), &field(9, "head")), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "its name",
+            &anew(edited(a, 5, "\"replica\":\"a\"", "\"replica\":\"b\""), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "its time, set back",
+            &anew(edited(a, 5, "\"at\":1700000005", "\"at\":1600000005"), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "its key",
+            &anew(edited(a, 5, &field(5, "key"), &strangers.public().to_string()), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "by another key",
+            &anew(signed_by(a, 5, &strangers), 5),
+            "checkpoint by an unknown key: line 5",
+        ),
+        says(
+            "an earlier one in its place",
+            &anew(replaced(a, 9, &placed(&a[4], &a[8])), 9),
+            "checkpoint moved: line 9",
+        ),
+        says(
+            "one in a record's place",
+            &anew(replaced(a, 3, &placed(&a[4], &a[2])), 3),
+            "checkpoint moved: line 3",
+        ),
+        says(
+            "another's in its place",
+            &anew(replaced(a, 5, &placed(&b[4], &a[4])), 5),
+            "checkpoint false: line 5",
+        ),
+        says(
+            "out of its place",
+            &[&a[..4], &a[5..6], &a[4..5], &a[6..]].concat(),
+            "out of order: line 5",
+        ),
+        says("the tail anew, without the key", &recomputed, "checkpoint false: line 5"),
+        says(
+            "the tail anew, by another key",
+            &anew(signed_by(&recomputed, 5, &strangers), 5),
+            "checkpoint by an unknown key: line 5",
+        ),
+        says("all of it anew, without checkpoints", &anew(bare.clone(), 1), "never signed"),
+        holding("the tail anew, without checkpoints", &anew(bare, 1), "shortened after line 8"),
+        says(
+            "the highest number twice, and something between",
+            &[
+                edited(a, 2, "\"number\":2", &format!("\"number\":{}", u64::MAX)),
+                vec!["x".to_owned()],
+                vec![edited(a, 2, "\"number\":2", &format!("\"number\":{}", u64::MAX))[1].clone()],
+            ]
+            .concat(),
+            "put in",
+        ),
+        holding(
+            "what comes before it",
+            &anew(edited(a, 8, "nothing was", "something was"), 8),
+            "altered at or before line 9",
+        ),
+        says(
+            "a whole log by another key",
+            &written(&site.gateway.path("c"), "").await,
+            "checkpoint by an unknown key: line 1",
+        ),
+    ];
+    let old = site.says_with(
+        "an old line after what verification begins after",
+        &[&[&a[5..], &["x".to_owned()], &a[4..5]].concat()],
+        &["--from", &site.kept(&a[4])],
+        "out of order: line 5",
+    );
+    let missed: Vec<String> = missed.into_iter().chain([old]).flatten().collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    // What is given as known is not taken from anybody.
+    let refused = |line: &str, expected: &str| {
+        for option in ["--from", "--holds"] {
+            let file = site.kept(line);
+            let (sound, text) = site.audit(&[a], &[option, &file]);
+            assert!(!sound && text.contains(expected), "{text}");
+        }
+    };
+    let other = site.kept(&b[4]);
+    let elsewhere = site.says_with(
+        "a checkpoint of another log",
+        &[a],
+        &["--from", &other],
+        "missing, up to line 5 at least",
+    );
+    assert_eq!(elsewhere, None);
+    refused(&edited(a, 5, "\"count\":4", "\"count\":3")[4], "checkpoint false");
+    refused(&signed_by(a, 5, &strangers)[4], "unknown key");
+    refused(&a[2], "no checkpoint's line");
+}
+
+#[tokio::test]
+async fn no_gateway_signs_anothers_chain_unnoticed() {
+    let site = Site::new().await;
+    let (a, b) = (&site.a, &site.b);
+    let key_of_b = LogKey::open(&site.gateway.path("b/log.key")).unwrap();
+    // As whoever has that key makes them: the alteration, each line after it, and these checkpoints.
+    let forged = |checkpoints: &[usize]| {
+        let altered = chained_anew(&edited(a, 3, "nothing was", "something was"), 3);
+        let sign = |lines: Lines, number: &usize| chained_anew(&signed_by(&lines, *number, &key_of_b), *number);
+        checkpoints.iter().fold(altered, sign)
+    };
+    let [pub_a, pub_b] = ["a", "b"].map(|name| site.gateway.path(&format!("{name}/log.pub")).display().to_string());
+    let is_a = |file: &str| format!("a={file}");
+    let (a_is_a, b_is_a, b_is_b) = (is_a(&pub_a), is_a(&pub_b), format!("b={pub_b}"));
+    let named = ["--log-key", &a_is_a, "--log-key", &b_is_b];
+    let (some, all) = (forged(&CHECKPOINTS[1..]), forged(&CHECKPOINTS));
+    let missed = [
+        site.says("from some line on", &[&some, b], "line 5 is signed by another key"),
+        site.says_with(
+            "so, by names",
+            &[&some, b],
+            &named,
+            "by another gateway's key: line 5 says it is of a",
+        ),
+        site.says_with(
+            "all of it, by names",
+            &[&all, b],
+            &named,
+            "by another gateway's key: line 1 says it is of a",
+        ),
+    ];
+    assert_eq!(missed, [const { None }; 3]);
+    let told = |files: &[&[String]], options: &[&str], expected: &str| {
+        let (sound, text) = site.audit(files, options);
+        assert!(sound && text.contains(expected), "{text}");
+    };
+    told(&[a, b], &named, "16 as recorded");
+    // Who says no names is told what may be well.
+    told(&[&all, b], &[], "one key signs as a and b");
+    let lost = ["--log-key", &a_is_a, "--log-key", &b_is_a];
+    told(
+        &[&some],
+        &lost,
+        "from line 5 on it is signed by another key, which is its gateway's",
+    );
+    let anew = written(&site.gateway.path("anew/a"), "").await;
+    let pub_anew = site.gateway.path("anew/a/log.pub").display().to_string();
+    told(&[a, &anew], &["--log-key", &pub_a, "--log-key", &pub_anew], "a signs with 2 keys");
+}

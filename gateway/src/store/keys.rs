@@ -21,6 +21,8 @@ use super::engine::KeyRange;
 pub(super) const TOLD: &str = "told";
 /// The store's own time.
 pub(super) const TIME: &str = "time";
+/// Below it stands, while it serves, each of several gateways, by its id. Its engine keeps it there; it is no part of what the store holds.
+pub(super) const SERVING: &str = "replica/";
 /// What would end a part of a key, or could not be shown.
 const RESERVED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
@@ -60,6 +62,10 @@ pub(super) fn holders(kind: &str, id: &str) -> KeyRange {
 
 pub(super) fn pending(decision: &str) -> String {
     format!("pending/{}", part(decision))
+}
+
+pub(super) fn serving(replica: &str) -> String {
+    format!("{SERVING}{}", part(replica))
 }
 
 pub(super) fn pendings() -> KeyRange {

@@ -64,18 +64,23 @@ fn give_back_in_doubt<T>(engine: &impl Engine, decision: String, done: Result<T,
 }
 
 /// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of
-/// them: it was used.
+/// them: it was used. Of one that serves the clock may be wrong, or this one's: it says so itself, now or when it starts again.
 async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError> {
     let long_ago = now.saturating_sub(PENDING_LIMIT_SECONDS);
     let is_theirs = |document: &PendingDocument| document.replica.as_deref() != engine.replica() && document.at < long_ago;
-    settle_where(engine, is_theirs).await.map(drop)
+    settle_where(engine, is_theirs, |transaction, document| match &document.replica {
+        Some(replica) => Ok(transaction.get(&keys::serving(replica))?.is_none()),
+        None => Ok(true),
+    })
+    .await
+    .map(drop)
 }
 
 /// Settles what decisions stand on that are nobody's: a store that came from another engine, or from a backup of one, has some that no gateway takes for
 /// its own. It was used.
 async fn settle_nobodys(engine: &impl Engine) -> Result<(), StoreError> {
     let is_nobodys = |document: &PendingDocument| document.replica.is_some() != engine.replica().is_some();
-    match settle_where(engine, is_nobodys).await? {
+    match settle_where(engine, is_nobodys, |_, _| Ok(true)).await? {
         0 => {}
         settled => tracing::warn!(
             "{settled} decisions that were never recorded were made while another engine had the store: what they used up counts as used"
@@ -84,15 +89,27 @@ async fn settle_nobodys(engine: &impl Engine) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Settles what some decisions stand on; says how many.
-async fn settle_where(engine: &impl Engine, is_one: impl Fn(&PendingDocument) -> bool) -> Result<usize, StoreError> {
+/// Settles what some decisions stand on, if this holds in the transaction that does so; says how many.
+async fn settle_where(
+    engine: &impl Engine,
+    is_one: impl Fn(&PendingDocument) -> bool,
+    holds: impl Fn(&mut dyn Transaction, &PendingDocument) -> Result<bool, Unfinished> + Send + Copy + 'static,
+) -> Result<usize, StoreError> {
     let mut settled = 0;
     for pending in all(engine, keys::pendings()).await? {
-        if is_one(&parse(&pending.key, &pending.value)?) {
-            let decision = last(&pending.key)?;
-            run(engine, move |transaction| outcomes::settle(transaction, &decision)).await?;
-            settled += 1;
+        let document = parse(&pending.key, &pending.value)?;
+        if !is_one(&document) {
+            continue;
         }
+        let decision = last(&pending.key)?;
+        let done = run(engine, move |transaction| {
+            let holds = holds(transaction, &document)?;
+            if holds {
+                outcomes::settle(transaction, &decision)?;
+            }
+            Ok(holds)
+        });
+        settled += usize::from(done.await?);
     }
     Ok(settled)
 }

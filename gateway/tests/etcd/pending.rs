@@ -64,6 +64,29 @@ async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
     assert_eq!(spend(&other, "d2").await, Spend::Exhausted);
 }
 
+/// By whose clock it was decided is nobody's to say: of two that are a week apart, each would settle what the other decides just now.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_the_clocks_say() {
+    let site = Site::start();
+    let (one, other) = (site.open("one"), site.open("other"));
+    one.serve().await.unwrap();
+    spend(&one, "d1").await;
+    let tick = async || {
+        let passed = std::time::Duration::from_secs(2 * DAY);
+        let now = 1002 + 7 * DAY;
+        other.forget_expired(Tick { now, passed }).await.unwrap()
+    };
+    tick().await;
+    assert_eq!(pending(&one).await, ["d1"]);
+    assert!(one.give_back("d1").await.unwrap());
+    assert_eq!(spend(&one, "d2").await, Spend::Granted { use_number: 1 });
+    // It is gone, and for as long as others know.
+    drop(one);
+    tick().await;
+    assert!(pending(&site.open("one")).await.is_empty());
+    assert_eq!(spend(&other, "d3").await, Spend::Exhausted);
+}
+
 #[test]
 fn a_replica_s_id_that_is_none_is_not_replaced() {
     let site = Site::start();

@@ -13,6 +13,8 @@
 //! <prefix>/kv/<key>         what the store holds: this moves with it, nothing else
 //! ```
 
+use super::super::keys::SERVING;
+
 /// Keys of a [`super::super::engine::Transaction`] that begin so are no part of what the store holds.
 pub(super) const LEADER: &str = "leader/";
 
@@ -56,12 +58,12 @@ impl Keys {
     }
 
     pub(super) fn replica(&self, id: &str) -> String {
-        format!("{}/replica/{id}", self.0)
+        format!("{}/{SERVING}{id}", self.0)
     }
 
     /// Where a transaction's key stands.
     pub(super) fn of(&self, key: &str) -> String {
-        if key.starts_with(LEADER) {
+        if key.starts_with(LEADER) || key.starts_with(SERVING) {
             format!("{}/{key}", self.0)
         } else {
             format!("{}/kv/{key}", self.0)

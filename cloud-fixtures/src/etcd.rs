@@ -128,9 +128,13 @@ impl Etcd {
         }
     }
 
-    /// Stops it, as if its machine stood still: connections stay.
+    /// Stops it, as if its machine stood still: connections stay. It stands still when this returns: the signal reaches the first of its threads when
+    /// that has its turn, and the others go on until then.
     pub fn pause(&self) {
         self.signal("STOP");
+        while !stands_still(self.id()) {
+            thread::yield_now();
+        }
     }
 
     /// Lets it go on.
@@ -244,6 +248,15 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Whether all threads of a process are stopped.
+fn stands_still(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    // One may have ended meanwhile.
+    let mut states = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).ok());
+    // The name may have anything in it.
+    states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
 /// Sends a signal to an etcd that runs.

@@ -26,7 +26,7 @@ use super::members::FailureKind;
 use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
-use super::queue::{Apart, BATCH_LIMIT, Job, Plan, answer, fail, gather, pause, plan, refuse_first, refuse_late, until};
+use super::queue::{Apart, BATCH_LIMIT, Job, Plan, answer, fail, fail_writers, gather, pause, plan, refuse_first, refuse_late, until};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
@@ -121,11 +121,11 @@ impl Committer {
                     }
                 }
                 // Read at one moment, and after it was asked for.
-                Plan::Commit(batch, answers) if !batch.writes_anything() && fetches < 2 => {
+                Plan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
                     answer(waiting, answers);
                     return;
                 }
-                Plan::Commit(batch, answers) => match self.commit(&batch, &fetched, until).await {
+                Plan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
                     Ok(Committed::Done) => {
                         answer(waiting, answers);
                         return;
@@ -152,6 +152,14 @@ impl Committer {
                         } else {
                             refuse_first(waiting, &self.opened);
                         }
+                        continue;
+                    }
+                    // What only reads needs no room: it is done without the others.
+                    Err(trouble) if trouble.is_want_of_room() && writers.contains(&false) => {
+                        tracing::warn!("{}", self.opened.error(&trouble));
+                        self.apart.keep(fail_writers(waiting, &writers, &self.opened, &trouble));
+                        most = writers.iter().filter(|writes| !**writes).count();
+                        (fetched, fetches) = (Fetched::new(), 0);
                         continue;
                     }
                     Err(trouble) => self.opened.told(trouble).await,

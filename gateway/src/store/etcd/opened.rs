@@ -11,7 +11,7 @@ use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
 use super::keys::Keys;
-use super::members::{Failure, Members};
+use super::members::{Failure, FailureKind, Members};
 use super::overlay::Seen;
 use super::presence::Presence;
 use super::set_back::comes_short;
@@ -67,6 +67,13 @@ pub(super) enum Trouble {
     Contended,
     /// Its time was over before it was its turn, or while it was tried again.
     Late,
+}
+
+impl Trouble {
+    /// Whether etcd's quota is used up.
+    pub(super) fn is_want_of_room(&self) -> bool {
+        matches!(self, Self::Member(failure) | Self::Doubt(failure) if failure.kind == FailureKind::NoSpace)
+    }
 }
 
 impl Opened {

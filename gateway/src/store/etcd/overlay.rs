@@ -35,8 +35,8 @@ pub(super) struct Batch {
 /// What came of a work.
 #[derive(Debug)]
 pub(super) enum Ran {
-    /// It is part of the batch.
-    Done,
+    /// It is part of the batch, and writes something by it or not.
+    Done { writes: bool },
     /// It must not be done; that it was found is part of the batch.
     Refused(StoreError),
     /// These have to be fetched first.
@@ -88,7 +88,7 @@ impl Batch {
         match finished {
             Ok(()) => self.add(reads, writes, removed),
             Err(Unfinished::Refused(error)) => match self.add(reads, BTreeMap::new(), Vec::new()) {
-                Ran::Done => Ran::Refused(error),
+                Ran::Done { .. } => Ran::Refused(error),
                 full => full,
             },
             // It has given up without having had to.
@@ -108,11 +108,12 @@ impl Batch {
         if read > MOST_KEYS || written > MOST_KEYS || (bytes > BATCH_BYTES && !self.is_empty()) {
             return Ran::Full;
         }
+        let writes_anything = !writes.is_empty() || !removed.is_empty();
         self.reads.extend(reads);
         self.writes.extend(writes);
         self.removed.extend(removed);
         self.bytes = bytes;
-        Ran::Done
+        Ran::Done { writes: writes_anything }
     }
 }
 

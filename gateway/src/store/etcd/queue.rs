@@ -33,12 +33,12 @@ pub(super) enum Plan {
     Fetch(BTreeSet<String>),
     /// The first one fits into no commit.
     TooLarge,
-    /// These, the first ones, each with its answer.
-    Commit(Batch, Vec<Result<(), StoreError>>),
+    /// These, the first ones, each with its answer, and whether it writes something.
+    Commit(Batch, Vec<Result<(), StoreError>>, Vec<bool>),
 }
 
 /// Works that nobody waits for, and that could not be done: they are tried again by themselves. What others ask for must not come to nothing with
-/// them: where etcd has no room, reads are answered still.
+/// them.
 #[derive(Default)]
 pub(super) struct Apart {
     works: VecDeque<Job>,
@@ -131,12 +131,18 @@ pub(super) fn until(waiting: &VecDeque<Job>, most: usize, timeout: Duration) -> 
 
 /// How many were looked at, and what comes of that.
 pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) -> (usize, Plan) {
-    let (mut batch, mut answers, mut missing) = (Batch::default(), Vec::new(), BTreeSet::new());
+    let (mut batch, mut answers, mut writers, mut missing) = (Batch::default(), Vec::new(), Vec::new(), BTreeSet::new());
     let mut count = 0;
     for job in waiting.iter_mut().take(most) {
         match batch.run(fetched, &mut job.work) {
-            Ran::Done => answers.push(Ok(())),
-            Ran::Refused(error) => answers.push(Err(error)),
+            Ran::Done { writes } => {
+                answers.push(Ok(()));
+                writers.push(writes);
+            }
+            Ran::Refused(error) => {
+                answers.push(Err(error));
+                writers.push(false);
+            }
             // Those behind it may miss something, too: it is fetched at once.
             Ran::Missing(keys) => missing.extend(keys),
             Ran::Full if count == 0 => return (1, Plan::TooLarge),
@@ -148,7 +154,7 @@ pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) 
         }
     }
     let plan = if missing.is_empty() {
-        Plan::Commit(batch, answers)
+        Plan::Commit(batch, answers, writers)
     } else {
         Plan::Fetch(missing)
     };
@@ -180,6 +186,19 @@ pub(super) fn fail(waiting: &mut VecDeque<Job>, count: usize, opened: &Opened, t
         }
     }
     later
+}
+
+/// As [`fail`], of the first ones those that write; the others wait on, as the first ones.
+#[must_use]
+pub(super) fn fail_writers(waiting: &mut VecDeque<Job>, writers: &[bool], opened: &Opened, trouble: &Trouble) -> VecDeque<Job> {
+    let (mut failed, mut left) = (VecDeque::new(), VecDeque::new());
+    let writers = writers.iter().copied().chain(std::iter::repeat(false));
+    for (job, writes) in std::mem::take(waiting).into_iter().zip(writers) {
+        if writes { &mut failed } else { &mut left }.push_back(job);
+    }
+    *waiting = left;
+    let count = failed.len();
+    fail(&mut failed, count, opened, trouble)
 }
 
 /// Tells those who have waited so long that they were told already, or will be.

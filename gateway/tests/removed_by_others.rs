@@ -293,6 +293,9 @@ async fn a_gateway_removes_what_it_has_written_by_another_key_and_in_another_cha
 async fn what_a_gateway_has_removed_stays_removed_when_its_key_is_lost() {
     let site = Site::new().await;
     let a = site.folder("a");
+    let segments = closed_segments(&log(&a)).unwrap();
+    let name = segments[0].file_stem().unwrap().to_str().unwrap();
+    let first = name.trim_start_matches("attestation.jsonl.").to_owned();
     site.keep("a", 35, BEGAN + 60).await;
     site.good(&["a"], &["a"], "removed by rule: lines 1 to 6");
     fs::remove_file(a.join("log.key")).unwrap();
@@ -303,6 +306,16 @@ async fn what_a_gateway_has_removed_stays_removed_when_its_key_is_lost() {
     drop(journal);
     assert!(text(&log(&a)).contains("\"found\":{\"first\":"));
     site.good(&["a"], &["gw=a", "gw=second"], "removed by rule: lines 1 to 6");
+    // And when the lines that say so go themselves, with the checkpoints that hold them.
+    let journal = open(&a, 1);
+    write(&journal, BEGAN + 90).await;
+    write(&journal, BEGAN + 100).await;
+    drop(journal);
+    let say_so = || closed_segments(&log(&a)).unwrap().iter().any(|file| text(file).contains(&first));
+    assert!(say_so());
+    site.keep("a", 5, BEGAN + 110).await;
+    assert!(!say_so() && !text(&log(&a)).contains(&first));
+    site.good(&["a"], &["gw=a", "gw=second"], "removed by rule: lines 1 to 22");
 }
 
 #[tokio::test]

@@ -532,7 +532,7 @@ impl Verifier {
         signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
         let signers = Signers::of(signed.iter().chain(&signed_and_kept));
-        let mut removed = removed.resolve(&signed, |chain, key| signers.are(chain, key, &trust));
+        let mut removed = removed.resolve(&signed, &signed_and_kept, |chain, key| signers.are(chain, key, &trust));
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());

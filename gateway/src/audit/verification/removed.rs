@@ -1,5 +1,8 @@
 //! Lines that are gone because their gateway has said so. It is believed if it is signed, and what was to be kept of them is looked at.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::chain::{Found, LineHash, Point};
@@ -56,12 +59,18 @@ pub(super) struct Resolved {
 impl Removed {
     /// Believes what is signed, and what that says was kept; of another chain than that of the line only what the gateway with its key has signed, as
     /// `signed_by` says of a chain and a key.
-    pub(super) fn resolve(self, signed: &BTreeMap<String, Vec<Signed>>, signed_by: impl Fn(&str, LogPublicKey) -> bool) -> Resolved {
+    pub(super) fn resolve(
+        self,
+        signed: &BTreeMap<String, Vec<Signed>>,
+        signed_and_kept: &BTreeMap<String, Vec<Signed>>,
+        signed_by: impl Fn(&str, LogPublicKey) -> bool,
+    ) -> Resolved {
         let mut resolved = Resolved::default();
-        // A gateway that has lost its key finds what it has signed itself, by the key before.
+        // A gateway that has lost its key finds what it has signed itself, by the key before; and that may have been removed since.
         let is_held = |chain: &str, number: u64, last: u64| {
-            let signed = signed.get(chain).into_iter().flatten();
+            let signed = [signed, signed_and_kept].into_iter().filter_map(|signed| signed.get(chain));
             signed
+                .flatten()
                 .filter(|signed| signed.good)
                 .any(|signed| number < signed.number && signed.number <= last)
         };
@@ -265,31 +274,4 @@ pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<Part<'_>> {
         next = after;
     }
     parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_there_was_removed_or_is_missing() {
-        let gone = |first, last, by| Gone {
-            first,
-            last,
-            head: LineHash::NONE,
-            by: ("c".to_owned(), by),
-        };
-        let said = [gone(1, 4, 20), gone(5, 8, 21), gone(5, 8, 22), gone(11, 12, 23)];
-        let parts = |from, to| {
-            let parts = parts(&said, from, to).into_iter();
-            parts
-                .map(|part| (part.from, part.to, part.gone.map(|gone| gone.by.1)))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(parts(1, 8), [(1, 8, Some(22))]);
-        assert_eq!(parts(3, 6), [(3, 6, Some(22))]);
-        assert_eq!(parts(9, 10), [(9, 10, None)]);
-        assert_eq!(parts(8, 13), [(8, 8, Some(22)), (9, 10, None), (11, 12, Some(23)), (13, 13, None)]);
-        assert_eq!(parts(u64::MAX, u64::MAX), [(u64::MAX, u64::MAX, None)]);
-    }
 }

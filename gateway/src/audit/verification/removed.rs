@@ -144,21 +144,21 @@ impl Removed {
         if there == *kept {
             return keys;
         }
-        let Some(Span { id: chain, first, .. }) = chains.first().cloned() else {
-            return Vec::new();
-        };
-        let last = chains.last().map_or(first, |span| span.last);
-        resolved.findings.push(if there.lines == kept.lines {
-            Finding::KeptAltered { chain, first, last }
-        } else {
-            Finding::NotKept {
-                chain,
-                first,
-                last,
-                there: there.lines,
-                kept: kept.lines,
-            }
-        });
+        // Of which of its chains nobody knows.
+        for Span { id, first, last, .. } in chains {
+            let (chain, first, last) = (id.clone(), *first, *last);
+            resolved.findings.push(if there.lines == kept.lines {
+                Finding::KeptAltered { chain, first, last }
+            } else {
+                Finding::NotKept {
+                    chain,
+                    first,
+                    last,
+                    there: there.lines,
+                    kept: kept.lines,
+                }
+            });
+        }
         Vec::new()
     }
 }

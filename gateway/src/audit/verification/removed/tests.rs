@@ -1,6 +1,6 @@
 //! Which lines are gone, and by whose word.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use super::super::super::log_key::LogKey;
 use super::super::super::retention::Past;
@@ -129,6 +129,146 @@ fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
     }
 }
 
+/// Line 40 says that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
+fn looked(kept: &[(u64, u64)]) -> (Vec<String>, Resolved) {
+    let mut removed = Removed {
+        said: vec![said(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],
+        ..Removed::default()
+    };
+    for (number, is) in kept {
+        keep(&mut removed, "c", *number, None);
+        removed.kept.get_mut(&("c".to_owned(), *number)).unwrap()[0].hash = hash(*is);
+    }
+    let resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
+    let findings = resolved.findings.iter().map(|finding| match finding {
+        Finding::NotKept {
+            chain,
+            first,
+            last,
+            there,
+            kept,
+        } => format!("{chain} {first} {last}: {there} of {kept}"),
+        Finding::KeptAltered { chain, first, last } => format!("{chain} {first} {last}: altered"),
+        Finding::RemovedOtherwise { chain, number } => format!("{chain} {number}: otherwise"),
+        other => panic!("{other:?}"),
+    });
+    (findings.collect(), resolved)
+}
+
+#[test]
+fn what_was_kept_is_held_against_what_was_to_be_kept() {
+    for (kept, expected) in [
+        (&[(8, 8), (20, 20)][..], &[][..]),
+        (&[(20, 20)], &["c 5 20: 1 of 2", "d 1 7: 1 of 2"]),
+        (&[(8, 8), (9, 9), (20, 20)], &["c 5 20: 3 of 2", "d 1 7: 3 of 2"]),
+        (&[(8, 9), (20, 20)], &["c 5 20: altered", "d 1 7: altered"]),
+        (&[(8, 8), (20, 21)], &["c 20: otherwise", "c 5 20: altered", "d 1 7: altered"]),
+        (&[(4, 4), (8, 8), (20, 20), (21, 21)], &[]),
+    ] {
+        assert_eq!(looked(kept).0, expected, "{kept:?}");
+    }
+}
+
+#[test]
+fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() {
+    for (chains, kept, is_twice) in [
+        (span("c", 5, 20), 8, true),
+        (span("c", 8, 8), 8, true),
+        (span("c", 9, 20), 8, false),
+        (span("c", 8, 7), 8, false),
+    ] {
+        let mut removed = Removed {
+            said: vec![said(40, removal(std::slice::from_ref(&chains), if is_twice { &[8] } else { &[] }))],
+            ..Removed::default()
+        };
+        keep(&mut removed, "c", kept, None);
+        keep(&mut removed, "c", kept, None);
+        let resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
+        let twice = |finding: &Finding| matches!(finding, Finding::KeptTwice { number: 8, .. });
+        assert_eq!(
+            (resolved.findings.len(), resolved.findings.iter().any(twice)),
+            (usize::from(is_twice), is_twice),
+            "{chains:?}"
+        );
+        assert!(!resolved.has("c", 7) || chains.first < 8);
+    }
+}
+
+/// Lines that are there, from this one on.
+fn run(chain: &str, first: u64, last: u64) -> Run {
+    Run {
+        chain: chain.to_owned(),
+        first,
+        place: Place {
+            file: "log".to_owned(),
+            line: 1,
+        },
+        previous: LineHash::NONE,
+        begins: false,
+        hashes: (first..=last).map(hash).collect(),
+        breaks: Vec::new(),
+        first_at: 1,
+        last_at: 1,
+    }
+}
+
+#[test]
+fn what_was_kept_and_is_neither_there_nor_removed_is_of_nothing() {
+    let chains = BTreeMap::from([("c".to_owned(), vec![run("c", 30, 32), run("c", 10, 12)])]);
+    for (chain, number, is, is_of_nothing) in [
+        // What says that it is removed may not be at hand.
+        ("c", 9, 9, false),
+        ("c", 9, 1, false),
+        ("c", 10, 10, false),
+        ("c", 10, 1, true),
+        ("c", 12, 12, false),
+        ("c", 13, 13, true),
+        ("c", 20, 20, false),
+        ("c", 31, 31, false),
+        ("c", 31, 1, true),
+        ("d", 9, 9, true),
+    ] {
+        let mut removed = Removed {
+            said: vec![said(40, removal(&[span("c", 18, 22)], if number == 20 { &[20] } else { &[] }))],
+            ..Removed::default()
+        };
+        keep(&mut removed, chain, number, None);
+        removed.kept.get_mut(&(chain.to_owned(), number)).unwrap()[0].hash = hash(is);
+        let mut resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
+        assert_eq!(resolved.findings, []);
+        resolved.hold_against(&chains);
+        let of_nothing = matches!(&resolved.findings[..], [Finding::KeptOfNothing { number: of, .. }] if *of == number);
+        assert_eq!(
+            (of_nothing, resolved.findings.is_empty()),
+            (is_of_nothing, !is_of_nothing),
+            "{chain} {number}"
+        );
+        assert_eq!(resolved.notes, [], "what is there of a chain says the rest");
+    }
+}
+
+#[test]
+fn a_line_that_is_known_was_removed_if_it_was_kept() {
+    let (findings, mut resolved) = looked(&[(8, 8), (20, 20), (30, 30)]);
+    assert_eq!(findings, [""; 0]);
+    let point = |number, is| Point {
+        chain: "c".to_owned(),
+        number,
+        sha256: hash(is),
+    };
+    assert!(resolved.holds(&point(8, 8)) && resolved.holds(&point(20, 20)));
+    for (number, is) in [(8, 9), (9, 9), (30, 30)] {
+        assert!(!resolved.holds(&point(number, is)), "{number}");
+    }
+    // Nothing of either chain is there.
+    resolved.hold_against(&BTreeMap::new());
+    let removed = resolved.notes.iter().map(|note| match note {
+        Note::Removed { chain, from, to, .. } => (chain.as_str(), *from, *to),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(removed.collect::<Vec<_>>(), [("c", 5, 20), ("d", 1, 7)]);
+}
+
 #[test]
 fn what_is_not_there_was_removed_or_is_missing() {
     let gone = |first, last, by| Gone {
@@ -149,4 +289,19 @@ fn what_is_not_there_was_removed_or_is_missing() {
     assert_eq!(parts(9, 10), [(9, 10, None)]);
     assert_eq!(parts(8, 13), [(8, 8, Some(22)), (9, 10, None), (11, 12, Some(23)), (13, 13, None)]);
     assert_eq!(parts(u64::MAX, u64::MAX), [(u64::MAX, u64::MAX, None)]);
+}
+
+#[test]
+fn lines_that_are_said_to_end_before_they_begin_are_none() {
+    let head = LineHash::NONE;
+    let by = ("c".to_owned(), 20);
+    let said = [Gone {
+        first: 3,
+        last: 2,
+        head,
+        by,
+    }];
+    let parts = parts(&said, 1, 5);
+    assert!(parts.iter().all(|part| part.gone.is_none()));
+    assert_eq!((parts[0].from, parts.last().unwrap().to), (1, 5));
 }

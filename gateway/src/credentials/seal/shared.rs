@@ -1,5 +1,8 @@
 //! The seal's keys in the store that replicas share.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -82,7 +85,7 @@ impl Shared {
         known.now = now;
     }
 
-    /// Reads the store, unless that was done just now, or `is_known` by then; says whether it did.
+    /// Reads the store, unless that was done just now, or `is_known` by then; says whether it was read meanwhile, by whomever.
     pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
         let arrived = Instant::now();
         // Whoever comes meanwhile waits for what is read, and not for a turn: a slow store is not read by one after the other.
@@ -93,7 +96,8 @@ impl Shared {
         if let Some(LastRead { began, ended, could }) = &*last
             && (*began >= arrived || ended.elapsed() < READ_EVERY)
         {
-            return if *could { Ok(false) } else { Err(SealError::Unread) };
+            // Whoever has read for it may not use yet what is known by now.
+            return if *could { Ok(*ended >= arrived) } else { Err(SealError::Unread) };
         }
         let began = Instant::now();
         let found = self.read().await;

@@ -1,0 +1,83 @@
+//! What is known of the keys, whatever comes at once.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use super::*;
+use crate::store::Embedded;
+
+const NOW: u64 = 1_700_000_000;
+
+async fn shared(folder: &tempfile::TempDir) -> Shared {
+    let key_file = folder.path().join("store.key");
+    KeyFile::make(&key_file).unwrap();
+    let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    Shared::open(Arc::new(store), &key_file, NOW.into()).await.unwrap()
+}
+
+/// The key that seals.
+fn sealing(shared: &Shared) -> String {
+    shared.keys().unwrap().0[0].id.clone()
+}
+
+#[tokio::test]
+async fn a_set_is_taken_unless_a_newer_one_of_that_store_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    let store = shared.known().store;
+    let mut known = sealing(&shared);
+    for (store, changes, is_taken) in [
+        (store.as_str(), 7, true),
+        (store.as_str(), 6, false),
+        // As an earlier release changes them, nobody counts.
+        (store.as_str(), 7, true),
+        (store.as_str(), 8, true),
+        // What was there is the store no more.
+        ("another", 1, true),
+        ("another", 0, false),
+        (store.as_str(), 0, true),
+        (store.as_str(), 0, true),
+    ] {
+        let keys = SharedKeys::new(store.to_owned(), NOW.into(), changes).unwrap();
+        let new = keys.keys(NOW).unwrap().0[0].id.clone();
+        shared.take(keys, None);
+        assert_eq!(sealing(&shared), if is_taken { &*new } else { &*known }, "{store} {changes}");
+        known = sealing(&shared);
+    }
+}
+
+#[tokio::test]
+async fn who_has_waited_while_the_store_was_read_is_told_so_and_who_came_after_that_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    // Somebody reads.
+    let began = Instant::now();
+    let mut reading = shared.read.lock().await;
+    let read = async {
+        *reading = Some(LastRead {
+            began,
+            ended: Instant::now(),
+            could: true,
+        });
+        drop(reading);
+    };
+    assert!(tokio::join!(shared.read_again(|| false), read).0.unwrap());
+    let ended = shared.read.lock().await.as_ref().unwrap().ended;
+    let again = shared.read_again(|| false).await.unwrap();
+    // Unless the second in which that is good is over by now.
+    let ended_then = shared.read.lock().await.as_ref().unwrap().ended;
+    assert_eq!(again, ended_then != ended);
+}
+
+#[tokio::test]
+async fn what_is_known_by_then_is_not_asked_of_a_store_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    let arrived = Instant::now();
+    *shared.read.lock().await = Some(LastRead {
+        began: arrived + Duration::from_secs(3600),
+        ended: arrived + Duration::from_secs(3600),
+        could: false,
+    });
+    assert!(!shared.read_again(|| true).await.unwrap());
+    assert!(matches!(shared.read_again(|| false).await, Err(SealError::Unread)));
+}

@@ -338,8 +338,9 @@ impl Seal {
     /// # Errors
     /// [`SealError`]: whether there is such a key is not known.
     pub async fn look_for_key_of(&self, text: &str) -> Result<(), SealError> {
-        let Home::Store(shared) = &self.home else { return Ok(()) };
-        let id = text.split_once('.').map_or(UNNAMED, |(id, _)| id);
+        let (Home::Store(shared), Some((id, _))) = (&self.home, text.split_once('.')) else {
+            return Ok(());
+        };
         let is_known = || !could_be_an_id(id) || self.keys().0.iter().any(|key| key.id == id);
         if !is_known() && shared.read_again(is_known).await? {
             self.set(|| shared.keys())?;

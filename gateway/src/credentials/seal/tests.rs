@@ -36,6 +36,36 @@ fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
 }
 
 #[test]
+fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+    let longest = (SEALED_LIMIT_BYTES * 3 / 4 - 100..)
+        .find(|length| seal.seal(Sealed::Ticket, &vec![0; *length]).unwrap().len() == SEALED_LIMIT_BYTES)
+        .unwrap();
+    for (length, opens) in [(longest, true), (longest + 1, false)] {
+        let text = seal.seal(Sealed::Ticket, &vec![0; length]).unwrap();
+        assert_eq!(seal.unseal(Sealed::Ticket, &text).is_ok(), opens, "{} characters", text.len());
+    }
+}
+
+#[test]
+fn the_dates_of_keys_that_replicas_share_are_of_the_clock_that_is_behind() {
+    assert_eq!(Times::of(5, 3), Times { store: 3, clock: 3 });
+    assert_eq!(Times::of(3, 5), Times { store: 3, clock: 5 });
+}
+
+#[test]
+fn a_key_that_is_there_is_replaced_and_none_is_made_where_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seal.key");
+    Seal::replace_if_there(&file).unwrap();
+    assert!(!file.exists());
+    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    Seal::replace_if_there(&file).unwrap();
+    assert_eq!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text), Err(NotSealed));
+}
+
+#[test]
 fn the_key_outlives_the_process_and_is_nobody_elses() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");

@@ -188,3 +188,187 @@ fn that_a_key_seals_cannot_be_altered() {
         assert!(matches!(other.decrypt(&file_key(1)), Err(SealError::Altered(_))), "{altered:?}");
     }
 }
+
+/// Of two clocks both have to say that a key has ended that no other has taken the place of.
+#[test]
+fn a_key_ends_by_the_store_s_time_and_by_the_clock() {
+    const END: u64 = NOW + 70 * DAY;
+    for (store, clock, is_there) in [
+        (END, END, true),
+        (END, END + 1, true),
+        (END + 1, END, true),
+        (END + 1, END + 1, false),
+    ] {
+        let mut keys = new(NOW);
+        keys.drop_over(Times { store, clock });
+        assert_eq!(!keys.keys.is_empty(), is_there, "{} {}", store - NOW, clock - NOW);
+    }
+}
+
+#[test]
+fn a_key_that_has_ended_takes_none_with_it_that_seals_or_is_to_seal() {
+    const AFTER: u64 = NOW + 70 * DAY + 1;
+    for (rotated, left) in [
+        // It seals already: what the first has sealed is good still.
+        (NOW + 65 * DAY, &[0, 1][..]),
+        (AFTER - LEAD_SECONDS, &[0, 1]),
+        // It is to seal, and the first no more.
+        (AFTER - LEAD_SECONDS + 1, &[1]),
+        (AFTER, &[1]),
+    ] {
+        let mut keys = new(NOW);
+        keys.rotate(rotated).unwrap();
+        let before: Vec<String> = keys.keys.iter().map(|key| key.id.clone()).collect();
+        keys.drop_over(AFTER.into());
+        let after: Vec<&str> = keys.keys.iter().map(|key| key.id.as_str()).collect();
+        let left: Vec<&str> = left.iter().map(|index: &usize| before[*index].as_str()).collect();
+        assert_eq!(after, left, "{}", rotated - NOW);
+    }
+}
+
+#[test]
+fn that_keys_were_dropped_is_a_change() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    let seals = NOW + LEAD_SECONDS;
+    assert!(keys.tend(seals.into()).unwrap().changed);
+    let tended = keys.tend((seals + KEEP_SECONDS + 1).into()).unwrap();
+    assert_eq!((tended.made, tended.changed, keys.keys.len()), (false, true, 1));
+}
+
+#[test]
+fn a_key_that_was_rotated_by_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW + 3000 * DAY).unwrap();
+    let month = NOW + 30 * DAY;
+    assert!(!makes_one(&mut keys, month - LEAD_SECONDS - 1));
+    assert!(makes_one(&mut keys, month - LEAD_SECONDS));
+    // Where nobody counts, as an earlier release has it: nothing is noted, and none is made beside one that is to come.
+    let mut keys = SharedKeys {
+        changes: 0,
+        ..new(NOW + 3000 * DAY)
+    };
+    assert_eq!(
+        keys.tend(NOW.into()).unwrap(),
+        Tended {
+            made: false,
+            changed: false
+        }
+    );
+}
+
+#[test]
+fn since_when_a_key_seals_is_noted_anew_only_of_one_whose_date_has_not_come() {
+    for (ahead, is_noted) in [(CLOCKS_DIFFER_SECONDS, false), (CLOCKS_DIFFER_SECONDS + 1, true)] {
+        let mut keys = new(NOW + ahead);
+        assert_eq!(keys.tend(NOW.into()).unwrap().changed, is_noted, "{ahead}");
+        assert!(!keys.tend(NOW.into()).unwrap().changed);
+    }
+    // It seals rightly, and only who has seen it first had a clock that was ahead.
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    let seals = NOW + LEAD_SECONDS;
+    let ahead = Times {
+        store: seals,
+        clock: seals + 100 * DAY,
+    };
+    assert!(keys.tend(ahead).unwrap().changed);
+    assert!(!keys.tend(seals.into()).unwrap().changed);
+}
+
+fn file_key() -> StoreKey {
+    super::super::key_file::tests::key(1)
+}
+
+/// As an earlier release writes it: what authenticates each key is all there is.
+fn uncounted(keys: &SharedKeys) -> Document {
+    Document {
+        v: UNCOUNTED,
+        changes: None,
+        set: None,
+        ..keys.encrypt(&file_key()).unwrap()
+    }
+}
+
+#[test]
+fn a_set_counts_and_is_authenticated_or_does_neither() {
+    let keys = SharedKeys { changes: 0, ..new(NOW) };
+    let good = keys.encrypt(&file_key()).unwrap();
+    for v in [UNCOUNTED, VERSION] {
+        for changes in [None, Some(0), Some(9)] {
+            for set in [None, good.set.clone()] {
+                let is_good = match v {
+                    UNCOUNTED => changes.is_none() && set.is_none(),
+                    _ => changes == Some(0) && set.is_some(),
+                };
+                let document = Document {
+                    v,
+                    changes,
+                    set,
+                    ..good.clone()
+                };
+                let said = format!("{document:?}");
+                match document.decrypt(&file_key()) {
+                    Ok(keys) => assert!(is_good && keys.changes == 0, "{said}"),
+                    Err(error) => assert!(!is_good && matches!(error, SealError::OtherSet), "{said}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    let before = keys.encrypt(&file_key()).unwrap();
+    // It is noted that the second one seals.
+    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    let mut document = keys.encrypt(&file_key()).unwrap();
+    assert!(document.clone().decrypt(&file_key()).is_ok());
+    document.keys[1] = before.keys[1].clone();
+    assert!(matches!(document.decrypt(&file_key()), Err(SealError::OtherSet)));
+}
+
+/// Also where nobody authenticates them together.
+#[test]
+fn what_stands_beside_a_key_is_its_own() {
+    let mut keys = new(NOW);
+    keys.rotate(NOW).unwrap();
+    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    let good = uncounted(&keys);
+    assert!(good.clone().decrypt(&file_key()).is_ok());
+    let refused = |what: &str, alter: &dyn Fn(&mut Document)| {
+        let mut altered = good.clone();
+        alter(&mut altered);
+        assert!(matches!(altered.decrypt(&file_key()), Err(SealError::Altered(_))), "{what}");
+    };
+    refused("another store", &|document| document.store = "another".to_owned());
+    refused("another's name", &|document| document.keys[0].id = document.keys[1].id.clone());
+    refused("made", &|document| document.keys[0].made += 1);
+    refused("seals from", &|document| document.keys[0].seals_from += 1);
+    refused("ends", &|document| document.keys[0].ends += 1);
+    refused("since", &|document| document.keys[0].sealing_since = None);
+    // The same text is authenticated, and each date is the next one.
+    refused("a name that goes on in the dates", &|document| {
+        let EncryptedKey {
+            id,
+            made,
+            seals_from,
+            ends,
+            sealing_since,
+            ciphertext,
+        } = document.keys[0].clone();
+        let (store, key) = (document.store.clone(), file_key());
+        let shifted = EncryptedKey {
+            id: format!("{id}\n{made}"),
+            made: seals_from,
+            seals_from: ends,
+            ends: sealing_since.unwrap(),
+            sealing_since: None,
+            ciphertext,
+        };
+        assert_eq!(shifted.beside(&key, &store), document.keys[0].beside(&key, &store));
+        document.keys[0] = shifted;
+    });
+}

@@ -299,6 +299,20 @@ async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_o
     ));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_be_read_then() {
+    let site = Site::new();
+    let (seal, reads) = watched(&site).await;
+    let before = sealed(&seal);
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+    assert_eq!(key_of(&sealed(&seal)), key_of(&before));
+    reads.fail.store(true, Ordering::Relaxed);
+    seal.tend(NOW + HOUR, KEEP).await.unwrap_err();
+    assert_ne!(key_of(&sealed(&seal)), key_of(&before));
+    assert!(opens(&seal, &before));
+}
+
 #[tokio::test]
 async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
     let site = Site::new();

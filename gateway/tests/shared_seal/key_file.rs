@@ -208,6 +208,8 @@ async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gon
     let store = other.store().standing().unwrap();
     let entry = other.entry().await.unwrap();
     Seal::look_at_shared(&entry, &store, &other.key_file()).unwrap();
+    // Nor of who drops all of them.
+    Seal::replace_shared(&*other.store(), &other.key_file(), NOW, false).await.unwrap();
     let elsewhere = other.replica(NOW).await;
     assert!(opens(&other.replica(NOW).await, &sealed(&elsewhere)));
     let document = other.document().await;

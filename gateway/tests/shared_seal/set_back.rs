@@ -1,6 +1,6 @@
 //! Keys in a store that were set back, and how far they had come.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
 
@@ -75,8 +75,51 @@ async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
     // Of another store it says nothing.
     let other = Site::new();
     fs::copy(site.key_file(), other.key_file()).unwrap();
+    drop(other.replica(NOW).await);
+    assert!(said.contains("\"changes\":2"), "{said}");
     fs::write(other.folder.path().join("seal.set"), said).unwrap();
     drop(other.replica(NOW).await);
+}
+
+#[tokio::test]
+async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_nowhere() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let before = site.entry().await.unwrap().value;
+    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+    let after = site.entry().await.unwrap().value;
+    for put_back in [before.as_str(), &uncounted(serde_json::from_str(&before).unwrap()).to_string()] {
+        site.put(put_back.to_owned()).await;
+        fs::remove_file(site.folder.path().join("seal.set")).unwrap();
+        for refused in [
+            seal.tend(NOW + 2, KEEP).await.map(drop),
+            seal.look_for_key_of("0123456789abcdef.AAAA").await,
+        ] {
+            assert!(
+                matches!(refused, Err(SealError::SetBack { known: 2, .. } | SealError::Unread)),
+                "{refused:?}"
+            );
+        }
+        site.put(after.clone()).await;
+        seal.tend(NOW + 3, KEEP).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_known_of_them() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    for _ in 0..3 {
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    }
+    assert_eq!(site.document().await["changes"], 4);
+    assert!(site.store().remove(EntryKind::SealKey, "keys").await.unwrap());
+    let anew = site.replica(NOW).await;
+    assert_eq!(site.document().await["changes"], 5);
+    // For whoever has read the others as well.
+    seal.tend(NOW + 1, KEEP).await.unwrap();
+    assert!(opens(&seal, &sealed(&anew)));
 }
 
 #[tokio::test]
@@ -90,6 +133,7 @@ async fn keys_of_an_earlier_release_are_taken_as_they_are_until_they_change() {
     let seal = site.replica(NOW).await;
     assert!(!seal.tend(NOW + 1, KEEP).await.unwrap());
     assert!(opens(&seal, &text) && site.entry().await.unwrap().value == older);
+    assert!(!site.folder.path().join("seal.set").exists(), "nobody counts");
     Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let document = site.document().await;
     assert_eq!((&document["v"], &document["changes"]), (&2.into(), &1.into()));
@@ -101,6 +145,61 @@ async fn keys_of_an_earlier_release_are_taken_as_they_are_until_they_change() {
         Err(SealError::SetBack { found: 0, known: 1, .. })
     ));
     assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
+}
+
+/// Two processes have one state, as a gateway and a command: what the one that was slower has read is not put over what the other one has.
+#[tokio::test]
+async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_it() {
+    let site = Site::new();
+    drop(site.replica(NOW).await);
+    let (kept, first) = (site.folder.path().join("seal.set"), site.entry().await.unwrap().value);
+    for _ in 0..3 {
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    }
+    let newest = fs::read_to_string(&kept).unwrap();
+    assert!(newest.contains("\"changes\":4"), "{newest}");
+    fs::remove_file(&kept).unwrap();
+    site.put(first).await;
+    let lock = fs::File::open(site.key_file()).unwrap();
+    lock.lock().unwrap();
+    let (store, file) = (site.store(), site.key_file());
+    let rotate = Seal::rotate_shared(&*store, &file, NOW);
+    let other = async {
+        while site.document().await["changes"] == 1 {
+            tokio::task::yield_now().await;
+        }
+        fs::write(&kept, &newest).unwrap();
+        drop(lock);
+    };
+    tokio::join!(rotate, other).0.unwrap();
+    assert_eq!(site.document().await["changes"], 2);
+    assert_eq!(fs::read_to_string(&kept).unwrap(), newest);
+}
+
+#[tokio::test]
+async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody_if_it_is_not() {
+    let site = Site::new();
+    let seal = site.replica(NOW).await;
+    let kept = site.folder.path().join("seal.set");
+    // Whatever is written is another file.
+    let before = fs::metadata(&kept).unwrap().ino();
+    let lock = fs::File::open(site.key_file()).unwrap();
+    lock.lock().unwrap();
+    let tended = tokio::time::timeout(Duration::from_secs(60), seal.tend(NOW + 1, KEEP)).await;
+    drop(lock);
+    assert!(!tended.unwrap().unwrap());
+    assert_eq!(fs::metadata(&kept).unwrap().ino(), before);
+    // Of the store that is in the place of that one it is written, wherever that one had come.
+    for _ in 0..2 {
+        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    }
+    let other = Site::new();
+    fs::copy(site.key_file(), other.key_file()).unwrap();
+    fs::copy(&kept, other.folder.path().join("seal.set")).unwrap();
+    drop(other.replica(NOW).await);
+    drop(other.replica(NOW).await);
+    let said: Value = serde_json::from_slice(&fs::read(other.folder.path().join("seal.set")).unwrap()).unwrap();
+    assert_eq!(said["store"], other.store().standing().unwrap().id);
 }
 
 /// What whoever can write the store says of how often they were changed is not believed.
@@ -130,7 +229,6 @@ async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting()
     }
 }
 
-/// Whatever is begun anew counts as newer than what it takes the place of, also where no clock says so.
 /// Whatever else a newer release has put there: which release it takes is said, and nothing is overwritten.
 #[tokio::test]
 async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_with_its_own() {
@@ -176,6 +274,7 @@ async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_wi
     }
 }
 
+/// Whatever is begun anew counts as newer than what it takes the place of, also where no clock says so.
 #[tokio::test]
 async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
     let site = Site::new();
@@ -193,14 +292,15 @@ async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
 async fn a_set_that_was_read_before_is_not_put_over_one_that_was_read_after() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
-    let rotate = async || Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    rotate().await;
+    let rotate = async |now: u64| Seal::rotate_shared(&*site.store(), &site.key_file(), now).await.unwrap();
+    rotate(NOW).await;
     let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
     *reads.held_after.lock().unwrap() = Some((begun, goes_on));
     let slow = Arc::clone(&seal);
     let slow = tokio::spawn(async move { slow.look_for_key_of("0123456789abcdef.AAAA").await });
     has_begun.await.unwrap();
-    rotate().await;
+    // Its key is the newest, of which the set that was read knows nothing.
+    rotate(NOW + 1).await;
     seal.tend(NOW + 2 * HOUR, KEEP).await.unwrap();
     let newest = sealed(&site.replica(NOW + 2 * HOUR).await);
     assert!(opens(&seal, &newest));

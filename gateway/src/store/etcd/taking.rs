@@ -4,6 +4,9 @@
 //! `schema` and `store`: whoever opens it says that it is not whole, and whoever takes something anew begins by removing what is there. Each
 //! page wants that key as its process has put it, so that of two that take one goes on.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -73,6 +76,11 @@ impl Taking {
         let below = Arc::new(Below::of(settings)?);
         let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
         let Some(session) = taken_by(&looked) else { return Ok(()) };
+        Self::remove(&below, &session)
+    }
+
+    /// Removes what the process of this session has taken, unless that has come to its end.
+    fn remove(below: &Arc<Below>, session: &str) -> Result<(), StoreError> {
         let is_his = Compare::value(below.keys.taking(), CompareOp::Equal, session);
         let gone = [below.delete_all(), TxnOp::delete(below.keys.taking(), None)];
         if !below.send(Txn::new().when([is_his]).and_then(gone))?.succeeded() {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod interleaved;
+
 use std::cell::Cell;
 use std::path::Path;
 

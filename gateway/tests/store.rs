@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::support::{Answer, Gateway, POOL, bearer, next_boot, tpm};
+use attest_gateway::store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+
+use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 
 /// What `serve` says when it does not start.
 fn refusal(gateway: &Gateway) -> String {
@@ -270,4 +272,63 @@ async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others
     fs::remove_file(gateway.path("state/seal.key")).unwrap();
     gateway.command(&["seal", "rotate", "--drop"]);
     assert!(!gateway.path("state/seal.key").exists());
+}
+
+/// Uses the only token, as if the gateway had been killed before it was recorded, or had it recorded and was killed before the store knew.
+async fn begin_use(gateway: &Gateway) {
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    let token = store.list(EntryKind::Token).await.unwrap().remove(0);
+    let thing = Spendable {
+        kind: EntryKind::TokenUse,
+        id: token.id,
+        limit: 1,
+        remember_until: now() + 10_000,
+    };
+    let pending = Pending {
+        decision: "d1".repeat(16),
+        // Both hosts' logs reach back further.
+        at: now() + 1,
+    };
+    let spent = store.spend_for(thing, Occasion::Any, pending.into()).await;
+    assert_eq!(spent.unwrap(), Spend::Granted { use_number: 1 });
+    store.keep_mark().await.unwrap();
+}
+
+/// What became of it stands in the log of the host that it was on.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_one_s_log() {
+    for (elsewhere, by_file) in [(true, true), (true, false), (false, true)] {
+        let [mut there, mut here] = [(); 2].map(|()| {
+            let gateway = Gateway::init();
+            gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+            gateway
+        });
+        let token = bearer(&there.token(&["--name", "once", "--uses", "1"]));
+        for gateway in [&mut there, &mut here] {
+            gateway.run();
+            stop(gateway);
+        }
+        begin_use(&there).await;
+        let file = there.path("store.jsonl");
+        let file = file.to_str().unwrap();
+        there.command(&["store", "backup", file]);
+        let gateway = if elsewhere { &mut here } else { &mut there };
+        remove(gateway);
+        if by_file {
+            gateway.command(&["store", "import", file]);
+        } else {
+            fs::copy(there.path("state/gateway.db"), here.path("state/gateway.db")).unwrap();
+            here.command(&["store", "accept"]);
+        }
+        let gateway = if elsewhere { &mut here } else { &mut there };
+        gateway.run();
+        let answer = gateway.config("/config/worker", &[&token]).await;
+        if elsewhere {
+            answer.refused(403, "token-spent");
+            gateway.line(|line| line.contains("1 decisions that were never recorded") && line.contains("counts as used"));
+        } else {
+            // This host's log says that nobody got anything.
+            answer.is_config(&gateway.rendered(POOL, "full"));
+        }
+    }
 }

@@ -47,7 +47,7 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
         },
     };
     first(&replacement)?;
-    let now = rename(file, &connection, &known)?;
+    let now = rename(file, &connection, &known, &replacement)?;
     Ok(Accepted { replacement, now })
 }
 
@@ -64,10 +64,12 @@ fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
     Ok((connection, known, found))
 }
 
-fn rename(file: &Path, connection: &Connection, known: &Known) -> Result<StoreMark, StoreError> {
+fn rename(file: &Path, connection: &Connection, known: &Known, replacement: &Replacement) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
     connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let now = schema::begin_anew(connection, known.furthest()).and_then(|now| replace_mark(file, &now).map(|()| now));
+    let now = schema::take_decisions(connection, replacement.known.as_ref(), replacement.found.as_ref())
+        .and_then(|()| schema::begin_anew(connection, known.furthest()))
+        .and_then(|now| replace_mark(file, &now).map(|()| now));
     connection
         .execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })
         .of(connection)?;

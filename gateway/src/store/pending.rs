@@ -33,6 +33,18 @@ pub(super) fn is_of(transaction: &mut dyn Transaction, decision: &str, replica: 
     }
 }
 
+/// Remembers of a decision, in a store that was another gateway's, that it is none of this one's, whose log does not say what came of it. Without a name
+/// of its own that gateway is called as its store was.
+pub(super) fn is_another_s(transaction: &mut dyn Transaction, key: &str, store: &str) -> Result<(), Unfinished> {
+    match read::<PendingDocument>(transaction, key)? {
+        Some(document) if document.replica.is_none() => {
+            let replica = Some(store.to_owned());
+            write(transaction, key, &PendingDocument { replica, ..document })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What a decision stands on, by its own account.
 pub(super) fn stands_on(transaction: &mut dyn Transaction, decision: &str) -> Result<Option<PendingDocument>, Unfinished> {
     read(transaction, &keys::pending(decision))

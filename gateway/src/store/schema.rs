@@ -8,12 +8,14 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::known::StoreFile;
 use super::moved::Moved;
-use super::sqlite::{Explain, Part};
-use super::{StoreError, StoreMark, believed, older};
+use super::sqlite::{Explain, Part, page};
+use super::{StoreError, StoreMark, believed, keys, older, pending};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; those up to 3 had a
 /// table for each thing.
 pub(super) const VERSION: i64 = 4;
+/// Values that are read at once.
+const PAGE: usize = 1000;
 /// Bytes of a store's identity: nobody guesses another's, and no two are the same.
 const ID_BYTES: usize = 16;
 
@@ -173,6 +175,28 @@ pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<Store
     connection.execute_batch("DROP TABLE IF EXISTS moved").of(connection)?;
     let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
     renamed.and_then(|_| standing(connection)).of(connection)
+}
+
+/// What was found is taken in the place of the store that is known. Unless it is that one, as it was before, its decisions that are not recorded are another
+/// gateway's.
+pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>, found: Option<&StoreMark>) -> Result<(), StoreError> {
+    let id = |mark: Option<&StoreMark>| mark.map(|mark| mark.id.clone());
+    let (known, found) = (id(known), id(found));
+    if found.is_some() && found == known {
+        return Ok(());
+    }
+    let found = found.unwrap_or_default();
+    let mut range = keys::pendings();
+    loop {
+        let pairs = page(connection, &range, PAGE).of(connection)?;
+        let Some(last) = pairs.last() else { return Ok(()) };
+        range = keys::after(&last.key, &range);
+        for pair in &pairs {
+            let mut part = Part::new(connection);
+            let done = pending::is_another_s(&mut part, &pair.key, &found);
+            part.end(done)?;
+        }
+    }
 }
 
 /// Makes it another store, which has come at least as far as `mark`, and whose time begins anew.

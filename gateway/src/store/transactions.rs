@@ -76,14 +76,14 @@ async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError>
     .map(drop)
 }
 
-/// Settles what decisions stand on that are nobody's: a store that came from another engine, or from a backup of one, has some that no gateway takes for
-/// its own. It was used.
+/// Settles what decisions stand on that are nobody's: a store that came from another engine or gateway, or from a backup of one, has some that no gateway
+/// takes for its own. It was used.
 async fn settle_nobodys(engine: &impl Engine) -> Result<(), StoreError> {
     let is_nobodys = |document: &PendingDocument| document.replica.is_some() != engine.replica().is_some();
     match settle_where(engine, is_nobodys, |_, _| Ok(true)).await? {
         0 => {}
         settled => tracing::warn!(
-            "{settled} decisions that were never recorded were made while another engine had the store: what they used up counts as used"
+            "{settled} decisions that were never recorded were made while another engine, or another gateway, had the store: what they used up counts as used"
         ),
     }
     Ok(())

@@ -152,6 +152,7 @@ impl Target for Taking {
     }
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+        schema::take_decisions(&self.connection, self.known.expected(), Some(from))?;
         let now = schema::name(&self.connection, id, self.known.furthest().max(from.mark))?;
         replace_mark(&self.file, &now)?;
         self.connection.execute_batch("COMMIT").of(&self.connection)?;

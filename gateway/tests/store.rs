@@ -274,6 +274,25 @@ async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others
     assert!(!gateway.path("state/seal.key").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_the_seal_that_are_gone_from_the_store_are_begun_anew_and_that_is_said() {
+    let begun_anew = |line: &str| line.contains("WARN") && line.contains("keys were gone from the store") && line.contains("token list");
+    let mut gateway = Gateway::init();
+    gateway.settings("[store]\nkey_file = \"store.key\"");
+    gateway.command(&["store", "key"]);
+    gateway.run();
+    let begun = gateway.acts("seal.rotate").len();
+    stop(&mut gateway);
+    assert_eq!(gateway.how_often(begun_anew), 0, "the first keys are no news");
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    assert!(store.remove(EntryKind::SealKey, "keys").await.unwrap());
+    store.keep_mark().await.unwrap();
+    drop(store);
+    gateway.run();
+    gateway.line(begun_anew);
+    gateway.wait_for_acts(begun + 1, "seal.rotate");
+}
+
 /// Uses the only token, as if the gateway had been killed before it was recorded, or had it recorded and was killed before the store knew.
 async fn begin_use(gateway: &Gateway) {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();

@@ -44,6 +44,46 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     site.replica(NOW + 3).await;
 }
 
+/// What is written on the console, of what is done in this thread.
+#[derive(Clone, Default)]
+struct Console(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Console {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn keys_that_are_gone_while_gateways_serve_are_begun_anew_with_a_warning_of_the_first_that_looks() {
+    let console = Console::default();
+    let writer = console.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _said = tracing::subscriber::set_default(subscriber);
+    let often = || {
+        String::from_utf8(console.0.lock().unwrap().clone())
+            .unwrap()
+            .matches("gone from the store")
+            .count()
+    };
+    let site = Site::new();
+    let (one, other) = (site.replica(NOW).await, site.replica(NOW).await);
+    let text = sealed(&one);
+    assert!(site.store().remove(EntryKind::SealKey, "keys").await.unwrap());
+    assert_eq!(often(), 0);
+    assert!(one.tend(NOW + 1, KEEP).await.unwrap());
+    assert_eq!(often(), 1);
+    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
+    assert_eq!(often(), 1);
+    assert!(!opens(&one, &text) && !opens(&other, &text) && opens(&other, &sealed(&one)));
+    // What was removed is not good again by being put back: it is a set of before.
+    assert_eq!(site.document().await["changes"], 2);
+}
+
 #[tokio::test]
 async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
     let site = Site::new();

@@ -183,6 +183,12 @@ impl Found {
         }
     }
 
+    /// Whether there were keys of this store, by what is known or was read here before, and now there are none of any.
+    fn is_gone(&self, known: Option<&Set>) -> bool {
+        let read = self.known.as_ref().ok().and_then(Option::as_ref);
+        self.entry.is_none() && read.into_iter().chain(known).any(|set| set.store == self.store)
+    }
+
     /// Writes down how far these have come, so that older ones in their place are noticed.
     async fn keep(kept: Option<&Path>, file: &KeyFile, keys: &SharedKeys) -> Result<(), SealError> {
         let set = Set {
@@ -290,6 +296,7 @@ pub(super) async fn change(
             Change::Drop { key_is_lost } => Found::unread(store, key_file).await?.for_drop(*key_is_lost)?,
             Change::Tend | Change::Rotate => Found::read(store, key_file).await?.not_before(known)?,
         };
+        let gone = found.is_gone(known);
         let (keys, made) = match found.keys.take() {
             None => (SharedKeys::new(found.store.clone(), now, found.anew(now.store))?, true),
             Some(mut keys) => {
@@ -309,6 +316,11 @@ pub(super) async fn change(
             }
         };
         if found.write(store, &keys, false).await? {
+            if gone {
+                tracing::warn!(
+                    "the seal's keys were gone from the store, and are begun anew: challenges and tickets under way are worthless, and who has a ticket has to boot again. No command removes them: find out who else can write to the store, and take that from him; `attest-gateway node list`, `ek list` and `token list` say whether he has changed more"
+                );
+            }
             return Ok((keys, made));
         }
     }

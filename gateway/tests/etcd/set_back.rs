@@ -132,6 +132,9 @@ async fn attack_42_who_is_first_to_notice_tells_those_who_cannot() {
         drop(two);
         site.etcd.save("after");
         site.etcd.restore("before");
+        // Who only looks finds it, and tells nobody: so `check` does.
+        let look = |gateway: &str| Etcd::look(&site.settings(), &site.state(gateway).join("gateway.db"));
+        assert!(matches!(look("one"), Err(StoreError::Older { .. })) && look("new").is_ok() && site.told().is_empty());
         if starts_again {
             let refused = site.try_open("one").unwrap_err();
             assert!(matches!(refused, StoreError::Older { .. }), "{refused}");

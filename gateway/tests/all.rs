@@ -73,3 +73,4 @@ mod tokens;
 mod torn;
 mod transport;
 mod undecided;
+mod unfinished;

@@ -4,6 +4,7 @@
 //! blobs to its line, and what was written since somebody began to look which are named ([`Sweep`]) stays.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -16,8 +17,13 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
+use super::unfinished::is_file;
+
 /// Largest evidence that is read back: larger was never accepted.
 const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// What the name of a file ends with that is not whole yet.
+const UNFINISHED: &str = "gz.new";
 
 /// Names that are known to be there, durably. Of more all are forgotten, and looked at again.
 const WHOLE_LIMIT: usize = 65_536;
@@ -130,6 +136,22 @@ impl Blobs {
         self.path(name).exists()
     }
 
+    /// Files that were never whole: they are there while one is written, or since whoever wrote it was killed.
+    pub(super) fn unfinished(&self) -> Result<Vec<PathBuf>, BlobError> {
+        let io = |source| BlobError::Io {
+            path: self.folder.clone(),
+            source,
+        };
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if is_unfinished(&entry.file_name()) && is_file(entry.file_type()) {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    }
+
     fn write(&self, whole: &mut BTreeSet<String>, name: &str, content: &[u8]) -> Result<(), BlobError> {
         let path = self.path(name);
         if path.exists() && whole.contains(name) {
@@ -160,7 +182,7 @@ impl Blobs {
 
     /// Puts a file with this content there, whose name is not durable yet.
     fn replace(&self, path: &Path, content: &[u8]) -> std::io::Result<()> {
-        let temporary = path.with_extension("gz.new");
+        let temporary = path.with_extension(UNFINISHED);
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         let compressed = encoder.write_all(content).and_then(|()| encoder.finish())?;
         let mut file = fs::OpenOptions::new()
@@ -201,6 +223,12 @@ impl Blobs {
             Err(BlobError::Altered(path))
         }
     }
+}
+
+/// Whether a file of this name was never whole: that of a blob, and no other.
+fn is_unfinished(name: &OsStr) -> bool {
+    let digits = name.to_str().and_then(|name| name.strip_suffix(UNFINISHED)?.strip_suffix('.'));
+    digits.is_some_and(|digits| digits.len() == 2 * digest::SHA256_OUTPUT_LEN && HEXLOWER.decode(digits.as_bytes()).is_ok())
 }
 
 /// Whether a file holds this content, and nothing else.
@@ -349,6 +377,30 @@ mod tests {
         fs::remove_dir(blobs.path(&name).with_extension("gz.new")).unwrap();
         blobs.put(&name, b"content").unwrap();
         assert!(blobs.named().whole.contains(&name));
+    }
+
+    #[test]
+    fn only_what_is_called_as_a_blob_that_is_not_whole_is_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
+        let name = Blobs::name(b"content");
+        blobs.put(&name, b"content").unwrap();
+        let unfinished = blobs.path(&name).with_extension(UNFINISHED);
+        for other in [
+            "x.gz.new",
+            "gz.new",
+            &format!("{}.gz.new", name.to_uppercase()),
+            &format!("{}.gz.new", &name[1..]),
+        ] {
+            fs::write(blobs.folder.join(other), "").unwrap();
+        }
+        fs::create_dir(&unfinished).unwrap();
+        assert!(blobs.unfinished().unwrap().is_empty());
+        fs::remove_dir(&unfinished).unwrap();
+        fs::write(&unfinished, "").unwrap();
+        assert_eq!(blobs.unfinished().unwrap(), [unfinished]);
+        fs::remove_dir_all(&blobs.folder).unwrap();
+        blobs.unfinished().unwrap_err();
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::log_key::LogPublicKey;
 use super::record::{Line, Record};
 use super::retention::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
+use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
@@ -108,6 +109,8 @@ impl Journal {
         metrics: Arc<Metrics>,
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
+        let folders = folders.into();
+        remove_unfinished(path, &folders);
         let (mut log, cut) = LogFile::open(path)?;
         let chain = with_unsigned(path, signer.key(), log.chain()?).map_err(|source| JournalError::Io {
             path: path.to_owned(),
@@ -132,7 +135,7 @@ impl Journal {
         let writer = Writer {
             log,
             chain,
-            folders: folders.into(),
+            folders,
             signer,
             unsigned: Arc::clone(&unsigned),
             signed: sender,

@@ -24,6 +24,7 @@ mod record;
 mod replay;
 mod retention;
 mod segments;
+mod unfinished;
 mod unsigned;
 mod verification;
 mod writer_lock;

@@ -14,6 +14,7 @@ use flate2::GzBuilder;
 use flate2::read::MultiGzDecoder;
 
 use super::super::journal::JournalError;
+use super::super::unfinished::is_file;
 use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
 use crate::files::folder;
@@ -85,6 +86,17 @@ impl Compression {
     }
 }
 
+/// Where a segment is compressed to, until that is whole.
+fn temporary_file(log: &Path) -> PathBuf {
+    log.with_extension("gz.new")
+}
+
+/// The compressed segment that is not whole, if whoever made one was killed.
+pub(in super::super) fn unfinished(log: &Path) -> Option<PathBuf> {
+    let path = temporary_file(log);
+    is_file(fs::symlink_metadata(&path).map(|found| found.file_type())).then_some(path)
+}
+
 /// Bytes that are free where this file is.
 fn room(file: &Path) -> io::Result<u64> {
     let there = rustix::fs::statvfs(file)?;
@@ -110,7 +122,7 @@ fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u
             let said = format!("{free} bytes are free on its disk, of {wanted} that are wanted for it");
             return Err(io::Error::new(io::ErrorKind::StorageFull, said));
         }
-        let temporary = log.with_extension("gz.new");
+        let temporary = temporary_file(log);
         let written = write(&held, &temporary)
             .and_then(|digest| reads_the_same(&temporary, &digest))
             .and_then(|()| was.stands(segment))

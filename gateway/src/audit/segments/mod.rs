@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(super) use closing::{begin_next, beginning, close, discard_next, finish_closing};
-pub(super) use compression::{Aside, Compression};
+pub(super) use compression::{Aside, Compression, unfinished};
 pub use name::SegmentName;
 pub(super) use name::written_at;
 

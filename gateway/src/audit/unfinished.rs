@@ -1,0 +1,42 @@
+//! What a kill has left of files that were not whole yet: they have no name that a line could give, and go at the next start.
+
+use std::fs::{self, FileType};
+use std::io::{ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+use super::journal::Folders;
+use super::segments;
+
+/// Removes them, beside this log and in its folders: for whoever writes the log, before it is written. Only names are looked at, however much there is.
+pub(super) fn remove_unfinished(log: &Path, folders: &Folders) {
+    let (mut removed, mut first) = (0_u64, None);
+    let mut found: Vec<PathBuf> = segments::unfinished(log).into_iter().collect();
+    for folder in [Some(&folders.evidence), folders.configs.as_ref()].into_iter().flatten() {
+        match folder.unfinished() {
+            Ok(unfinished) => found.extend(unfinished),
+            Err(error) => tracing::warn!(%error, "what a kill has left beside the attestation log cannot be looked for"),
+        }
+    }
+    for path in found {
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                removed += 1;
+                first.get_or_insert(path);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(%error, "{} was never whole, and cannot be removed", path.display()),
+        }
+    }
+    if let Some(first) = first {
+        let others = match removed {
+            1 => String::new(),
+            _ => format!(" and {} others", removed - 1),
+        };
+        tracing::info!("{}{others} removed: never whole, left when the gateway was killed", first.display());
+    }
+}
+
+/// Whether this is a file: nothing else is made under such a name.
+pub(super) fn is_file(kind: Result<FileType>) -> bool {
+    kind.is_ok_and(|kind| kind.is_file())
+}

@@ -1,0 +1,62 @@
+//! What a kill leaves of files that were not whole yet goes at the next start, and nothing else does.
+
+use std::fs;
+
+use attest_gateway::audit::Blobs;
+
+use crate::support::{Gateway, program};
+
+const CONFIGS: &str = "[attestation_log]\nconfigs = \"redacted\"";
+
+fn says(line: &str) -> bool {
+    line.contains("never whole")
+}
+
+#[test]
+fn what_was_never_whole_goes_at_a_start_and_is_said_in_one_line() {
+    let mut gateway = Gateway::init();
+    gateway.settings(CONFIGS);
+    gateway.run();
+    assert_eq!(gateway.how_often(says), 0);
+    gateway.kill();
+    let [blob, other] = [b"a", b"b"].map(|content| Blobs::name(content));
+    let unfinished = [
+        format!("state/evidence/{blob}.gz.new"),
+        format!("state/evidence/{other}.gz.new"),
+        format!("state/configs/{blob}.gz.new"),
+        "state/attestation.gz.new".to_owned(),
+    ];
+    // A line may name them, or they are somebody else's.
+    let stay = [
+        format!("state/evidence/{blob}.gz"),
+        "state/evidence/mine.gz.new".to_owned(),
+        "state/attestation.jsonl.1.new".to_owned(),
+        format!("state/{blob}.gz.new"),
+    ];
+    let put = |names: &[String]| names.iter().for_each(|name| fs::write(gateway.path(name), "x").unwrap());
+    put(&unfinished);
+    put(&stay);
+    let there = |names: &[String]| names.iter().filter(|name| gateway.path(name).exists()).count();
+    assert_eq!((there(&unfinished), there(&stay)), (4, 4));
+    gateway.run();
+    let there = |names: &[String]| names.iter().filter(|name| gateway.path(name).exists()).count();
+    assert_eq!((there(&unfinished), there(&stay)), (0, 4));
+    assert_eq!(gateway.how_often(says), 1);
+    gateway.line(|line| says(line) && line.contains("attestation.gz.new and 3 others"));
+}
+
+#[test]
+fn who_does_not_write_the_log_removes_nothing_of_it() {
+    let gateway = Gateway::start();
+    let being_written = gateway.path("state/evidence").join(Blobs::name(b"a")).with_extension("gz.new");
+    fs::write(&being_written, "x").unwrap();
+    let second = program()
+        .args(["serve", "--config"])
+        .arg(gateway.path("gateway.toml"))
+        .output()
+        .unwrap();
+    assert!(!second.status.success());
+    let check = gateway.try_command(&["check"]);
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+    assert!(being_written.exists());
+}

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-pub use reading::{SMALL_FILE_LIMIT_BYTES, open, read, read_text};
+pub use reading::{SMALL_FILE_LIMIT_BYTES, no_other_than_file, open, read, read_text};
 
 /// Mode of what everybody may read.
 pub const PUBLIC: u32 = 0o644;
@@ -125,13 +125,19 @@ pub fn make_private_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// Where a file is written until it is whole.
+#[must_use]
+pub fn temporary_file(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_string_lossy();
+    Some(folder(path).join(format!(".{name}.part")))
+}
+
 /// A file with a name that nobody reads; gone when dropped, unless it was renamed.
 struct Temporary(PathBuf);
 
 impl Temporary {
     fn write(path: &Path, mode: u32, text: &str, owner: Option<(u32, u32)>) -> io::Result<Self> {
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-        let temporary = folder(path).join(format!(".{name}.part"));
+        let temporary = temporary_file(path).ok_or(io::ErrorKind::InvalidFilename)?;
         // What a crash has left behind.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

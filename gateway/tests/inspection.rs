@@ -147,6 +147,28 @@ fn check_fails_for_state_that_serve_cannot_use() {
             symlink("/proc/of/nobody", gateway.path(path)).unwrap();
         });
     }
+    // What nobody reads there, and somebody makes, renames or removes.
+    for path in [
+        "state/attestation.next",
+        "state/gateway.db-wal",
+        "state/gateway.db-shm",
+        "state/gateway.db-journal",
+        "state/.store.mark.part",
+        "state/.log.key.part",
+        "state/.seal.key.part",
+        "state/.redaction.key.part",
+    ] {
+        agree("a folder where nobody reads", "ERROR", path, |gateway| {
+            gateway.settings("[attestation_log]\nconfigs = \"redacted\"");
+            occupied(gateway, path);
+        });
+    }
+    for path in ["state/attestation.next", "state/gateway.db-shm"] {
+        agree("a folder beside what is there", "ERROR", path, |gateway| {
+            assert!(serve(gateway).well);
+            occupied(gateway, path);
+        });
+    }
     agree("a file in the place of a folder", "ERROR", "evidence", |gateway| {
         file(gateway, "state/evidence", "")
     });

@@ -55,7 +55,7 @@ const FORWARD: &str =
     "[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"";
 
 /// Each file of the settings; and whether nothing is served without it.
-const FILES: [(&str, &str, bool); 15] = [
+const FILES: [(&str, &str, bool); 19] = [
     ("gateway.toml", "", true),
     ("tls/mcs-ca.crt", "", true),
     ("tls/mcs.crt", "", true),
@@ -75,7 +75,17 @@ const FILES: [(&str, &str, bool); 15] = [
         true,
     ),
     ("state/log.key", "", true),
+    (NEXT, "", true),
+    (LOG, "", true),
+    (LOCK, "", true),
+    ("state/store.mark", "", true),
 ];
+/// Removed unread.
+const NEXT: &str = "state/attestation.next";
+/// Of any size.
+const LOG: &str = "state/attestation.jsonl";
+/// Held, and not read.
+const LOCK: &str = "state/attestation.lock";
 
 #[test]
 fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
@@ -95,6 +105,8 @@ fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
             let (code, said) = run(&gateway, &["serve"]);
             assert!(code == Some(1) && said.contains(name), "{file}: {said}");
         }
+        // Whoever looks at its log afterwards does not wait either.
+        fs::remove_file(gateway.path(file)).unwrap();
     }
 }
 
@@ -125,7 +137,7 @@ fn a_gateway_serves_beside_a_pipe_among_its_roots() {
 fn what_is_far_too_large_is_not_read_into_memory() {
     for (file, settings) in FILES
         .into_iter()
-        .filter(|(_, _, fails)| *fails)
+        .filter(|(file, _, fails)| *fails && ![NEXT, LOG, LOCK].contains(file))
         .map(|(file, settings, _)| (file, settings))
     {
         let gateway = Gateway::init();

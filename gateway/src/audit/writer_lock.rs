@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::journal::JournalError;
+use crate::files;
 
 /// For how long those are waited for who only look whether somebody writes: each does so for less than a millisecond.
 const LOOKS_AT_MOST: Duration = Duration::from_secs(5);
@@ -48,7 +49,7 @@ pub fn lock_file(log: &Path) -> PathBuf {
 /// Whether somebody writes the log at this moment, also one that was moved since; nothing is made, and nothing kept.
 #[must_use]
 pub fn is_written(log: &Path) -> bool {
-    let held = |path: &Path| File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+    let held = |path: &Path| files::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
     held(&lock_file(log)) || held(log)
 }
 

@@ -1,6 +1,6 @@
 //! Files that others have put there: a pipe in their place holds nobody up, and one without an end fills no memory.
 
-use std::fs::File;
+use std::fs::{self, File, FileType};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -28,6 +28,23 @@ pub fn open(path: &Path) -> io::Result<File> {
         fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
         return Ok(file);
     }
+    Err(no_file(kind))
+}
+
+/// That there is a regular file of this name, or nothing; for whoever writes it, and does not read what is there.
+///
+/// # Errors
+/// The file system's; that it is something else.
+pub fn no_other_than_file(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(found) => Err(no_file(found.file_type())),
+    }
+}
+
+fn no_file(kind: FileType) -> io::Error {
     let (what, error) = if kind.is_dir() {
         ("a folder", ErrorKind::IsADirectory)
     } else if kind.is_fifo() {
@@ -37,7 +54,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     } else {
         ("a device", ErrorKind::InvalidInput)
     };
-    Err(io::Error::new(error, format!("this is {what}, not a regular file")))
+    io::Error::new(error, format!("this is {what}, not a regular file"))
 }
 
 /// All that a file holds, as [`open`] opens it; at most so many bytes.
@@ -68,7 +85,6 @@ pub fn read_text(path: &Path, limit_bytes: u64) -> io::Result<String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::fs;
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
@@ -113,9 +129,14 @@ mod tests {
             (folder.path(), "a folder"),
             (Path::new("/dev/zero"), "a device"),
         ] {
-            let error = read(path, 10).unwrap_err().to_string();
-            assert!(error.contains(what), "{error}");
+            for error in [read(path, 10).unwrap_err(), no_other_than_file(path).unwrap_err()] {
+                assert!(error.to_string().contains(what), "{error}");
+            }
         }
+        fs::write(folder.path().join("file"), "").unwrap();
+        ["file", "none"]
+            .iter()
+            .for_each(|name| no_other_than_file(&folder.path().join(name)).unwrap());
         read(&socket, 10).unwrap_err();
     }
 

@@ -10,10 +10,11 @@ use rustix::process::geteuid;
 
 use super::Finding;
 use crate::audit::configs::ConfigCopies;
-use crate::audit::{LogKey, is_written, lock_file};
+use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
+use crate::files::{no_other_than_file, temporary_file};
 use crate::settings::{ConfigsSettings, EtcdSettings, Settings, StoreSettings};
-use crate::store::{AnyStore, Embedded, EntryKind};
+use crate::store::{AnyStore, Embedded, EntryKind, mark_file};
 
 /// Whether a gateway serves with this state already.
 pub(super) enum Use {
@@ -69,7 +70,25 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
             _ => {}
         }
     }
+    in_the_way(settings, findings);
     log(&settings.attestation_log(), findings)
+}
+
+/// What `serve` and its store make, rename or remove beside that, and do not read: nothing but a file may stand there.
+fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
+    let mut files = vec![next_file(&settings.attestation_log())];
+    if settings.engine == StoreSettings::Embedded {
+        files.extend(Embedded::beside(&settings.store()));
+    }
+    // What is made at the first start is written under another name until it is whole.
+    let mut made = vec![mark_file(&settings.store()), settings.log_key()];
+    made.extend(settings.store_key_file.is_none().then(|| settings.seal_key()));
+    made.extend((settings.configs == ConfigsSettings::Redacted).then(|| settings.redaction_key()));
+    made.retain(|file| fs::symlink_metadata(file).is_err());
+    files.extend(made.iter().filter_map(|file| temporary_file(file)));
+    for file in files {
+        findings.extend(no_other_than_file(&file).err().map(|error| fault(&file, &error)));
+    }
 }
 
 /// Whether the seal's keys, or what encrypts them in the store, can be read.
@@ -196,7 +215,8 @@ fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
         return Use::Served;
     }
     for path in [path, &lock_file(path)] {
-        let writable = match OpenOptions::new().read(true).append(true).open(path) {
+        let opened = no_other_than_file(path).and_then(|()| OpenOptions::new().read(true).append(true).open(path));
+        let writable = match opened {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => creatable(path),
             Err(error) => Err(error),

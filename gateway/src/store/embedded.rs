@@ -113,6 +113,12 @@ impl Embedded {
         })
     }
 
+    /// What SQLite has beside a store's file, now or at times.
+    #[must_use]
+    pub fn beside(file: &Path) -> [PathBuf; 3] {
+        ["db-wal", "db-shm", "db-journal"].map(|extension| file.with_extension(extension))
+    }
+
     /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
     ///
     /// # Errors

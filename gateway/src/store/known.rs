@@ -4,7 +4,7 @@
 //! would trust them again without a word. So the attestation log says in each line how far the store had come, and `store.mark` beside
 //! the store says it too, for when the log has begun anew.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Wrote;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
-use crate::files;
+use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// Beside the store: its identity and the mark that it had when that was last written down.
 const MARK_FILE: &str = "store.mark";
@@ -25,6 +25,12 @@ const ATTESTATION_LOG: &str = "attestation.jsonl";
 const LOG_TAIL_BYTES: u64 = 4 * 1024 * 1024;
 /// How many of its last lines are looked at: those that were written together are in no order.
 const LOG_TAIL_LINES: usize = 256;
+
+/// Where it is said beside a store which one that is, and how far it has come.
+#[must_use]
+pub fn mark_file(store: &Path) -> PathBuf {
+    files::folder(store).join(MARK_FILE)
+}
 
 /// What a store's file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +62,7 @@ impl Known {
     /// # Errors
     /// [`StoreError::Io`], and [`StoreError::Mark`] if `store.mark` holds something else.
     pub fn beside(store: &Path) -> Result<Self, StoreError> {
-        let file = read_mark(&files::folder(store).join(MARK_FILE))?;
+        let file = read_mark(&mark_file(store))?;
         Ok(Self {
             file,
             ..Self::but_for_file(store)?
@@ -169,7 +175,7 @@ impl Known {
 }
 
 fn read_mark(path: &Path) -> Result<Option<StoreMark>, StoreError> {
-    let text = match fs::read_to_string(path) {
+    let text = match files::read_text(path, SMALL_FILE_LIMIT_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(source) => {
@@ -187,7 +193,7 @@ fn read_mark(path: &Path) -> Result<Option<StoreMark>, StoreError> {
 
 /// Writes down which store it is from now on. The caller keeps others from doing so at the same time.
 pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
-    let path = files::folder(store).join(MARK_FILE);
+    let path = mark_file(store);
     let text = serde_json::to_string(mark).map_err(|source| StoreError::Mark {
         path: path.clone(),
         source,
@@ -200,7 +206,7 @@ pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreEr
 
 /// Writes down how far a store has come, unless the file says as much. The caller keeps others from doing so at the same time.
 pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
-    let path = files::folder(store).join(MARK_FILE);
+    let path = mark_file(store);
     let known = read_mark(&path)?.filter(|known| known.id == mark.id);
     match known {
         Some(known) if known.says_as_much_as(mark) => Ok(()),
@@ -224,7 +230,7 @@ struct Line {
 
 /// How far the store had come by the log's last lines. A line that cannot be read says nothing: it is the auditor's.
 fn last_of_log(path: &Path) -> std::io::Result<Option<StoreMark>> {
-    let mut file = match File::open(path) {
+    let mut file = match files::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

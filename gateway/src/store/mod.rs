@@ -47,7 +47,7 @@ use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use error::StoreError;
 pub use house::{Contents, Copied, Exported, HouseError, alone, copy, export, import, place, undo};
-pub use known::Known;
+pub use known::{Known, mark_file};
 pub use lead::{Held, Lead, Turn};
 pub use mark::{StoreMark, Wrote};
 pub use named::{AnyStore, Health};

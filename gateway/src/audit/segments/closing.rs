@@ -14,7 +14,8 @@ use super::name::SegmentName;
 use crate::files::folder;
 
 /// Where the next one is written.
-fn next_file(log: &Path) -> PathBuf {
+#[must_use]
+pub fn next_file(log: &Path) -> PathBuf {
     log.with_extension("next")
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use closing::next_file;
 pub(super) use closing::{begin_next, beginning, close, discard_next, finish_closing};
 pub(super) use compression::{Aside, Compression, unfinished};
 pub use name::SegmentName;

@@ -24,7 +24,7 @@ fn openssl(folder: &Path, arguments: &[&str]) -> Vec<u8> {
 }
 
 /// A key as the documents say that it is made: `NAME.key`, and `NAME.pub` beside it.
-fn make_key(gateway: &Gateway, name: &str) -> PathBuf {
+pub fn make_key(gateway: &Gateway, name: &str) -> PathBuf {
     let [key, public] = ["key", "pub"].map(|half| format!("{name}.{half}"));
     let folder = gateway.path("");
     openssl(&folder, &["genpkey", "-algorithm", "X25519", "-out", &key]);

@@ -4,6 +4,7 @@ mod commands;
 mod found;
 mod interrupted;
 mod tokens;
+mod trusted;
 
 use attest_gateway::store::{Entry, Store};
 use serde_json::Value;

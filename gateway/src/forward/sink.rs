@@ -66,3 +66,14 @@ pub fn check_token(settings: &ForwardSettings) -> Result<(), OpenError> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_how_long_an_answer_is_waited_for() {
+        let said = format!("no answer within {} s", DELIVERY_LIMIT.as_secs());
+        assert!(include_str!("../../../docs/configuration.md").contains(&said), "{said}");
+    }
+}

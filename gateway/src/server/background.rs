@@ -267,3 +267,14 @@ async fn sum_up(gateway: Arc<Gateway>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_within_what_time_another_takes_over() {
+        assert_eq!(FORGET_EVERY, Duration::from_secs(5 * 60));
+        assert!(include_str!("../../../docs/replicas.md").contains("another takes over, within five minutes,"));
+    }
+}

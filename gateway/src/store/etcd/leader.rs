@@ -161,3 +161,14 @@ pub(super) async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_
     keeper.keep_alive().await?;
     Ok(answers.message().await?.map_or(0, |answer| answer.ttl()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
+        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
+        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
+    }
+}

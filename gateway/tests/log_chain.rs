@@ -1,13 +1,14 @@
 //! The chain of the attestation log: each line names the one before it, whatever becomes of files and processes.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Signer, Why, link_of};
 use futures_util::future::join_all;
+
+use crate::support::killed_child::killed_after;
 
 /// How often the journal's process is killed.
 const KILLS: usize = 50;
@@ -191,20 +192,9 @@ fn no_acknowledged_record_is_lost_by_kills() {
     let folder = tempfile::tempdir().unwrap();
     let mut acknowledged = Vec::new();
     for kill in 0..kills {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "log_chain::child_that_writes", "--nocapture"])
-            .env(CHILD_VARIABLE, folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         // So many more or less, that it is killed at every point of a write.
         let before = 1 + kill * 7 % 23;
-        acknowledged.extend(said.by_ref().take(before));
-        child.kill().unwrap();
-        acknowledged.extend(said);
-        child.wait().unwrap();
+        acknowledged.extend(killed_after(before, "log_chain::child_that_writes", CHILD_VARIABLE, folder.path()));
     }
     let (torn, text) = {
         let bytes = fs::read(folder.path().join(LOG)).unwrap();

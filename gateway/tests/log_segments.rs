@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use attest_gateway::audit::{
 };
 use flate2::read::MultiGzDecoder;
 
+use crate::support::killed_child::killed_after;
 use crate::support::{Gateway, LIMIT, POOL, bearer};
 
 /// How often the journal's process is killed.
@@ -197,19 +197,14 @@ fn nothing_is_lost_or_doubled_by_kills() {
     let folder = tempfile::tempdir().unwrap();
     let mut acknowledged = BTreeSet::new();
     for kill in 0..KILLS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "log_segments::child_that_closes", "--nocapture"])
-            .env(CHILD_VARIABLE, folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         // So many more or less, that it is killed before, while and after a segment is closed.
-        acknowledged.extend(said.by_ref().take(1 + kill * 7 % 23));
-        child.kill().unwrap();
-        acknowledged.extend(said);
-        child.wait().unwrap();
+        let before = 1 + kill * 7 % 23;
+        acknowledged.extend(killed_after(
+            before,
+            "log_segments::child_that_closes",
+            CHILD_VARIABLE,
+            folder.path(),
+        ));
     }
     drop(open(folder.path(), SegmentLimits::NEVER));
     assert!(compressed(folder.path()).len() > KILLS / 3);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Gateway, LIMIT, POOL, digest, program, tpm};
+use crate::support::{Gateway, LIMIT, POOL, digest, program, rotating, tpm};
 
 /// Standard output that takes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,18 +197,7 @@ async fn a_token_that_somebody_has_all_the_same_stays() {
         let into = gateway.path("tokens");
         fs::create_dir(&into).unwrap();
         let into = into.display().to_string();
-        let rotating = [
-            "token",
-            "create",
-            "--pool",
-            POOL,
-            "--name",
-            "fleet",
-            "--rotate-every",
-            "1d",
-            "--into",
-            &into,
-        ];
+        let rotating = rotating("1d", &into);
         let (code, said) = run(&gateway, &rotating, taker);
         assert!(code == Some(1) && said.contains("its files are in"), "{said}");
         assert!(gateway.path("tokens/fleet.token").exists());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, rotating};
 use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
@@ -479,18 +479,8 @@ async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
     let gateway = Gateway::init();
     let out = gateway.path("out");
     let create = |arguments: &[&str]| {
-        let into = [
-            "token",
-            "create",
-            "--pool",
-            POOL,
-            "--name",
-            "fleet",
-            "--into",
-            out.to_str().unwrap(),
-            "--rotate-every",
-        ];
-        refused(&gateway, &[&into, arguments].concat())
+        let (every, others) = arguments.split_first().unwrap();
+        refused(&gateway, &[&rotating(every, out.to_str().unwrap()), others].concat())
     };
     assert!(create(&["30d"]).contains("make the folder first"));
     fs::create_dir(&out).unwrap();
@@ -507,18 +497,7 @@ fn a_pointer_of_a_scheduled_token_is_the_one_in_its_folder() {
     let gateway = Gateway::init();
     let out = gateway.path("out");
     fs::create_dir(&out).unwrap();
-    let create = [
-        "token",
-        "create",
-        "--pool",
-        POOL,
-        "--name",
-        "fleet",
-        "--rotate-every",
-        "1d",
-        "--into",
-        out.to_str().unwrap(),
-    ];
+    let create = rotating("1d", out.to_str().unwrap());
     let url = ["--url", "https://api-int.example.com:22623", "--output", "pointer"];
     let made = gateway.command(&[&create[..], &url].concat());
     assert_eq!(made, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());

@@ -15,6 +15,7 @@ pub mod soft_tpm;
 
 pub mod answer;
 pub mod held;
+pub mod killed_child;
 pub mod kubelet;
 pub mod log_schema;
 pub mod meanwhile;
@@ -421,6 +422,22 @@ fn client(gateway: &Path) -> reqwest::ClientBuilder {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .timeout(LIMIT)
+}
+
+/// What makes a token `fleet` that is rotated so often, and published in this folder.
+pub fn rotating<'a>(every: &'a str, into: &'a str) -> [&'a str; 10] {
+    [
+        "token",
+        "create",
+        "--pool",
+        POOL,
+        "--name",
+        "fleet",
+        "--rotate-every",
+        every,
+        "--into",
+        into,
+    ]
 }
 
 /// A software TPM of its own, with a P-256 AK.

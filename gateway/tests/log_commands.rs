@@ -4,11 +4,12 @@ mod asked;
 mod chains;
 mod closed;
 mod damaged;
+mod tail;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -420,149 +421,4 @@ fn a_large_log_is_read_in_bounded_memory() {
         assert!(said.contains("1 line is no record"), "{arguments}: {said}");
         assert!(!output.stdout.is_empty());
     }
-}
-
-/// `log tail`, and what it has printed.
-struct Tail {
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Tail {
-    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
-        let mut child = folder
-            .command(&[&["tail", "--json"], arguments].concat())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    #[track_caller]
-    fn next(&mut self, number: u64) {
-        let line = self.lines.next().unwrap().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"], number);
-    }
-}
-
-impl Drop for Tail {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-#[test]
-fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
-    let folder = Folder::with(&[plain(1), plain(2), refused(3)]);
-    let append = |file: &str, line: &str| {
-        let mut file = File::options().create(true).append(true).open(folder.path(file)).unwrap();
-        file.write_all(line.as_bytes()).unwrap();
-    };
-    let mut tail = Tail::begin(&folder, &["-n", "2"]);
-    tail.next(2);
-    tail.next(3);
-    append("state/attestation.jsonl", &plain(4));
-    tail.next(4);
-    // Half a line is none.
-    let line = plain(5);
-    let (first, second) = line.split_at(30);
-    append("state/attestation.jsonl", first);
-    append("state/attestation.jsonl", second);
-    tail.next(5);
-    fs::rename(folder.log(), folder.path("state/attestation.jsonl.1")).unwrap();
-    append("state/attestation.jsonl.1", &plain(6));
-    append("state/attestation.jsonl", &plain(7));
-    tail.next(6);
-    tail.next(7);
-    fs::copy(folder.log(), folder.path("state/attestation.jsonl.2")).unwrap();
-    fs::write(folder.log(), "").unwrap();
-    append("state/attestation.jsonl", &plain(8));
-    tail.next(8);
-    // Of those that were there none, or none that is asked for.
-    let mut refusals = Tail::begin(&folder, &["--verdict", "refused"]);
-    refusals.next(3);
-    append("state/attestation.jsonl", &plain(9));
-    tail.next(9);
-    append("state/attestation.jsonl", &refused(10));
-    tail.next(10);
-    refusals.next(10);
-    // It begins at some moment, and with what comes then.
-    let mut none = Tail::begin(&folder, &["-n", "0"]);
-    let (sender, first) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let line = none.lines.next().unwrap().unwrap();
-        sender
-            .send(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"].as_u64())
-            .unwrap();
-    });
-    let mut numbers = 11..;
-    let first = loop {
-        append("state/attestation.jsonl", &plain(numbers.next().unwrap()));
-        if let Ok(number) = first.recv_timeout(std::time::Duration::from_millis(100)) {
-            break number;
-        }
-    };
-    assert!(first >= Some(11), "{first:?}");
-    reader.join().unwrap();
-}
-
-#[test]
-fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
-    let folder = Folder::with(&[plain(1), plain(2), plain(3), plain(4)]);
-    let tail = ["tail", "--json", "-n", "1"];
-    let mut child = folder.command(&tail).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut tail = Tail { child, lines };
-    tail.next(4);
-    // Cut; and then an older file in its place.
-    fs::write(folder.log(), plain(1) + &plain(2)).unwrap();
-    assert!(
-        said.next()
-            .unwrap()
-            .unwrap()
-            .contains("it was cut, or another file is in its place")
-    );
-    tail.next(2);
-    let append = |line: &str| {
-        File::options()
-            .append(true)
-            .open(folder.log())
-            .unwrap()
-            .write_all(line.as_bytes())
-            .unwrap()
-    };
-    append(&plain(3));
-    tail.next(3);
-    fs::write(folder.path("older"), plain(1)).unwrap();
-    fs::rename(folder.path("older"), folder.log()).unwrap();
-    assert!(said.next().unwrap().unwrap().contains("another file is in its place"));
-    tail.next(1);
-    append(&plain(5));
-    tail.next(5);
-}
-
-#[test]
-fn tail_ends_when_nobody_reads_it_any_more() {
-    let folder = Folder::with(&[plain(1), refused(2)]);
-    let tail = ["tail", "--json", "--code", "ek-not-endorsed"];
-    let mut child = folder.command(&tail).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    // As `head -1`, and nothing is ever recorded again.
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, refused(2));
-    assert!(child.wait().unwrap().success());
-}
-
-#[test]
-fn tail_goes_on_in_a_state_that_was_put_in_the_place_of_another() {
-    let folder = Folder::with(&[plain(1)]);
-    let mut tail = Tail::begin(&folder, &[]);
-    tail.next(1);
-    fs::rename(folder.path("state"), folder.path("old")).unwrap();
-    fs::create_dir(folder.path("state")).unwrap();
-    fs::write(folder.log(), plain(2)).unwrap();
-    tail.next(2);
 }

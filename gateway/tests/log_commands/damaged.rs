@@ -7,7 +7,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 
-use super::{Folder, Tail, plain, record, refused};
+use super::tail::Tail;
+use super::{Folder, plain, record, refused};
 
 /// Lines 1 and 2 whole, of 3 to 7 the end is missing; 8 and 9 are in the log, two and four days later.
 fn damaged() -> Folder {

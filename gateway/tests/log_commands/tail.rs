@@ -1,17 +1,41 @@
 //! `log tail`: what there is, and what comes.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::{Folder, plain, refused};
+use crate::support::LIMIT;
 
 /// `log tail`, and what it has printed.
 pub struct Tail {
     child: Child,
-    pub lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    lines: Said,
+}
+
+/// Lines of a process that goes on, as they come.
+struct Said(mpsc::Receiver<String>);
+
+impl Said {
+    fn by(output: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            // Nobody may listen any more.
+            lines.map(|line| sender.send(line)).take_while(Result::is_ok).count()
+        });
+        Self(lines)
+    }
+
+    #[track_caller]
+    fn next(&self) -> String {
+        self.0.recv_timeout(LIMIT).expect("it says no more")
+    }
 }
 
 impl Tail {
@@ -21,15 +45,24 @@ impl Tail {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = Said::by(child.stdout.take().unwrap());
         Self { child, lines }
     }
 
+    /// Which line comes next.
     #[track_caller]
-    pub fn next(&mut self, number: u64) {
-        let line = self.lines.next().unwrap().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"], number);
+    pub fn next_number(&self) -> u64 {
+        number(&self.lines.next())
     }
+
+    #[track_caller]
+    pub fn next(&self, number: u64) {
+        assert_eq!(self.next_number(), number);
+    }
+}
+
+fn number(line: &str) -> u64 {
+    serde_json::from_str::<Value>(line).unwrap()["chain"]["number"].as_u64().unwrap()
 }
 
 impl Drop for Tail {
@@ -46,7 +79,7 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
         let mut file = File::options().create(true).append(true).open(folder.path(file)).unwrap();
         file.write_all(line.as_bytes()).unwrap();
     };
-    let mut tail = Tail::begin(&folder, &["-n", "2"]);
+    let tail = Tail::begin(&folder, &["-n", "2"]);
     tail.next(2);
     tail.next(3);
     append("state/attestation.jsonl", &plain(4));
@@ -67,7 +100,7 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
     append("state/attestation.jsonl", &plain(8));
     tail.next(8);
     // Of those that were there none, or none that is asked for.
-    let mut refusals = Tail::begin(&folder, &["--verdict", "refused"]);
+    let refusals = Tail::begin(&folder, &["--verdict", "refused"]);
     refusals.next(3);
     append("state/attestation.jsonl", &plain(9));
     tail.next(9);
@@ -75,23 +108,16 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
     tail.next(10);
     refusals.next(10);
     // It begins at some moment, and with what comes then.
-    let mut none = Tail::begin(&folder, &["-n", "0"]);
-    let (sender, first) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let line = none.lines.next().unwrap().unwrap();
-        sender
-            .send(serde_json::from_str::<Value>(&line).unwrap()["chain"]["number"].as_u64())
-            .unwrap();
-    });
-    let mut numbers = 11..;
+    let none = Tail::begin(&folder, &["-n", "0"]);
+    let (mut numbers, begun) = (11.., Instant::now());
     let first = loop {
+        assert!(begun.elapsed() < LIMIT);
         append("state/attestation.jsonl", &plain(numbers.next().unwrap()));
-        if let Ok(number) = first.recv_timeout(std::time::Duration::from_millis(100)) {
-            break number;
+        if let Ok(line) = none.lines.0.recv_timeout(Duration::from_millis(100)) {
+            break number(&line);
         }
     };
-    assert!(first >= Some(11), "{first:?}");
-    reader.join().unwrap();
+    assert!(first >= 11, "{first}");
 }
 
 #[test]
@@ -99,18 +125,13 @@ fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
     let folder = Folder::with(&[plain(1), plain(2), plain(3), plain(4)]);
     let tail = ["tail", "--json", "-n", "1"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut tail = Tail { child, lines };
+    let said = Said::by(child.stderr.take().unwrap());
+    let lines = Said::by(child.stdout.take().unwrap());
+    let tail = Tail { child, lines };
     tail.next(4);
     // Cut; and then an older file in its place.
     fs::write(folder.log(), plain(1) + &plain(2)).unwrap();
-    assert!(
-        said.next()
-            .unwrap()
-            .unwrap()
-            .contains("it was cut, or another file is in its place")
-    );
+    assert!(said.next().contains("it was cut, or another file is in its place"));
     tail.next(2);
     let append = |line: &str| {
         File::options()
@@ -124,7 +145,7 @@ fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
     tail.next(3);
     fs::write(folder.path("older"), plain(1)).unwrap();
     fs::rename(folder.path("older"), folder.log()).unwrap();
-    assert!(said.next().unwrap().unwrap().contains("another file is in its place"));
+    assert!(said.next().contains("another file is in its place"));
     tail.next(1);
     append(&plain(5));
     tail.next(5);
@@ -135,17 +156,35 @@ fn tail_ends_when_nobody_reads_it_any_more() {
     let folder = Folder::with(&[plain(1), refused(2)]);
     let tail = ["tail", "--json", "--code", "ek-not-endorsed"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
+    let output = child.stdout.take().unwrap();
+    // Ended if the test fails.
+    let mut tail = Tail {
+        child,
+        lines: Said(mpsc::channel().1),
+    };
     // As `head -1`, and nothing is ever recorded again.
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, refused(2));
-    assert!(child.wait().unwrap().success());
+    let (sender, first) = mpsc::channel();
+    thread::spawn(move || {
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        sender.send(line).unwrap();
+    });
+    assert_eq!(first.recv_timeout(LIMIT).unwrap(), refused(2));
+    let begun = Instant::now();
+    let ended = loop {
+        if let Some(ended) = tail.child.try_wait().unwrap() {
+            break ended;
+        }
+        assert!(begun.elapsed() < LIMIT, "it goes on");
+        thread::yield_now();
+    };
+    assert!(ended.success());
 }
 
 #[test]
 fn tail_goes_on_in_a_state_that_was_put_in_the_place_of_another() {
     let folder = Folder::with(&[plain(1)]);
-    let mut tail = Tail::begin(&folder, &[]);
+    let tail = Tail::begin(&folder, &[]);
     tail.next(1);
     fs::rename(folder.path("state"), folder.path("old")).unwrap();
     fs::create_dir(folder.path("state")).unwrap();

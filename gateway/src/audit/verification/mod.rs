@@ -2,9 +2,11 @@
 //!
 //! Pure: it is given lines, and what is known from elsewhere, and says what is wrong.
 
+mod checkpoints;
 mod finding;
 mod followed;
 mod keeping;
+mod lines;
 mod removed;
 mod signers;
 mod stitched;
@@ -12,16 +14,15 @@ mod strict;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aws_lc_rs::digest;
 pub use finding::{Finding, Note, Place};
 use followed::Followed;
-use removed::{Removed, Said};
+use lines::Reading;
+use removed::Removed;
 use signers::Signers;
 pub use stitched::ChainReport;
 use stitched::Stitched;
-use strict::Placed;
 
-use super::chain::{Found, LineHash, Link, Point, Why};
+use super::chain::{LineHash, Link, Point};
 use super::checkpoint::Checkpoint;
 use super::log_key::LogPublicKey;
 
@@ -82,35 +83,12 @@ impl Run {
     }
 }
 
-/// Lines of a file that have no place in a chain, since the last one that has.
-#[derive(Debug)]
-struct Outside {
-    first: u64,
-    count: u64,
-    why: String,
-}
-
 /// Lines of no chain, and the chain that has begun after them.
 #[derive(Debug)]
 struct Before {
     place: Place,
     lines: u64,
     chain: String,
-}
-
-/// A file, as far as it was read.
-struct Reading {
-    name: String,
-    line: u64,
-    bytes: u64,
-    hash: digest::Context,
-    outside: Option<Outside>,
-    /// The chains that lines before this one were of.
-    chains: BTreeSet<String>,
-    run: Option<Run>,
-    /// The highest number of the chain that the file is in.
-    highest: u64,
-    report: FileReport,
 }
 
 /// A checkpoint that was found in its chain.
@@ -214,296 +192,6 @@ impl Verifier {
                 line: 0,
             },
         }
-    }
-
-    /// The lines that follow are of this file.
-    pub fn file(&mut self, name: &str) {
-        self.end_of_file();
-        self.reading = Some(Reading {
-            name: name.to_owned(),
-            line: 0,
-            bytes: 0,
-            hash: digest::Context::new(&digest::SHA256),
-            outside: None,
-            chains: BTreeSet::new(),
-            run: None,
-            highest: 0,
-            report: FileReport {
-                name: name.to_owned(),
-                ..FileReport::default()
-            },
-        });
-    }
-
-    /// What comes next in the file cannot be read.
-    pub fn unreadable(&mut self, why: String) {
-        if let Some(Reading { name, line, .. }) = &self.reading {
-            let (file, line) = (name.clone(), *line);
-            let after = Place { file, line };
-            self.findings.push(Finding::Unreadable { after, why });
-        }
-    }
-
-    /// A file of which nothing can be read.
-    pub fn unreadable_file(&mut self, file: String, why: String) {
-        let after = Place { file, line: 0 };
-        self.findings.push(Finding::Unreadable { after, why });
-    }
-
-    /// The file's next line, without its end.
-    pub fn line(&mut self, line: &[u8]) {
-        let Some(mut reading) = self.reading.take() else { return };
-        reading.line += 1;
-        match strict::read(line) {
-            Ok(placed) => self.placed(&mut reading, placed, LineHash::of(line)),
-            Err(why) => {
-                let (first, count) = (reading.line, 0);
-                let outside = reading.outside.get_or_insert(Outside { first, count, why });
-                outside.count += 1;
-            }
-        }
-        reading.hash.update(line);
-        reading.hash.update(b"\n");
-        reading.bytes += u64::try_from(line.len()).unwrap_or(0).saturating_add(1);
-        self.reading = Some(reading);
-    }
-
-    /// What stands after the file's last line, without an end.
-    pub fn torn(&mut self) {
-        if let Some(Reading { name, line, .. }) = &self.reading {
-            let place = Place {
-                file: name.clone(),
-                line: line + 1,
-            };
-            self.findings.push(Finding::Torn { place });
-        }
-    }
-
-    fn placed(&mut self, reading: &mut Reading, placed: Placed, hash: LineHash) {
-        let Placed {
-            link,
-            at,
-            checkpoint,
-            removed,
-        } = placed;
-        let place = Place {
-            file: reading.name.clone(),
-            line: reading.line,
-        };
-        let report = &mut reading.report;
-        report.first.get_or_insert_with(|| (link.id.clone(), link.number));
-        report.chains.insert(link.id.clone());
-        let from = self.trust.from.get(&link.id).filter(|from| link.number <= from.number);
-        // What verification begins after stands before the rest of its chain, and nowhere else.
-        if let Some(from) = from.filter(|_| !reading.chains.contains(&link.id)) {
-            // A cut archive may begin with it.
-            if link.number == from.number {
-                self.begun.insert(link.id.clone());
-                if hash != from.sha256 {
-                    self.findings.push(Finding::Replaced {
-                        chain: link.id,
-                        number: link.number,
-                    });
-                }
-            }
-            reading.report.skipped = reading.line;
-            reading.outside = None;
-            return;
-        }
-        let follows = reading.run.as_ref().is_some_and(|run| run.chain == link.id);
-        match &link.begins {
-            Some(begins) => {
-                self.beginning(reading, begins.before.map(|before| (before.bytes, before.sha256)), &place, &link);
-                self.lost.extend(begins.after.iter().cloned());
-            }
-            None => self.outside(reading, follows.then_some(link.number)),
-        }
-        if !follows && link.begins.is_none() && !reading.chains.is_empty() {
-            self.spliced(reading, &link.id, link.number, &place);
-        }
-        if follows && link.number <= reading.highest {
-            self.findings.push(Finding::OutOfOrder {
-                chain: link.id.clone(),
-                number: link.number,
-                place: place.clone(),
-            });
-        }
-        if let Some(checkpoint) = &checkpoint {
-            self.checkpoint(&link, checkpoint, at);
-        }
-        if let Some(removal) = removed {
-            let (chain, number) = (link.id.clone(), link.number);
-            self.removed.said.push(Said { chain, number, removal });
-        }
-        reading.highest = if follows { reading.highest.max(link.number) } else { link.number };
-        match &mut reading.run {
-            Some(run) if follows && link.number == run.last().saturating_add(1) => {
-                if run.hashes.last() != Some(&link.previous) {
-                    run.breaks.push(link.number);
-                }
-                run.hashes.push(hash);
-                run.last_at = at;
-            }
-            run => {
-                reading.chains.insert(link.id.clone());
-                let new = Run {
-                    begins: link.begins.is_some(),
-                    chain: link.id,
-                    first: link.number,
-                    previous: link.previous,
-                    place,
-                    hashes: vec![hash],
-                    breaks: Vec::new(),
-                    first_at: at,
-                    last_at: at,
-                };
-                self.runs.extend(run.replace(new));
-            }
-        }
-    }
-
-    /// A chain's first line: it names what stands before it in its file.
-    fn beginning(&mut self, reading: &mut Reading, before: Option<(u64, LineHash)>, place: &Place, link: &Link) {
-        let found = (reading.bytes > 0).then(|| (reading.bytes, LineHash::from_digest(reading.hash.clone().finish())));
-        let outside = reading.outside.take();
-        let odd = link.begins.as_ref().is_some_and(|begins| match begins.why {
-            // No gateway begins a new log after something, or misses nothing in one that it says is incomplete.
-            Why::New => begins.before.is_some(),
-            Why::Incomplete => begins.after.is_empty(),
-            Why::Unchained => false,
-        });
-        if odd {
-            self.spliced(reading, &link.id, link.number, place);
-        } else if found == before {
-            let covered = reading.chains.iter().map(|chain| (chain.clone(), link.id.clone()));
-            self.covered.extend(covered);
-            self.before.extend(outside.map(|outside| Before {
-                place: Place {
-                    file: place.file.clone(),
-                    line: outside.first,
-                },
-                lines: outside.count,
-                chain: link.id.clone(),
-            }));
-        } else if before.is_none() && !reading.chains.is_empty() {
-            self.spliced(reading, &link.id, link.number, place);
-        } else {
-            self.findings.push(Finding::BeforeAltered {
-                place: place.clone(),
-                lines: reading.line.saturating_sub(1),
-            });
-        }
-    }
-
-    fn spliced(&mut self, reading: &Reading, chain: &str, number: u64, place: &Place) {
-        let into = reading.run.as_ref().map_or_else(|| chain.to_owned(), |run| run.chain.clone());
-        self.findings.push(Finding::Spliced {
-            chain: chain.to_owned(),
-            number,
-            into,
-            place: place.clone(),
-        });
-    }
-
-    /// What is to be said of lines of no chain before a line, which may be the next of the same chain.
-    fn outside(&mut self, reading: &mut Reading, next: Option<u64>) {
-        let Some(Outside { first, count, why }) = reading.outside.take() else {
-            return;
-        };
-        let after = reading.run.as_ref().map(|run| (run.chain.clone(), run.last()));
-        let span = |last: u64| Some((last.checked_add(1)?, last.checked_add(count)?));
-        let span = after.and_then(|(chain, last)| span(last).map(|(from, to)| (chain, from, to)));
-        match (span, next) {
-            (Some((chain, from, to)), Some(next)) if to.checked_add(1) == Some(next) => {
-                self.unreadable.entry(chain.clone()).or_default().extend(from..=to);
-                let why = Some(why);
-                self.findings.push(Finding::Altered { chain, from, to, why });
-            }
-            _ => {
-                let place = Place {
-                    file: reading.name.clone(),
-                    line: first,
-                };
-                self.findings.push(Finding::PutIn { place, lines: count, why });
-            }
-        }
-    }
-
-    fn checkpoint(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) {
-        let finding = self.judge(link, checkpoint, at);
-        if let Some(Found { first, last }) = checkpoint.found {
-            self.notes.push(Note::Found {
-                chain: link.id.clone(),
-                from: first,
-                to: last,
-            });
-        }
-        let signed = Signed::of(link, checkpoint, at, finding.is_none());
-        self.signed.entry(link.id.clone()).or_default().push(signed);
-        self.say(finding, link, checkpoint);
-    }
-
-    /// What is wrong with a checkpoint. One that is good says what its gateway has found.
-    fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<Finding> {
-        let (chain, number) = (link.id.clone(), link.number);
-        let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
-        let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
-        let signed = checkpoint.is_signed(&chain, at);
-        let is_its = self
-            .trust
-            .names
-            .get(&checkpoint.key)
-            .is_none_or(|names| names.contains(&checkpoint.replica));
-        match (signed, here, trusted) {
-            (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
-            (true, _, false) => Some(Finding::CheckpointUnknown {
-                chain,
-                number,
-                key: checkpoint.key.to_string(),
-            }),
-            (true, false, true) => Some(Finding::CheckpointMoved {
-                chain,
-                number,
-                count: checkpoint.count,
-            }),
-            (true, true, true) if !is_its => Some(Finding::CheckpointOfAnother {
-                chain,
-                number,
-                replica: checkpoint.replica.clone(),
-            }),
-            (true, true, true) => {
-                self.removed.found.entry(chain).or_default().extend(checkpoint.found);
-                None
-            }
-        }
-    }
-
-    /// Of a key that is not known, that is said once for each chain.
-    fn say(&mut self, finding: Option<Finding>, link: &Link, checkpoint: &Checkpoint) {
-        if let Some(Finding::CheckpointUnknown { .. }) = &finding
-            && !self.unknown.insert((link.id.clone(), checkpoint.key))
-        {
-            return;
-        }
-        self.findings.extend(finding);
-    }
-
-    fn end_of_file(&mut self) {
-        let Some(mut reading) = self.reading.take() else { return };
-        if reading.report.chains.is_empty()
-            && let Some(outside) = reading.outside.take()
-        {
-            let (file, lines) = (reading.name.clone(), outside.count);
-            if self.trust.unchained {
-                let (to, held) = (lines, false);
-                self.notes.push(Note::Unchained { file, to, held });
-            } else {
-                self.findings.push(Finding::Unchained { file, lines });
-            }
-        }
-        self.outside(&mut reading, None);
-        self.runs.extend(reading.run);
-        self.files.push(reading.report);
     }
 
     /// What came of all lines.

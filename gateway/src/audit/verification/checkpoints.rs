@@ -1,0 +1,66 @@
+//! Checkpoints: whose each is, and whether it fits where it stands.
+
+use super::super::chain::{Found, Link};
+use super::super::checkpoint::Checkpoint;
+use super::{Finding, Note, Signed, Verifier};
+
+impl Verifier {
+    pub(super) fn checkpoint(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) {
+        let finding = self.judge(link, checkpoint, at);
+        if let Some(Found { first, last }) = checkpoint.found {
+            self.notes.push(Note::Found {
+                chain: link.id.clone(),
+                from: first,
+                to: last,
+            });
+        }
+        let signed = Signed::of(link, checkpoint, at, finding.is_none());
+        self.signed.entry(link.id.clone()).or_default().push(signed);
+        self.say(finding, link, checkpoint);
+    }
+
+    /// What is wrong with a checkpoint. One that is good says what its gateway has found.
+    pub(super) fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<Finding> {
+        let (chain, number) = (link.id.clone(), link.number);
+        let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
+        let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
+        let signed = checkpoint.is_signed(&chain, at);
+        let is_its = self
+            .trust
+            .names
+            .get(&checkpoint.key)
+            .is_none_or(|names| names.contains(&checkpoint.replica));
+        match (signed, here, trusted) {
+            (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
+            (true, _, false) => Some(Finding::CheckpointUnknown {
+                chain,
+                number,
+                key: checkpoint.key.to_string(),
+            }),
+            (true, false, true) => Some(Finding::CheckpointMoved {
+                chain,
+                number,
+                count: checkpoint.count,
+            }),
+            (true, true, true) if !is_its => Some(Finding::CheckpointOfAnother {
+                chain,
+                number,
+                replica: checkpoint.replica.clone(),
+            }),
+            (true, true, true) => {
+                self.removed.found.entry(chain).or_default().extend(checkpoint.found);
+                None
+            }
+        }
+    }
+
+    /// Of a key that is not known, that is said once for each chain.
+    pub(super) fn say(&mut self, finding: Option<Finding>, link: &Link, checkpoint: &Checkpoint) {
+        if let Some(Finding::CheckpointUnknown { .. }) = &finding
+            && !self.unknown.insert((link.id.clone(), checkpoint.key))
+        {
+            return;
+        }
+        self.findings.extend(finding);
+    }
+}

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use attest::{Reject, TpmEvidenceError};
+
 use super::*;
-use crate::ignition::SpecVersion;
-use crate::machines::instances::InstanceRecord;
-use crate::machines::revocations::Revocation;
+use crate::credentials::kubelet::MemberError;
+use crate::credentials::tokens::TokenError;
+use crate::ignition::{Inexpressible, SpecVersion};
+use crate::machines::enrolment::EnrolmentError;
+use crate::machines::instances::{InstanceError, InstanceRecord};
+use crate::machines::revocations::{Revocation, RevocationError};
 
 const MARK: &str = "for-the-administrator";
 

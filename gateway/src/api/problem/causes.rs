@@ -1,0 +1,187 @@
+//! Which refusal an error of another room is, and how much of it the node may know.
+
+use attest::reject::{EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
+use attest::tpm::TPM_MALFORMED;
+use attest::{Reject, TpmEvidenceError};
+use axum::http::StatusCode;
+
+use super::Refusal;
+use super::codes::{
+    BY_REQUEST, CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
+    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, NODE_NAME_TAKEN, NODE_REVOKED, SPEC_VERSION_TOO_OLD,
+    TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID, TOKEN_SPENT,
+    TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL,
+};
+use crate::admission::TooBusy;
+use crate::audit::DecidedBy;
+use crate::cloud::CloudUnavailable;
+use crate::credentials::challenges::ChallengeError;
+use crate::credentials::kubelet::{KubeletError, MemberError};
+use crate::credentials::tickets::TicketError;
+use crate::credentials::tokens::TokenError;
+use crate::ignition::Inexpressible;
+use crate::machines::enrolment::EnrolmentError;
+use crate::machines::instances::InstanceError;
+use crate::machines::revocations::RevocationError;
+
+impl From<TooBusy> for Refusal {
+    fn from(_: TooBusy) -> Self {
+        Self::unavailable()
+    }
+}
+
+impl From<Reject> for Refusal {
+    fn from(reject: Reject) -> Self {
+        let advice = reject.advice();
+        let code = Code {
+            status: match advice {
+                MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => StatusCode::BAD_REQUEST,
+                _ => StatusCode::FORBIDDEN,
+            },
+            by: if BY_REQUEST.contains(&advice) {
+                DecidedBy::Request
+            } else {
+                DecidedBy::Evidence
+            },
+            advice,
+        };
+        let command = match &reject {
+            Reject::Tpm(TpmEvidenceError::EkNotEndorsed { ek_digest, .. } | TpmEvidenceError::EkUnknown { ek_digest }) => Some(format!(
+                "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
+            )),
+            _ => None,
+        };
+        let refusal = Self::guarded(code, reject.told(), reject.detail());
+        match command {
+            Some(command) => refusal.with_command(command),
+            None => refusal,
+        }
+    }
+}
+
+impl From<ChallengeError> for Refusal {
+    fn from(error: ChallengeError) -> Self {
+        match error {
+            ChallengeError::NotSealed(_) => Self::new(CHALLENGE_INVALID, error),
+            ChallengeError::Expired { expires, now } => Reject::ChallengeExpired { expires, now }.into(),
+            ChallengeError::Spent => Self::new(CHALLENGE_SPENT, error),
+            ChallengeError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<EnrolmentError> for Refusal {
+    fn from(error: EnrolmentError) -> Self {
+        match &error {
+            EnrolmentError::NameTaken { name, .. } => {
+                // Which machine has the name is for the administrator to know.
+                Self::guarded(NODE_NAME_TAKEN, format!("the name {name} belongs to another machine"), &error).with_command(format!(
+                    "If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again."
+                ))
+            }
+            EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
+                "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
+            )),
+            EnrolmentError::Undecided { .. } => Self::undecided(&error),
+            EnrolmentError::Store(error) => Self::because(error),
+        }
+    }
+}
+
+impl From<RevocationError> for Refusal {
+    fn from(error: RevocationError) -> Self {
+        match &error {
+            // Why, and by which of its names, is for the administrator to know: the asker may have said no more than another's name.
+            RevocationError::Revoked { .. } => Self::guarded(NODE_REVOKED, "this machine is revoked", &error),
+            RevocationError::Undecided { .. } => Self::undecided(&error),
+            RevocationError::Store(error) => Self::because(error),
+        }
+    }
+}
+
+impl From<CloudUnavailable> for Refusal {
+    fn from(error: CloudUnavailable) -> Self {
+        tracing::warn!(%error, "cannot verify evidence of a cloud");
+        Self::new(CLOUD_UNAVAILABLE, "what this evidence is verified against cannot be had now")
+    }
+}
+
+impl From<InstanceError> for Refusal {
+    fn from(error: InstanceError) -> Self {
+        match &error {
+            InstanceError::Claimed { instance, .. } => {
+                // Who came first is for the administrator to know.
+                Self::guarded(INSTANCE_CLAIMED, format!("{instance} belongs to another claimant"), &error).with_command(format!(
+                    "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
+                ))
+            }
+            InstanceError::Undecided { .. } => Self::undecided(&error),
+            InstanceError::Store(error) => Self::because(error),
+        }
+    }
+}
+
+impl From<&Inexpressible> for Refusal {
+    fn from(error: &Inexpressible) -> Self {
+        // What the config is about is not everybody's business.
+        let told = format!("the pool's config cannot be said in spec {}", error.version);
+        Self::guarded(SPEC_VERSION_TOO_OLD, told, error)
+    }
+}
+
+impl From<TicketError> for Refusal {
+    fn from(error: TicketError) -> Self {
+        let code = match error {
+            TicketError::Invalid => TICKET_INVALID,
+            TicketError::Expired { .. } | TicketError::ExpiredAfterUse { .. } => TICKET_EXPIRED,
+            TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
+            TicketError::Spent { .. } => TICKET_SPENT,
+            TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
+            TicketError::Revocation(error) => return error.into(),
+            TicketError::Undecided | TicketError::InstanceUndecided { .. } => return Self::undecided(&error),
+            TicketError::Store(error) => return Self::because(&error),
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<KubeletError> for Refusal {
+    fn from(error: KubeletError) -> Self {
+        let code = match &error {
+            KubeletError::NotANode { .. } => KUBELET_CERTIFICATE_NOT_A_NODE,
+            error if error.is_about_dates() => KUBELET_CERTIFICATE_EXPIRED,
+            _ => KUBELET_CERTIFICATE_INVALID,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<MemberError> for Refusal {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::WrongPool { ref name, ref pool, .. } => {
+                // Which nodes a pool has is for the administrator to know.
+                Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
+            }
+            MemberError::Revocation(error) => error.into(),
+            MemberError::Store(error) => Self::because(&error),
+        }
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        match &error {
+            TokenError::Invalid => Self::new(TOKEN_INVALID, &error),
+            TokenError::Expired { .. } => Self::new(TOKEN_EXPIRED, &error),
+            // Whoever has found a token need not learn what it opens.
+            TokenError::WrongPool { asked, .. } => Self::guarded(TOKEN_WRONG_POOL, format!("the token is not for pool {asked}"), &error),
+            TokenError::Spent { .. } => Self::new(TOKEN_SPENT, &error),
+            // How the networks lie is for the administrator to know.
+            TokenError::WrongNetwork { peer, .. } => {
+                Self::guarded(TOKEN_WRONG_NETWORK, format!("the token is not for use from {peer}"), &error)
+            }
+            TokenError::Store(error) => Self::because(error),
+        }
+    }
+}

@@ -235,8 +235,8 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
     }
     let other = Site::new();
     fs::copy(site.key_file(), other.key_file()).unwrap();
-    fs::copy(&kept, other.folder.path().join("seal.set")).unwrap();
     drop(other.replica(NOW).await);
+    fs::copy(&kept, other.folder.path().join("seal.set")).unwrap();
     drop(other.replica(NOW).await);
     let said: Value = serde_json::from_slice(&fs::read(other.folder.path().join("seal.set")).unwrap()).unwrap();
     assert_eq!(said["store"], other.store().standing().unwrap().id);

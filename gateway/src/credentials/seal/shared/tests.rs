@@ -81,3 +81,22 @@ async fn what_is_known_by_then_is_not_asked_of_a_store_that_cannot_be_read() {
     assert!(!shared.read_again(|| true).await.unwrap());
     assert!(matches!(shared.read_again(|| false).await, Err(SealError::Unread)));
 }
+
+#[tokio::test]
+async fn who_came_before_the_store_was_read_is_told_by_that_however_late_its_turn_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    let mut reading = shared.read.lock().await;
+    let read = async {
+        *reading = Some(LastRead {
+            began: Instant::now(),
+            // As if that were long ago.
+            ended: Instant::now().checked_sub(2 * READ_EVERY).unwrap(),
+            could: false,
+        });
+        drop(reading);
+    };
+    let late = tokio::join!(shared.read_again(|| false), read).0;
+    assert!(matches!(late, Err(SealError::Unread)), "{late:?}");
+    assert!(shared.read_again(|| false).await.unwrap(), "who comes then has it read");
+}

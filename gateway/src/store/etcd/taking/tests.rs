@@ -168,3 +168,14 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
         assert_eq!(Known::beside(&beside).unwrap().file.unwrap().mark, expected);
     }
 }
+
+#[test]
+fn what_was_known_and_cannot_be_read_is_in_nobody_s_way() {
+    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    std::fs::write(folder.path().join("store.mark"), "x").unwrap();
+    let now = begin(&etcd, &folder)
+        .unwrap()
+        .finish(&mark(&"b".repeat(32), 5), &"1".repeat(32))
+        .unwrap();
+    assert_eq!(Known::beside(&folder.path().join("gateway.db")).unwrap().file, Some(now));
+}

@@ -1,5 +1,8 @@
 //! A closed segment, read once: what is said of it when it goes, what is kept of it, and which blobs its records name.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -52,6 +52,7 @@ fn open(path: &Path, hashes: &[LineHash]) -> io::Result<(File, usize)> {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -78,5 +79,7 @@ mod tests {
         fs::remove_file(kept_file(&log)).unwrap();
         keep(&log, &segment, &hashes).unwrap();
         assert_eq!(fs::read_to_string(kept_file(&log)).unwrap(), kept);
+        let mode = fs::metadata(kept_file(&log)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "as the log is");
     }
 }

@@ -194,6 +194,7 @@ mod tests {
         }
         assert_eq!(past(&ended, rule(Some(899), Some(20))), 2);
         assert_eq!(past(&[2000, 2000], rule(Some(0), None)), 0, "of the future");
+        assert_eq!(past(&[2000, 100], rule(Some(0), None)), 0, "behind one that stays");
     }
 
     #[test]
@@ -206,5 +207,8 @@ mod tests {
         let both = rule(Some(500), Some(1));
         assert_eq!(due(both).is_past(both, 5000, 1000), Some(Past::Size));
         assert_eq!(due(both).is_past(both, 0, 1000), Some(Past::Age));
+        // By its lines it is old, and it was written until just now.
+        let young = survey(&[900]).past(both, 1000).remove(0);
+        assert_eq!(young.is_past(both, 0, 1000), Some(Past::Size));
     }
 }

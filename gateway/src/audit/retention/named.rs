@@ -56,11 +56,11 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
         opened => read(log, opened.map_err(RetentionError::at(log))?, &mut names)?,
     }
     for path in beside(log)? {
-        let file = File::open(&path).map_err(RetentionError::at(&path))?;
-        read(&path, file, &mut names)?;
         if names.is_empty() {
             break;
         }
+        let file = File::open(&path).map_err(RetentionError::at(&path))?;
+        read(&path, file, &mut names)?;
     }
     Ok(names)
 }
@@ -114,7 +114,7 @@ fn read(path: &Path, file: File, names: &mut BTreeSet<String>) -> Result<(), Ret
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
     use super::*;
 
@@ -146,6 +146,15 @@ mod tests {
     }
 
     #[test]
+    fn of_digits_without_an_end_no_more_are_held_than_tell_that_they_are_no_name() {
+        let mut names = Names::default();
+        for _ in 0..100 {
+            names.read(&[b'a'; 100], |name| panic!("{name}"));
+        }
+        assert_eq!(names.digits.len(), NAME_CHARACTERS + 1);
+    }
+
+    #[test]
     fn what_any_file_of_the_log_names_is_named_and_one_that_cannot_be_read_may_name_all() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -165,5 +174,8 @@ mod tests {
             fs::write(&file, damaged).unwrap();
             assert!(unnamed().unwrap_err().to_string().contains("log-1.gz"));
         }
+        // Nobody asks it where all are named.
+        fs::write(&log, names.join(" ")).unwrap();
+        assert_eq!(unnamed().unwrap(), BTreeSet::new());
     }
 }

@@ -1,3 +1,6 @@
+mod blobs;
+mod order;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -501,6 +504,13 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
                 .iter()
                 .any(|told| told.contains(path.to_str().unwrap()) && told.contains("it stays until you move it elsewhere"));
             assert_eq!(is_told, !matches!(odd, Odd::LinkToNothing), "{odd:?}{end}: {told:?}");
+            let why = match (odd, end) {
+                (Odd::Folder | Odd::Fifo, _) => "it is no file",
+                (Odd::LinkToNothing, _) => "",
+                (_, ".gz") => "",
+                _ => "it does not begin with a record",
+            };
+            assert!(told.concat().contains(why), "{odd:?}{end}: {told:?}");
             // What cannot be read may name any blob.
             let names_all = matches!((odd, end), (Odd::NoGzip | Odd::Empty | Odd::NoRecord, ".gz"));
             assert_eq!(

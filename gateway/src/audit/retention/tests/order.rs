@@ -1,0 +1,175 @@
+//! Segments go in their order, each by what is known of it, and by nothing that is known of another.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// All but the log may go.
+const ALL: Rule = Rule {
+    age: Some(Duration::ZERO),
+    bytes: None,
+};
+const BY_SIZE: Rule = Rule { age: None, bytes: Some(1) };
+
+fn with(process: &mut Process, site: &Site, rule: Rule, lacking: impl Fn(&LastLine) -> Vec<String> + Send + Sync + 'static) {
+    process.retention = Retention::new(site.log(), rule, vec![process.blobs.clone()], lacking);
+}
+
+fn pending(decision: &str, at: u64) -> Pending {
+    let decision = decision.to_owned();
+    Pending { decision, at }
+}
+
+async fn decide(site: &Site, pending: &Pending) {
+    let thing = Spendable {
+        kind: EntryKind::Ticket,
+        id: pending.decision.clone(),
+        limit: 1,
+        remember_until: 100,
+    };
+    site.store.spend_for(thing, Occasion::Any, pending.clone().into()).await.unwrap();
+}
+
+/// The segments as they are seen: until when each was written, and whether it is there twice.
+fn seen(site: &Site) -> Vec<(u64, bool)> {
+    let survey = Survey::of(&site.log()).unwrap();
+    let due = survey.past(BY_SIZE, NOW);
+    due.iter().map(|due| (due.segment.ended, due.segment.twice)).collect()
+}
+
+#[tokio::test]
+async fn each_segment_is_asked_about_by_its_own_last_line() {
+    let site = Site::new();
+    let mut process = site.written().await;
+    let asked = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let ask = std::sync::Arc::clone(&asked);
+    with(&mut process, &site, ALL, move |last| {
+        ask.lock().unwrap().push((last.number.unwrap(), last.at));
+        (last.at > 150).then(|| "siem".to_owned()).into_iter().collect()
+    });
+    // The first one goes, and two stay: somebody needs the second.
+    let held = Held {
+        segments: 2,
+        by: vec!["siem".to_owned()],
+        undecided: None,
+    };
+    assert_eq!(process.tend(&site).await.unwrap(), Some(held.clone()));
+    assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]));
+    assert_eq!(*asked.lock().unwrap(), [(3, 50), (6, 160)]);
+    // It was read, and is not read again as long as it stays.
+    process.journal.aside(|| ()).await.unwrap();
+    let second = closed_segments(&site.log()).unwrap().remove(0);
+    let mut whole = fs::read(&second).unwrap();
+    let sum = whole.len() - 5;
+    whole[sum] ^= 1;
+    fs::write(&second, &whole).unwrap();
+    assert_eq!(process.tend(&site).await.unwrap(), Some(held));
+    // It is before it goes.
+    with(&mut process, &site, ALL, |_| Vec::new());
+    process.tend(&site).await.unwrap_err();
+    assert!(second.exists() && site.segments() == 2);
+}
+
+#[tokio::test]
+async fn what_comes_after_a_segment_that_stays_stays() {
+    // There twice, and all of them are past the rule.
+    let site = Site::new();
+    let mut process = site.written().await;
+    with(&mut process, &site, ALL, |_| Vec::new());
+    process.journal.aside(|| ()).await.unwrap();
+    let zipped = closed_segments(&site.log()).unwrap().remove(0);
+    fs::write(zipped.with_extension(""), "{").unwrap();
+    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(said(&site).len(), 0);
+    // A line in it is of the future, and none of what begins a file.
+    let site = Site::new();
+    let process = site.open(RULE);
+    process.journal.checkpoint(1).await.unwrap();
+    process.record(NOW + 7, &[]).await;
+    for at in [20, 30, 40] {
+        process.journal.checkpoint(at).await.unwrap();
+        process.record(at, &[]).await;
+    }
+    process.journal.checkpoint(50).await.unwrap();
+    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(said(&site).len(), 0);
+}
+
+#[tokio::test]
+async fn until_when_a_segment_was_written_is_told_by_those_before_it_and_by_the_log() {
+    let site = Site::new();
+    let process = site.open(BY_SIZE);
+    process.journal.checkpoint(1).await.unwrap();
+    // The clock was ahead, and then set back.
+    for at in [80, 20, 90] {
+        process.record(at, &[]).await;
+        process.journal.checkpoint(at).await.unwrap();
+    }
+    process.journal.aside(|| ()).await.unwrap();
+    assert_eq!(seen(&site), [(80, false), (80, false), (90, false)]);
+    // There compressed and not, it is one segment. By its name it is the last.
+    let zipped = closed_segments(&site.log()).unwrap().remove(2);
+    let plain = zipped.with_extension("");
+    let mut text = String::new();
+    each_line(&zipped, |line| text.extend([std::str::from_utf8(line).unwrap(), "\n"]));
+    fs::write(&plain, text).unwrap();
+    assert_eq!(seen(&site), [(80, false), (80, true), (90, false)]);
+}
+
+#[tokio::test]
+async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock() {
+    let site = Site::new();
+    let mut process = site.open(BY_SIZE);
+    process.journal.checkpoint(1).await.unwrap();
+    for (at, until) in [(80, 80), (20, 30), (120, 100), (130, 130)] {
+        process.record(at, &[]).await;
+        process.journal.checkpoint(until).await.unwrap();
+    }
+    // Second 75: the second one was written when the clock was set back from 80.
+    let (first, second) = (pending("first", 75), pending("second", 76));
+    with(&mut process, &site, BY_SIZE, |last| {
+        (last.at == 30).then(|| "siem".to_owned()).into_iter().collect()
+    });
+    assert_eq!(process.tend(&site).await.unwrap().unwrap().by, ["siem"]);
+    assert_eq!(said(&site).len(), 1);
+    for pending in [&second, &first] {
+        decide(&site, pending).await;
+    }
+    with(&mut process, &site, BY_SIZE, |_| Vec::new());
+    let held = process.tend(&site).await.unwrap().unwrap();
+    assert_eq!((held.undecided, said(&site).len()), (Some(first.clone()), 1), "the oldest is told");
+    for pending in [&second, &first] {
+        site.store.give_back(&pending.decision).await.unwrap();
+    }
+    // Second 110: a line of the third one is younger than the file after it.
+    decide(&site, &pending("third", 110)).await;
+    let held = process.tend(&site).await.unwrap().unwrap();
+    assert_eq!((held.undecided, said(&site).len()), (Some(pending("third", 110)), 2));
+}
+
+#[tokio::test]
+async fn what_is_too_much_is_so_with_the_log_that_is_written() {
+    let site = Site::new();
+    let process = site.written().await;
+    process.journal.aside(|| ()).await.unwrap();
+    let files = closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]);
+    let total: u64 = files.map(|file| fs::metadata(file).unwrap().len()).sum();
+    for (bytes, count) in [(total, 0), (total - 1, 1)] {
+        let rule = Rule {
+            age: None,
+            bytes: Some(bytes),
+        };
+        assert_eq!(Survey::of(&site.log()).unwrap().past(rule, NOW).len(), count);
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
+    let site = Site::new();
+    let process = site.written().await;
+    process.journal.aside(|| ()).await.unwrap();
+    let rotated = site.path("attestation.jsonl.1.gz");
+    fs::rename(closed_segments(&site.log()).unwrap().remove(0), &rotated).unwrap();
+    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert!(rotated.exists() && said(&site).is_empty());
+}

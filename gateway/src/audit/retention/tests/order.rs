@@ -1,5 +1,7 @@
 //! Segments go in their order, each by what is known of it, and by nothing that is known of another.
 
+#![allow(clippy::indexing_slicing, reason = "a test may panic")]
+
 use std::sync::Mutex;
 
 use super::*;
@@ -172,4 +174,39 @@ async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
     fs::rename(closed_segments(&site.log()).unwrap().remove(0), &rotated).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), None);
     assert!(rotated.exists() && said(&site).is_empty());
+}
+
+#[tokio::test]
+async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
+    let site = Site::new();
+    let process = site.written().await;
+    process.journal.aside(|| ()).await.unwrap();
+    let zipped = closed_segments(&site.log()).unwrap().remove(0);
+    let mut lines = Vec::new();
+    each_line(&zipped, |line| lines.push(String::from_utf8(line.to_vec()).unwrap()));
+    // It begins otherwise, and as if it were of before.
+    let altered = lines[1].replace("\"at\":40", "\"at\":5");
+    assert_ne!(altered, lines[1]);
+    let plain = zipped.with_extension("");
+    fs::write(&plain, format!("{altered}\n")).unwrap();
+    assert_eq!(seen(&site), [(50, true), (160, false), (260, false)]);
+    let survey = Survey::of(&site.log()).unwrap();
+    let length = |file: &Path| fs::metadata(file).unwrap().len();
+    assert_eq!(survey.past(BY_SIZE, NOW)[0].segment.bytes, length(&zipped) + length(&plain));
+}
+
+#[tokio::test]
+async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
+    let site = Site::new();
+    let process = site.written().await;
+    process.journal.aside(|| ()).await.unwrap();
+    let name = |end: &str| site.path(&format!("attestation.jsonl.19700101T000000Z-0a0a0a0a-{end}"));
+    let (damaged, other) = (name("000000000097.gz"), name("000000000098"));
+    fs::write(&damaged, "no gzip\n").unwrap();
+    fs::write(&other, "no record\n").unwrap();
+    let told: Vec<String> = Survey::of(&site.log()).unwrap().odd.iter().map(ToString::to_string).collect();
+    let of = |path: &Path| told.iter().find(|told| told.contains(&format!("{} ", path.display()))).unwrap();
+    assert_eq!(told.len(), 2);
+    assert!(of(&other).contains("it does not begin with a record"), "{told:?}");
+    assert!(!of(&damaged).contains("it does not begin with a record"), "{told:?}");
 }

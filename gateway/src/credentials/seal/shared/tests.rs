@@ -100,3 +100,44 @@ async fn who_came_before_the_store_was_read_is_told_by_that_however_late_its_tur
     assert!(matches!(late, Err(SealError::Unread)), "{late:?}");
     assert!(shared.read_again(|| false).await.unwrap(), "who comes then has it read");
 }
+
+#[tokio::test]
+async fn the_store_is_read_for_what_could_be_another_key_and_for_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    let keys = std::sync::RwLock::new(Arc::new(shared.keys().unwrap()));
+    let home = super::super::Home::Store(shared);
+    let seal = super::super::Seal { home, keys };
+    let own = seal.seal(super::super::Sealed::Ticket, b"x").unwrap();
+    for (text, is_read) in [
+        (own.as_str(), false),
+        ("", false),
+        ("0123456789abcdef", false),
+        ("x.y", false),
+        ("0123456789abcdeg.x", false),
+        ("0123456789abcde.x", false),
+        ("0123456789abcdef0.x", false),
+        ("0123456789abcdef.x", true),
+    ] {
+        seal.look_for_key_of(text).await.unwrap();
+        let super::super::Home::Store(shared) = &seal.home else { return };
+        assert_eq!(shared.read.lock().await.is_some(), is_read, "{text}");
+    }
+}
+
+/// Replicas whose file is an older one go on until they have the newer.
+#[tokio::test]
+async fn what_is_begun_anew_is_encrypted_as_it_was_unless_that_key_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared(&folder).await;
+    let old = KeyFile::read(&shared.key_file).unwrap().newest().unwrap().id.clone();
+    let file = KeyFile::read(&shared.key_file).unwrap().begin_to_replace(&old).unwrap();
+    let new = file.newest().unwrap().id.clone();
+    for (key_is_lost, expected) in [(false, &old), (true, &new), (false, &new)] {
+        let drop = Change::Drop { key_is_lost };
+        change(&*shared.store, &shared.key_file, NOW.into(), &drop, None).await.unwrap();
+        let entry = shared.store.get(EntryKind::SealKey, ENTRY).await.unwrap().unwrap();
+        let document = Document::parse(&entry.value).unwrap();
+        assert_eq!(&document.store_key(&file).unwrap().id, expected, "{key_is_lost}");
+    }
+}

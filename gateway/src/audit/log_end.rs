@@ -48,7 +48,7 @@ impl Iterator for LinesFromEnd {
     fn next(&mut self) -> Option<Self::Item> {
         let mut rest = self.rest.take()?;
         loop {
-            if let Some(newline) = rest.iter().rposition(|byte| *byte == b'\n') {
+            if let Some(newline) = memchr::memrchr(b'\n', &rest) {
                 let line = rest.split_off(newline + 1);
                 rest.truncate(newline);
                 self.rest = Some(rest);
@@ -78,7 +78,7 @@ pub(super) fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         let mut chunk = Vec::new();
         Read::by_ref(file).take(end - start).read_to_end(&mut chunk)?;
-        if let Some(newline) = chunk.iter().rposition(|byte| *byte == b'\n') {
+        if let Some(newline) = memchr::memrchr(b'\n', &chunk) {
             let newline = u64::try_from(newline).unwrap_or(0);
             return Ok(start + newline + 1);
         }

@@ -104,7 +104,7 @@ impl FromEnd {
     /// What stands after the last line feed of what was not given, which is taken away with it; and whether that is all of it.
     fn back_to_line_feed(&mut self) -> io::Result<(Vec<u8>, bool)> {
         loop {
-            if let Some(newline) = self.rest.iter().rposition(|byte| *byte == b'\n') {
+            if let Some(newline) = memchr::memrchr(b'\n', &self.rest) {
                 let line = self.rest.split_off(newline + 1);
                 self.rest.truncate(newline);
                 let whole = !std::mem::take(&mut self.passed_over) && line.len() <= LINE_LIMIT_BYTES;

@@ -14,6 +14,8 @@ PROGRAMS := --workspace --locked --bins --test=documents
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # An emulated VM waits for much of its boot: three keep two processors busy.
 VM_TEST_THREADS ?= 3
+# So do most other tests: for a disk, a timeout, another process.
+TEST_THREADS ?= 4
 
 .PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd images clean
 
@@ -77,7 +79,7 @@ test: deps check ## everything: checks, all tests, TPMs and VMs included
 
 test-rust:
 	@echo "== Tests"
-	$(CARGO) test --workspace --exclude swtpm-tests --locked
+	$(CARGO) test --workspace --exclude swtpm-tests --locked -- --test-threads=$(TEST_THREADS)
 
 quick: toolchain ## what to run after each change: formatting, the modules' own tests, what the documents say
 	@$(CARGO) fmt --all --check

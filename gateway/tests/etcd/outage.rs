@@ -219,17 +219,13 @@ async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told(
     assert_eq!(get(&store, "counter").await.unwrap(), Some(done.to_string()));
     fill().await.unwrap_err();
     assert_eq!(get(&store, "counter").await.unwrap(), Some(done.to_string()));
-    let state = site.etcd.ctl(&["get", "none", "-w", "json"]);
-    let (_, revision) = state.split_once("\"revision\":").unwrap();
-    site.etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
-    site.etcd.ctl(&["defrag"]);
-    site.etcd.ctl(&["alarm", "disarm"]);
+    make_room(&site.etcd);
     fill().await.unwrap();
     assert_eq!(get(&store, "counter").await.unwrap(), Some((done + 1).to_string()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
+/// An etcd whose quota is used up, with what was written before: `a` is 1.
+async fn without_room() -> (Site, Etcd) {
     let site = Site {
         etcd: etcd::Etcd::start_with_quota(2 << 20),
         states: tempfile::tempdir().unwrap(),
@@ -238,6 +234,21 @@ async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
     put(&store, "a", "1").await.unwrap();
     let large = "x".repeat(200_000);
     while put(&store, "fills", &large).await.is_ok() {}
+    (site, store)
+}
+
+/// As an administrator does it.
+fn make_room(etcd: &etcd::Etcd) {
+    let state = etcd.ctl(&["get", "none", "-w", "json"]);
+    let (_, revision) = state.split_once("\"revision\":").unwrap();
+    etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
+    etcd.ctl(&["defrag"]);
+    etcd.ctl(&["alarm", "disarm"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
+    let (_site, store) = without_room().await;
     // What comes at once goes into one commit; each reads what is written just before it.
     let at_once = (0..30).map(async |_| tokio::join!(put(&store, "a", "2"), get(&store, "a"), count_up(&store, "counter")));
     for (written, read, counted) in futures_util::future::join_all(at_once).await {
@@ -252,14 +263,7 @@ async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
 async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading() {
     // More than go into one commit.
     const LATER: usize = 300;
-    let site = Site {
-        etcd: etcd::Etcd::start_with_quota(2 << 20),
-        states: tempfile::tempdir().unwrap(),
-    };
-    let store = site.open("one");
-    put(&store, "a", "1").await.unwrap();
-    let large = "x".repeat(200_000);
-    while put(&store, "fills", &large).await.is_ok() {}
+    let (site, store) = without_room().await;
     let later = |key: String| store.later(Box::new(move |transaction| transaction.put(&key, "done")));
     for number in 0..LATER {
         later(format!("later/{number}"));
@@ -268,11 +272,7 @@ async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading(
         later(format!("more/{number}"));
         assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
     }
-    let state = site.etcd.ctl(&["get", "none", "-w", "json"]);
-    let (_, revision) = state.split_once("\"revision\":").unwrap();
-    site.etcd.ctl(&["compact", revision.split(',').next().unwrap()]);
-    site.etcd.ctl(&["defrag"]);
-    site.etcd.ctl(&["alarm", "disarm"]);
+    make_room(&site.etcd);
     let all = u64::try_from(LATER + 40).unwrap();
     let begun = std::time::Instant::now();
     while in_the_end(async || store.count(range("l", "n")).await).await < all {

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod process;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -127,8 +128,8 @@ fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
     nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots)));
     let spent = || {
         (
-            spent(gateway.process_id()),
-            etcd.map_or(Duration::ZERO, |etcd| self::spent(etcd.process_id())),
+            process::spent(gateway.process_id()),
+            etcd.map_or(Duration::ZERO, |etcd| process::spent(etcd.process_id())),
         )
     };
     let (begun, before) = (Instant::now(), spent());
@@ -139,13 +140,4 @@ fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
         gateway: after.0 - before.0,
         etcd: after.1 - before.1,
     }
-}
-
-/// What a process has spent of the processors.
-fn spent(process: u32) -> Duration {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // After the program's name, which may hold anything: utime and stime are the 14th and 15th of all.
-    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }

@@ -1,13 +1,16 @@
 //! A node with a TPM in software, which does over the network all that `attest-node` and Ignition do: it asks for a challenge, activates the credential,
 //! sends its evidence, and fetches its config. Each step may go to another gateway.
 
+use std::collections::BTreeMap;
+
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::protocol::{ChallengeResponse, EvidenceRequest};
+use attest::protocol::{ChallengeResponse, EvidenceRequest, HexDigest};
 use attest::tpm::ak::AkPublic;
 use attest::{HashAlg, SpkiSha256};
 
 use super::soft_tpm::activation::SoftTpm;
 use super::soft_tpm::maker::Maker;
+use super::soft_tpm::pcr_digest;
 use super::{Answer, Case, POOL, SPEC, accept, bearer, challenge_request, digest, tpm};
 
 pub struct Node {
@@ -34,6 +37,15 @@ impl Node {
     pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
         self.case.event_log = Some(log);
         self
+    }
+
+    /// The machine has booted: this is its event log, and these values its PCRs have now.
+    pub fn has_booted(&mut self, log: Vec<u8>, pcrs: &BTreeMap<u8, HexDigest>) {
+        let quoted = pcrs.iter().filter(|(pcr, _)| self.case.pcrs.contains_key(pcr));
+        self.case.pcrs = quoted.map(|(pcr, value)| (*pcr, value.clone())).collect();
+        let values = self.case.pcrs.iter().map(|(pcr, value)| (*pcr, value.as_bytes().to_vec()));
+        self.case.quoted.pcr_digest = pcr_digest(&self.case.ak, &values.collect());
+        self.case.event_log = Some(log);
     }
 
     /// What `ek add` takes.

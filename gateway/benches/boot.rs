@@ -1,0 +1,355 @@
+//! What an attested boot costs the gateway's processor, from the node's first byte to the last of its config, as a ratio to the floor that is measured in
+//! the same run: a server on the same TLS and the same two connections that decides nothing, records nothing and writes the same bytes, and the raw
+//! operations that prove the node, each once.
+//!
+//! Gateway and floor are processes of their own. A node does what a real one does: a challenge and evidence on one connection, as `attest-node`, its
+//! config on another, as Ignition; its EK certificate is of ECDSA P-256, its event log of 34 KB its own. `cargo bench -p attest-gateway --bench boot`; it
+//! fails if a boot costs more than [`LIMIT_RATIO`] times the floor.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
+
+#[path = "../../attest/tests/log_builder/mod.rs"]
+mod log_builder;
+mod process;
+#[path = "../tests/support/mod.rs"]
+mod support;
+mod worker;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use attest::{HashAlg, SpkiSha256};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey};
+use aws_lc_rs::{agreement, rand};
+use log_builder::{EV_POST_CODE, LogBuilder, SHA256, SHA384};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::NoServerSessionStorage;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use support::node::Node;
+use support::soft_tpm::maker::Maker;
+use support::{Answer, Gateway, POOL};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// How much more than the floor a boot may cost.
+const LIMIT_RATIO: f64 = 5.0;
+/// Both servers are measured by turns, so that whatever else the machine does hits both.
+const ROUNDS: usize = 5;
+const BOOTS_PER_ROUND: usize = 100;
+/// Nodes that come together.
+const TOGETHER: usize = 16;
+/// An event log's size, about.
+const LOG_BYTES: usize = 34 * 1024;
+/// Events that no other node's log has.
+const OWN_EVENTS: usize = 6;
+/// Says to this program that it is the floor: the folder of its answers, certificate and key.
+const FLOOR: &str = "BOOT_FLOOR";
+/// The answers, in the order in which a boot gets them.
+const ANSWERS: [&str; 3] = ["challenge", "evidence", "config"];
+
+/// A machine, and what it sends in each of its boots.
+struct Machine {
+    node: Node,
+    /// What it sent when it booted last.
+    sent: Option<attest::protocol::EvidenceRequest>,
+}
+
+/// Where nodes come to, and by which key they know it.
+struct Site {
+    /// The client of one node, which keeps its connection.
+    client: Box<dyn Fn() -> reqwest::Client + Send + Sync>,
+    url: String,
+    key: SpkiSha256,
+}
+
+impl Site {
+    /// One boot; what was answered.
+    async fn boot(&self, machine: &mut Machine, round: usize) -> [Answer; 3] {
+        let client = (self.client)();
+        let log = event_log(machine.node.ek().as_bytes(), round);
+        machine.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
+        let challenged = Answer::of(machine.node.challenge(&client, &self.url)).await;
+        let evidence = machine.node.evidence(&challenged, &self.key);
+        let attested = Answer::of(Node::send(&client, &self.url, &evidence)).await;
+        machine.sent = Some(evidence);
+        let config = Answer::of(Node::config(&(self.client)(), &self.url, &attested.ticket())).await;
+        assert_eq!(config.status, 200);
+        [challenged, attested, config]
+    }
+
+    /// The same connections, requests and answers, of which nothing is true.
+    async fn act(&self, machine: &Machine, ticket: &str) {
+        let client = (self.client)();
+        Answer::of(machine.node.challenge(&client, &self.url)).await;
+        Answer::of(Node::send(&client, &self.url, machine.sent.as_ref().unwrap())).await;
+        let config = Answer::of(Node::config(&(self.client)(), &self.url, ticket)).await;
+        assert_eq!(config.status, 200);
+    }
+}
+
+/// An event log as firmware and boot loader write it, of which most is every machine's.
+fn event_log(machine: &[u8], round: usize) -> LogBuilder {
+    let mut log = LogBuilder::new(&[SHA256, SHA384]);
+    let mut bytes = 0;
+    while bytes < LOG_BYTES {
+        let number = log.events.len();
+        let mut data = format!("event {number}: \\EFI\\BOOT\\BOOTX64.EFI, variable and value ").into_bytes();
+        data.resize(160, u8::try_from(number).unwrap());
+        if number < OWN_EVENTS {
+            data.extend(machine);
+            data.extend(round.to_be_bytes());
+        }
+        log = log.event(u32::try_from(number % 8).unwrap(), EV_POST_CODE, &data);
+        bytes += 100 + data.len();
+    }
+    log
+}
+
+fn main() {
+    if let Some(folder) = std::env::var_os(FLOOR) {
+        return floor(Path::new(&folder));
+    }
+    // `cargo test --benches` only wants to know whether it works.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let (rounds, boots) = if measuring { (ROUNDS, BOOTS_PER_ROUND) } else { (1, 4) };
+    let mut gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+    for configs in ["full", "pre-approved"] {
+        fs::remove_dir_all(gateway.path("pools").join(POOL).join(configs)).unwrap();
+    }
+    worker::write(
+        &gateway.path("pools").join(POOL).join("machine-configs"),
+        &worker::machine_configs(true),
+    )
+    .unwrap();
+    gateway.run();
+    let runtime = Runtime::new().unwrap();
+    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let machine = || Machine {
+        node: Node::made_by(&maker),
+        sent: None,
+    };
+    let gateway = Arc::new(gateway);
+    let site = |url: String| {
+        let gateway = Arc::clone(&gateway);
+        Arc::new(Site {
+            client: Box::new(move || gateway.client_from([127, 0, 0, 1])),
+            url,
+            key,
+        })
+    };
+    let real = site(gateway.url(""));
+    let mut machines: Vec<Machine> = std::iter::repeat_with(machine).take(boots).collect();
+    // What is rendered once, and what the floor answers.
+    let answers = runtime.block_on(real.boot(&mut machines[0], usize::MAX));
+    let floor = Floor::start(&gateway, &answers);
+    let acted = site(format!("https://{}", floor.address));
+    let (ticket, bytes) = (answers[1].ticket(), answers[2].body.len());
+    println!("{bytes} bytes of config, {TOGETHER} nodes together; {rounds} rounds of {boots} boots");
+
+    let mut costs = [Vec::new(), Vec::new()];
+    let written = || process::written(gateway.process_id());
+    let before = written();
+    let mut booting = Duration::ZERO;
+    for round in 0..rounds {
+        let begun = (Instant::now(), process::spent(gateway.process_id()));
+        machines = runtime.block_on(together(machines, |mut machine| {
+            let site = Arc::clone(&real);
+            async move {
+                site.boot(&mut machine, round).await;
+                machine
+            }
+        }));
+        booting += begun.0.elapsed();
+        costs[0].push((process::spent(gateway.process_id()) - begun.1) / u32::try_from(boots).unwrap());
+        let begun = process::spent(floor.process.id());
+        machines = runtime.block_on(together(machines, |machine| {
+            let (site, ticket) = (Arc::clone(&acted), ticket.clone());
+            async move {
+                site.act(&machine, &ticket).await;
+                machine
+            }
+        }));
+        costs[1].push((process::spent(floor.process.id()) - begun) / u32::try_from(boots).unwrap());
+    }
+    let all = u32::try_from(rounds * boots).unwrap();
+    if !measuring {
+        return println!("no figures: this was no measuring run");
+    }
+    let proof = proof();
+    println!(
+        "\n{:<46} {:>10} {:>10} {:>10}",
+        "processor time of one boot", "median", "least", "most"
+    );
+    let [gateway_median, static_median] =
+        [("the gateway", 0), ("static TLS server, the same connections", 1)].map(|(name, place)| report(name, &mut costs[place]));
+    println!(
+        "{:<46} {:>7.2} ms",
+        "raw operations: two signatures, one agreement",
+        proof.as_secs_f64() * 1e3
+    );
+    let ratio = gateway_median.as_secs_f64() / (static_median + proof).as_secs_f64();
+    println!(
+        "\n{:.0} boots/s, nodes on the same machine; {} KiB written a boot",
+        f64::from(all) / booting.as_secs_f64(),
+        (written() - before) / u64::from(all) / 1024
+    );
+    println!("an attested boot costs {ratio:.2}x the floor; {LIMIT_RATIO}x is allowed");
+    if ratio > LIMIT_RATIO {
+        std::process::exit(1);
+    }
+}
+
+/// So many at a time, until all have; they come back.
+async fn together<F: Future<Output = Machine> + Send + 'static>(machines: Vec<Machine>, each: impl Fn(Machine) -> F) -> Vec<Machine> {
+    let (mut under_way, mut done) = (JoinSet::new(), Vec::new());
+    for machine in machines {
+        if under_way.len() == TOGETHER {
+            done.push(under_way.join_next().await.unwrap().unwrap());
+        }
+        under_way.spawn(each(machine));
+    }
+    done.extend(under_way.join_all().await);
+    done
+}
+
+/// A line of the table; the median.
+fn report(name: &str, costs: &mut [Duration]) -> Duration {
+    costs.sort_unstable();
+    let millis = |place: usize| costs[place].as_secs_f64() * 1e3;
+    let (least, median, most) = (millis(0), millis(costs.len() / 2), millis(costs.len() - 1));
+    println!("{name:<46} {median:>7.2} ms {least:>7.2} ms {most:>7.2} ms");
+    costs[costs.len() / 2]
+}
+
+/// What has to be computed to know an EK on P-256 by its certificate, to make it a credential, and to verify a quote.
+fn proof() -> Duration {
+    const TIMES: u32 = 500;
+    let rng = rand::SystemRandom::new();
+    let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+    let signature = pair.sign(&rng, &[7; 200]).unwrap();
+    let ek = agreement::PrivateKey::generate(&agreement::ECDH_P256)
+        .unwrap()
+        .compute_public_key()
+        .unwrap();
+    let begun = Instant::now();
+    for _ in 0..TIMES {
+        for _ in 0..2 {
+            let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, pair.public_key().as_ref());
+            key.verify(&[7; 200], signature.as_ref()).unwrap();
+        }
+        let ephemeral = agreement::PrivateKey::generate(&agreement::ECDH_P256).unwrap();
+        let peer = agreement::UnparsedPublicKey::new(&agreement::ECDH_P256, ek.as_ref());
+        agreement::agree(&ephemeral, peer, (), |secret| {
+            std::hint::black_box(secret);
+            Ok(())
+        })
+        .unwrap();
+    }
+    begun.elapsed() / TIMES
+}
+
+/// The server that the gateway is measured against.
+struct Floor {
+    process: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Floor {
+    fn start(gateway: &Gateway, answers: &[Answer; 3]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, answer) in ANSWERS.iter().zip(answers) {
+            let mut whole = format!("HTTP/1.1 {} OK\r\n", answer.status.as_u16()).into_bytes();
+            for (header, value) in &answer.headers {
+                whole.extend([header.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+            }
+            whole.extend([b"\r\n", answer.body.as_slice()].concat());
+            fs::write(folder.path().join(name), whole).unwrap();
+        }
+        for name in ["mcs.crt", "mcs.key"] {
+            fs::copy(gateway.path("tls").join(name), folder.path().join(name)).unwrap();
+        }
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .env(FLOOR, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self {
+            address: line.trim().parse().unwrap(),
+            process,
+            _folder: folder,
+        }
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// What the other process does: it answers what is asked for with the bytes that it was given, on the gateway's TLS.
+fn floor(folder: &Path) {
+    let chain = CertificateDer::pem_file_iter(folder.join("mcs.crt"))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let key = PrivateKeyDer::from_pem_file(folder.join("mcs.key")).unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let tls = TlsAcceptor::from(Arc::new(config));
+    let answers: [Arc<[u8]>; 3] = ANSWERS.map(|name| fs::read(folder.join(name)).unwrap().into());
+    Runtime::new().unwrap().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Whoever hangs up has had enough.
+            tokio::spawn(answer_all(stream, tls.clone(), answers.clone()));
+        }
+    });
+}
+
+async fn answer_all(stream: TcpStream, tls: TlsAcceptor, answers: [Arc<[u8]>; 3]) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = tls.accept(stream).await?;
+    let mut asked = Vec::with_capacity(8192);
+    while stream.read_buf(&mut asked).await? > 0 {
+        let Some(head) = asked.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&asked[..head]).to_ascii_lowercase();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length:"));
+        if asked.len() < head + 4 + length.map_or(0, |length| length.trim().parse().unwrap()) {
+            continue;
+        }
+        let answer = ANSWERS.iter().position(|name| text.lines().next().unwrap().contains(name));
+        stream.write_all(&answers[answer.unwrap()]).await?;
+        stream.flush().await?;
+        asked.clear();
+    }
+    stream.shutdown().await
+}

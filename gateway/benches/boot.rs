@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod floor;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
 mod process;
@@ -27,11 +28,6 @@ use attest::{HashAlg, SpkiSha256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey};
 use aws_lc_rs::{agreement, rand};
 use log_builder::{EV_POST_CODE, LogBuilder, SHA256, SHA384};
-use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::server::NoServerSessionStorage;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use support::node::Node;
 use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, POOL};
@@ -117,7 +113,7 @@ fn event_log(machine: &[u8], round: usize) -> LogBuilder {
 
 fn main() {
     if let Some(folder) = std::env::var_os(FLOOR) {
-        return floor(Path::new(&folder));
+        return serve_floor(Path::new(&folder));
     }
     // `cargo test --benches` only wants to know whether it works.
     let measuring = std::env::args().any(|argument| argument == "--bench");
@@ -305,22 +301,8 @@ impl Drop for Floor {
 }
 
 /// What the other process does: it answers what is asked for with the bytes that it was given, on the gateway's TLS.
-fn floor(folder: &Path) {
-    let chain = CertificateDer::pem_file_iter(folder.join("mcs.crt"))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
-    let key = PrivateKeyDer::from_pem_file(folder.join("mcs.key")).unwrap();
-    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let tls = TlsAcceptor::from(Arc::new(config));
+fn serve_floor(folder: &Path) {
+    let tls = floor::tls(&folder.join("mcs.crt"), &folder.join("mcs.key"));
     let answers: [Arc<[u8]>; 3] = ANSWERS.map(|name| fs::read(folder.join(name)).unwrap().into());
     Runtime::new().unwrap().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

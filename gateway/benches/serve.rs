@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod floor;
 mod worker;
 
 use std::fs;
@@ -26,10 +27,8 @@ use attest_gateway::settings::{Settings, TlsSettings};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::NoServerSessionStorage;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -72,7 +71,7 @@ fn main() {
     assert!(answer.starts_with(b"HTTP/1.1 200 ") && SERVED_BYTES.contains(&body), "{body} bytes");
     let log = fs::read_to_string(settings.attestation_log()).unwrap();
     let recorder = recorder(folder.path().join("lines"), format!("{}\n", log.lines().next().unwrap()));
-    let tls = tls(&settings.tls);
+    let tls = floor::tls(&settings.tls.certificate, &settings.tls.key);
     let mut all = Vec::new();
     for (name, recorder) in [("tokio-rustls alone", None), ("tokio-rustls, a line made durable", Some(recorder))] {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -142,26 +141,6 @@ fn settings(folder: &Path) -> Settings {
     settings
 }
 
-/// The gateway's TLS, as it says itself: one certificate, no resumption, HTTP/1.1.
-fn tls(settings: &TlsSettings) -> TlsAcceptor {
-    let chain = certificates(&settings.certificate);
-    let key = PrivateKeyDer::from_pem_file(&settings.key).unwrap();
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsAcceptor::from(Arc::new(config))
-}
-
-fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {
-    CertificateDer::pem_file_iter(file).unwrap().map(Result::unwrap).collect()
-}
-
 /// Who asks to have a line made durable.
 type Recorder = mpsc::Sender<oneshot::Sender<()>>;
 
@@ -219,7 +198,7 @@ struct Client(Arc<ClientConfig>);
 impl Client {
     fn new(settings: &TlsSettings) -> Self {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&settings.ca) {
+        for certificate in floor::certificates(&settings.ca) {
             roots.add(certificate).unwrap();
         }
         let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod firmware;
 mod floor;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use attest::{HashAlg, SpkiSha256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey};
 use aws_lc_rs::{agreement, rand};
-use log_builder::{EV_POST_CODE, LogBuilder, SHA256, SHA384};
+use firmware::Firmware;
 use support::node::Node;
 use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, POOL};
@@ -44,10 +45,6 @@ const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;
 /// Nodes that come together.
 const TOGETHER: usize = 16;
-/// An event log's size, about.
-const LOG_BYTES: usize = 34 * 1024;
-/// Events that no other node's log has.
-const OWN_EVENTS: usize = 6;
 /// Says to this program that it is the floor: the folder of its answers, certificate and key.
 const FLOOR: &str = "BOOT_FLOOR";
 /// The answers, in the order in which a boot gets them.
@@ -66,13 +63,14 @@ struct Site {
     client: Box<dyn Fn() -> reqwest::Client + Send + Sync>,
     url: String,
     key: SpkiSha256,
+    firmware: Firmware,
 }
 
 impl Site {
     /// One boot; what was answered.
     async fn boot(&self, machine: &mut Machine, round: usize) -> [Answer; 3] {
         let client = (self.client)();
-        let log = event_log(machine.node.ek().as_bytes(), round);
+        let log = self.firmware.event_log(machine.node.ek().as_bytes(), round);
         machine.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
         let challenged = Answer::of(machine.node.challenge(&client, &self.url)).await;
         let evidence = machine.node.evidence(&challenged, &self.key);
@@ -91,24 +89,6 @@ impl Site {
         let config = Answer::of(Node::config(&(self.client)(), &self.url, ticket)).await;
         assert_eq!(config.status, 200);
     }
-}
-
-/// An event log as firmware and boot loader write it, of which most is every machine's.
-fn event_log(machine: &[u8], round: usize) -> LogBuilder {
-    let mut log = LogBuilder::new(&[SHA256, SHA384]);
-    let mut bytes = 0;
-    while bytes < LOG_BYTES {
-        let number = log.events.len();
-        let mut data = format!("event {number}: \\EFI\\BOOT\\BOOTX64.EFI, variable and value ").into_bytes();
-        data.resize(160, u8::try_from(number).unwrap());
-        if number < OWN_EVENTS {
-            data.extend(machine);
-            data.extend(round.to_be_bytes());
-        }
-        log = log.event(u32::try_from(number % 8).unwrap(), EV_POST_CODE, &data);
-        bytes += 100 + data.len();
-    }
-    log
 }
 
 fn main() {
@@ -144,6 +124,7 @@ fn main() {
             client: Box::new(move || gateway.client_from([127, 0, 0, 1])),
             url,
             key,
+            firmware: Firmware::new(),
         })
     };
     let real = site(gateway.url(""));

@@ -6,7 +6,7 @@ use attest::tpm::ak::Name;
 use attest::tpm::wire::{Curve, EncryptedSecret, IdObject, KeyParameters, Public, SymmetricCipher};
 use aws_lc_rs::agreement::{self, ECDH_P256, PrivateKey, UnparsedPublicKey};
 use aws_lc_rs::cipher::{AES_128, AES_256, DecryptingKey, DecryptionContext, UnboundCipherKey};
-use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::encoding::{AsBigEndian, AsDer, EcPrivateKeyBin, Pkcs8V1Der};
 use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rsa::{self, KeyPair, KeySize, OaepPrivateDecryptingKey, PrivateDecryptingKey};
@@ -50,8 +50,25 @@ impl SoftTpm {
         )
     }
 
+    /// The same TPM as the one that gave this secret.
+    pub fn p256_of(secret: &[u8]) -> Self {
+        let private = PrivateKey::from_private_key(&ECDH_P256, secret).unwrap();
+        Self::of(private, Curve::P256, HashAlg::Sha256, SymmetricCipher::Aes128Cfb)
+    }
+
+    /// The private half of an EK on a curve, to be kept.
+    pub fn secret(&self) -> Vec<u8> {
+        match &self.private {
+            Private::Rsa(_) => panic!("no number"),
+            Private::Ecc(key, _) => AsBigEndian::<EcPrivateKeyBin<'_>>::as_be_bytes(key).unwrap().as_ref().to_vec(),
+        }
+    }
+
     pub fn ecc(curve: Curve, algorithm: &'static agreement::Algorithm, name_alg: HashAlg, symmetric: SymmetricCipher) -> Self {
-        let private = PrivateKey::generate(algorithm).unwrap();
+        Self::of(PrivateKey::generate(algorithm).unwrap(), curve, name_alg, symmetric)
+    }
+
+    fn of(private: PrivateKey, curve: Curve, name_alg: HashAlg, symmetric: SymmetricCipher) -> Self {
         let public = private.compute_public_key().unwrap();
         let (x, y) = public.as_ref()[1..].split_at(curve.coordinate_bytes());
         let (x, y) = (x.to_vec(), y.to_vec());

@@ -1,5 +1,7 @@
 //! The gateway's TLS, for servers that it is measured against.
 
+#![allow(dead_code, reason = "each benchmark uses its part")]
+
 use std::path::Path;
 use std::sync::Arc;
 

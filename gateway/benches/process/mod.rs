@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a process has spent of the processors.
@@ -19,4 +21,23 @@ pub fn written(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
     line.parse().unwrap()
+}
+
+/// The most memory that a process has had, bytes.
+pub fn peak(process: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+}
+
+/// What files under a folder take of their disk, bytes.
+pub fn on_disk(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let of = |path: PathBuf| match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_dir() => on_disk(&path),
+        Ok(found) => found.blocks() * 512,
+        // It was there a moment ago.
+        Err(_) => 0,
+    };
+    entries.map(|entry| of(entry.path())).sum()
 }

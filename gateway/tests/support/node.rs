@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::protocol::{ChallengeResponse, EvidenceRequest, HexDigest};
+use attest::protocol::{ChallengeRequest, ChallengeResponse, EvidenceRequest, HexDigest};
 use attest::tpm::ak::AkPublic;
 use attest::{HashAlg, SpkiSha256};
 
 use super::soft_tpm::activation::SoftTpm;
 use super::soft_tpm::maker::Maker;
 use super::soft_tpm::pcr_digest;
-use super::{Answer, Case, POOL, SPEC, accept, bearer, challenge_request, digest, tpm};
+use super::{Answer, Case, POOL, SPEC, SoftKey, accept, bearer, challenge_request, digest, tpm};
 
 pub struct Node {
     tpm: SoftTpm,
@@ -31,6 +31,14 @@ impl Node {
         let mut node = Self::new();
         node.case.ek_certificate = Some(maker.certificate(&node.tpm.ek));
         node
+    }
+
+    /// The machine with this TPM and this AK, and with the certificate that its maker gave it.
+    pub fn of(tpm: SoftTpm, ak: SoftKey, ek_certificate: Vec<u8>) -> Self {
+        let mut case = Case::new(ak);
+        case.ek_area = tpm.ek.clone();
+        case.ek_certificate = Some(ek_certificate);
+        Self { tpm, case }
     }
 
     /// With this for an event log, which need not be one where the pool only records it.
@@ -56,12 +64,21 @@ impl Node {
     /// Asks the gateway with this base URL for a challenge.
     pub fn challenge(&self, client: &reqwest::Client, gateway: &str) -> reqwest::RequestBuilder {
         let request = client.post(format!("{gateway}/v1/attest/challenge"));
-        request.json(&challenge_request(&self.case, POOL))
+        request.json(&self.challenge_request())
+    }
+
+    /// What asks for a challenge.
+    pub fn challenge_request(&self) -> ChallengeRequest {
+        challenge_request(&self.case, POOL)
     }
 
     /// What answers it, on a connection to a server with this key.
     pub fn evidence(&mut self, challenged: &Answer, server_key: &SpkiSha256) -> EvidenceRequest {
-        let challenged: ChallengeResponse = serde_json::from_slice(&challenged.body).unwrap();
+        self.answer(serde_json::from_slice(&challenged.body).unwrap(), server_key)
+    }
+
+    /// What answers this challenge.
+    pub fn answer(&mut self, challenged: ChallengeResponse, server_key: &SpkiSha256) -> EvidenceRequest {
         let ak = AkPublic::parse(&self.case.ak_area.to_bytes()).unwrap();
         let secret = self.tpm.activate(&challenged.task.tpm.unwrap(), ak.name()).unwrap();
         self.case.secret_sha256 = HashAlg::Sha256.digest(&[&secret]).as_ref().try_into().unwrap();

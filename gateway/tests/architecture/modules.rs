@@ -120,12 +120,12 @@ fn has_room(file: &Path, name: &str) -> bool {
     file.is_file() && code(file).lines().any(|line| line.trim_end().ends_with(&room))
 }
 
-/// The crate roots of a package's tests, as its manifest names them.
+/// The crate roots of a package's tests, and of its benchmarks that have a folder, as its manifest names them.
 fn test_targets(package: &Path) -> Vec<PathBuf> {
     let manifest: toml::Table = text(&package.join("Cargo.toml")).parse().unwrap();
-    let targets = manifest.get("test").and_then(toml::Value::as_array).unwrap();
-    let file = |target: &toml::Value| package.join(target.get("path").unwrap().as_str().unwrap());
-    targets.iter().map(file).collect()
+    let targets = ["test", "bench"].map(|kind| manifest.get(kind).and_then(toml::Value::as_array));
+    let path = |target: &toml::Value| Some(package.join(target.get("path")?.as_str()?));
+    targets.into_iter().flatten().flatten().filter_map(path).collect()
 }
 
 #[test]

@@ -1,0 +1,78 @@
+//! What Ignition does: it asks for the config until the answer is no 5xx, with the pauses and times that were measured of it (`docs/protocol.md`).
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::http::{Connection, Head, Lost, Server};
+use super::tally::{Noted, Step};
+use crate::support::{POOL, SPEC, accept, bearer};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+const TLS_LIMIT: Duration = Duration::from_secs(10);
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+
+/// Asks for the config that this has to be; what it got if it is another, or none.
+pub async fn fetch(
+    server: &Server,
+    source: Ipv4Addr,
+    credential: &str,
+    claimant: Option<&str>,
+    expected: &[u8],
+    noted: &mut Noted,
+) -> Result<(), String> {
+    let (accept, bearer) = (accept(SPEC), bearer(credential));
+    let mut headers = vec![
+        ("user-agent", "Ignition/2.14.0"),
+        ("accept", accept.as_str()),
+        ("accept-encoding", "identity"),
+        ("authorization", bearer.as_str()),
+    ];
+    headers.extend(claimant.map(|claimant| ("attestation-claimant", claimant)));
+    let request = server.request(&format!("GET /config/{POOL}"), &headers, &[]);
+    let (mut kept, mut pause) = (None, FIRST_PAUSE);
+    loop {
+        match ask(server, source, &request, &mut kept).await {
+            Ok((mut connection, mut head)) if head.status == 200 => {
+                let (mut read, mut same) = (0, true);
+                let body = connection.body(&mut head, |chunk| {
+                    same &= expected.get(read..read + chunk.len()) == Some(chunk);
+                    read += chunk.len();
+                });
+                // What is cut off is no config, and Ignition does not ask again.
+                body.await.map_err(str::to_owned)?;
+                return if same && read == expected.len() {
+                    Ok(())
+                } else {
+                    Err("another config".to_owned())
+                };
+            }
+            Ok((mut connection, mut head)) => {
+                noted.failed(Step::Config, &head.status.to_string());
+                if head.status < 500 {
+                    return Err(format!("refused with {}", head.status));
+                }
+                // Go reads what is left of a small body only if its caller does, and Ignition does not: then the connection ends.
+                if head.length == 0 && !head.closes && connection.body(&mut head, |_| ()).await.is_ok() {
+                    kept = Some(connection);
+                }
+            }
+            Err(lost) => noted.failed(Step::Config, lost),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn ask(server: &Server, source: Ipv4Addr, request: &[u8], kept: &mut Option<Connection>) -> Result<(Connection, Head), Lost> {
+    let mut connection = match kept.take().and_then(Connection::if_open) {
+        Some(connection) => connection,
+        None => server.connect(source, CONNECT_LIMIT, TLS_LIMIT).await?,
+    };
+    connection.send(request).await?;
+    let head = timeout(HEAD_LIMIT, connection.head()).await.map_err(|_| "timeout")??;
+    Ok((connection, head))
+}

@@ -1,0 +1,80 @@
+//! A fleet that boots after a power cut: how many nodes get their full config, how long that takes, and what it costs the gateway.
+//!
+//! The gateway is the real program, on one core; the nodes are a process of their own on the others. Each has a TPM in software, an event log and an
+//! address of its own, and does what a real one does: a discovery, a challenge and evidence on one connection as `attest-node`, with its pauses
+//! and its patience, then the config on another as Ignition, with Ignition's. `cargo bench -p attest-gateway --bench storm`; variables of the
+//! environment: `STORM_NODES`, `STORM_RUNS` (the median of which counts), `STORM_MODES`, and `STORM_LIMIT`, seconds for one node.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
+
+// What `attest-node` waits by.
+extern crate attest as attest_wire;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
+#[path = "../../../attest/node/src/deadline.rs"]
+mod deadline;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
+#[path = "../../../attest/node/src/failure.rs"]
+mod failure;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
+#[path = "../../../attest/node/src/patience.rs"]
+mod patience;
+
+mod attest_node;
+#[path = "../firmware/mod.rs"]
+mod firmware;
+mod fleet;
+#[path = "../floor/mod.rs"]
+mod floor;
+mod generator;
+mod http;
+mod ignition;
+#[path = "../../../attest/tests/log_builder/mod.rs"]
+mod log_builder;
+mod measured;
+#[path = "../process/mod.rs"]
+mod process;
+mod site;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod tally;
+#[path = "../worker/mod.rs"]
+mod worker;
+
+use std::path::{Path, PathBuf};
+
+use measured::Figures;
+use site::{Mode, Scale};
+
+/// Where benchmarks leave what outlasts them.
+fn results() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench")
+}
+
+/// A number that the environment may say.
+fn said(variable: &str, otherwise: f64) -> f64 {
+    let said = std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")));
+    said.unwrap_or(otherwise)
+}
+
+fn main() {
+    if let Some(plan) = std::env::var_os(generator::PLAN) {
+        return generator::run(Path::new(&plan));
+    }
+    // `cargo test --benches` only wants to know whether it works.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let scale = Scale::said(measuring);
+    let wanted = std::env::var("STORM_MODES").unwrap_or_default();
+    let modes = Mode::ALL
+        .into_iter()
+        .filter(|mode| wanted.is_empty() || wanted.split(',').any(|word| word == mode.word()));
+    for mode in modes {
+        let runs: Vec<Figures> = (0..scale.runs).map(|_| site::run(mode, &scale)).collect();
+        println!("\n{} ({} runs)", mode.title(&scale), runs.len());
+        measured::table(&runs);
+        if !measuring {
+            assert!(runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
+        }
+    }
+}

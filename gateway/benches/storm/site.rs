@@ -1,0 +1,156 @@
+//! A gateway that has never served anybody, and a fleet that comes to it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::fleet::{self, Fleet};
+use crate::generator::{PLAN, Plan};
+use crate::measured::{Before, Figures};
+use crate::said;
+use crate::support::{Gateway, POOL};
+use crate::tally::Told;
+use crate::worker;
+
+/// Files that either process has open beside its connections.
+const FILES: u64 = 1000;
+
+/// How a fleet comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    AtOnce,
+}
+
+impl Mode {
+    pub const ALL: [Self; 1] = [Self::AtOnce];
+
+    /// Its name in `STORM_MODES`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::AtOnce => "at-once",
+        }
+    }
+
+    pub fn title(self, scale: &Scale) -> String {
+        match self {
+            Self::AtOnce => format!("{} nodes within a second, attested", scale.nodes),
+        }
+    }
+}
+
+/// How large it all is.
+pub struct Scale {
+    pub nodes: usize,
+    pub runs: usize,
+    limit: f64,
+}
+
+impl Scale {
+    /// As the environment says; small if nothing is measured.
+    #[allow(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "small whole numbers"
+    )]
+    pub fn said(measuring: bool) -> Self {
+        let (nodes, runs) = if measuring { (10_000.0, 3.0) } else { (40.0, 1.0) };
+        Self {
+            nodes: said("STORM_NODES", nodes) as usize,
+            runs: said("STORM_RUNS", runs) as usize,
+            limit: said("STORM_LIMIT", 600.0),
+        }
+    }
+}
+
+/// One run of a mode.
+pub fn run(mode: Mode, scale: &Scale) -> Figures {
+    let fleet = Fleet::kept(&fleet::file(), scale.nodes);
+    raise_files(u64::try_from(scale.nodes).unwrap() + FILES);
+    let mut gateway = prepared(&fleet);
+    drop(fleet);
+    let config = gateway.path("expected.ign");
+    fs::write(&config, gateway.rendered(POOL, "full")).unwrap();
+    let all = sched_getaffinity(None).unwrap();
+    let (one, others) = cores(&all);
+    // What is started inherits it.
+    sched_setaffinity(None, &one).unwrap();
+    gateway.run();
+    sched_setaffinity(None, &others).unwrap();
+    let plan = Plan {
+        gateway: gateway.path(""),
+        address: gateway.address(),
+        config,
+        nodes: scale.nodes,
+        over: match mode {
+            Mode::AtOnce => 1.0,
+        },
+        token: None,
+        stranger: None,
+        limit: scale.limit,
+    };
+    let file = gateway.path("plan.json");
+    fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
+    let (before, told) = generate(&file, || Before::now(&gateway));
+    sched_setaffinity(None, &all).unwrap();
+    Figures::of(told, &before, &gateway)
+}
+
+/// A worker's pool; a machine is known by its TPM's maker.
+fn prepared(fleet: &Fleet) -> Gateway {
+    let gateway = Gateway::init();
+    fs::write(gateway.path("ek-roots/maker.der"), fleet.root()).unwrap();
+    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+    for configs in ["full", "pre-approved"] {
+        fs::remove_dir_all(gateway.path("pools").join(POOL).join(configs)).unwrap();
+    }
+    let folder = gateway.path("pools").join(POOL).join("machine-configs");
+    worker::write(&folder, &worker::machine_configs(true)).unwrap();
+    gateway
+}
+
+/// Has the generator do this; `begin` is called when it is about to.
+fn generate<T>(plan: &Path, begin: impl FnOnce() -> T) -> (T, Told) {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .env(PLAN, plan)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let begun = begin();
+    process.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let told = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(process.wait().unwrap().success());
+    (begun, told)
+}
+
+/// The gateway's core, and everybody else's: the same if there is only one.
+fn cores(all: &CpuSet) -> (CpuSet, CpuSet) {
+    let first = (0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap();
+    let (mut one, mut others) = (CpuSet::new(), *all);
+    one.set(first);
+    others.unset(first);
+    if others.count() == 0 { (one, *all) } else { (one, others) }
+}
+
+/// Both processes have a file for each node that is there.
+fn raise_files(wanted: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let limit = Rlimit {
+            current: Some(raised),
+            maximum,
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        if raised < wanted {
+            println!("no more than {raised} files can be open: the figures are not those of this fleet (ulimit -n)");
+        }
+    }
+}

@@ -3,7 +3,8 @@
 //! The gateway is the real program, on one core; the nodes are a process of their own on the others. Each has a TPM in software, an event log and an
 //! address of its own, and does what a real one does: a discovery, a challenge and evidence on one connection as `attest-node`, with its pauses
 //! and its patience, then the config on another as Ignition, with Ignition's. `cargo bench -p attest-gateway --bench storm`; variables of the
-//! environment: `STORM_NODES`, `STORM_RUNS` (the median of which counts), `STORM_MODES`, and `STORM_LIMIT`, seconds for one node.
+//! environment: `STORM_NODES`, `STORM_RUNS` (the median of which counts), `STORM_MODES` (`at-once`, `steady`, `by-token`, `stranger`, `syncs`), `STORM_RATE` (nodes a
+//! second that come steadily), `STORM_COUNTED` (nodes whose fsyncs are counted) and `STORM_LIMIT` (seconds for one node).
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
 
@@ -30,12 +31,14 @@ mod http;
 mod ignition;
 #[path = "../../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
+mod logged;
 mod measured;
 #[path = "../process/mod.rs"]
 mod process;
 mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod syncs;
 mod tally;
 #[path = "../worker/mod.rs"]
 mod worker;
@@ -64,17 +67,26 @@ fn main() {
     }
     // `cargo test --benches` only wants to know whether it works.
     let measuring = std::env::args().any(|argument| argument == "--bench");
-    let scale = Scale::said(measuring);
+    let mut scale = Scale::said(measuring);
     let wanted = std::env::var("STORM_MODES").unwrap_or_default();
     let modes = Mode::ALL
         .into_iter()
         .filter(|mode| wanted.is_empty() || wanted.split(',').any(|word| word == mode.word()));
     for mode in modes {
-        let runs: Vec<Figures> = (0..scale.runs).map(|_| site::run(mode, &scale)).collect();
-        println!("\n{} ({} runs)", mode.title(&scale), runs.len());
+        let runs: Vec<Figures> = (0..scale.runs)
+            .map(|run| {
+                println!("{}, run {} of {}", mode.title(&scale), run + 1, scale.runs);
+                site::run(mode, &scale)
+            })
+            .collect();
+        if mode == Mode::Syncs && runs[0].syncs.is_none() {
+            println!("fsyncs: not measured: strace is not installed");
+        }
         measured::table(&runs);
-        if !measuring {
-            assert!(runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
+        assert!(measuring || runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
+        if mode == Mode::AtOnce && measuring {
+            // What comes steadily is half of what it can.
+            scale.rate = said("STORM_RATE", measured::rate(&runs) / 2.0);
         }
     }
 }

@@ -1,11 +1,9 @@
 //! What a run has shown: of the nodes as they tell it, of the gateway as the kernel and the attestation log do.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
-use serde_json::Value;
-
+use crate::logged::Logged;
 use crate::process;
 use crate::support::Gateway;
 use crate::tally::{FULL, Told};
@@ -42,6 +40,8 @@ pub struct Figures {
     pub lasted: f64,
     /// Evidence that was verified although that node's had been.
     pub twice: u64,
+    /// Configs that were given to a node that had been given its own.
+    pub given_again: u64,
     /// Evidence that was made again.
     pub made_again: u64,
     /// Milliseconds of processors for each node: the gateway's, the generator's.
@@ -53,11 +53,15 @@ pub struct Figures {
     /// Bytes for each node: written, and on disk at the end.
     pub written: f64,
     pub on_disk: f64,
+    /// Calls for each node that put files on the disk, if they were counted.
+    pub syncs: Option<f64>,
+    /// Connections of a stranger's, and how many of them brought no answer.
+    pub stranger: [u64; 2],
 }
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 impl Figures {
-    pub fn of(told: Told, before: &Before, gateway: &Gateway) -> Self {
+    pub fn of(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
         let after = Before::now(gateway);
         let nodes = told.nodes.len();
         let each = |value: f64| value / nodes as f64;
@@ -73,6 +77,11 @@ impl Figures {
         }
         took.sort_by(f64::total_cmp);
         let took_tickets = told.nodes.iter().filter(|node| node.ended == FULL && node.evidence > 0).count();
+        let logged = Logged::by(gateway);
+        assert!(
+            logged.verified() >= took_tickets && logged.given() >= took.len(),
+            "the log has less than the nodes have"
+        );
         let spent = (after.spent - before.spent).as_secs_f64();
         Self {
             nodes,
@@ -81,13 +90,16 @@ impl Figures {
             took,
             failed,
             lasted: told.lasted,
-            twice: verified_twice(gateway, took_tickets),
+            twice: logged.twice(),
+            given_again: logged.given_again(),
             made_again: told.nodes.iter().map(|node| u64::from(node.evidence.saturating_sub(1))).sum(),
             spent: [each(spent), each(told.spent)].map(|seconds| seconds * 1e3),
             busy: [spent, told.spent].map(|seconds| seconds / told.lasted),
             peak: process::peak(gateway.process_id()),
             written: each((after.written - before.written) as f64),
             on_disk: each(after.on_disk.saturating_sub(before.on_disk) as f64),
+            syncs: syncs.map(|syncs| each(syncs as f64)),
+            stranger: told.stranger,
         }
     }
 
@@ -115,37 +127,12 @@ fn percentile(ascending: &[f64], percent: f64) -> f64 {
     ascending.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// Records of evidence that was taken, beyond one of each machine; of so many machines at least there has to be one.
-fn verified_twice(gateway: &Gateway, machines: usize) -> u64 {
-    let mut times: BTreeMap<String, u64> = BTreeMap::new();
-    for file in fs::read_dir(gateway.path("state")).unwrap() {
-        let path = file.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if !name.starts_with("attestation.jsonl") {
-            continue;
-        }
-        let text = fs::read(&path).unwrap();
-        let text = if name.ends_with(".gz") {
-            let mut whole = Vec::new();
-            std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(text.as_slice()), &mut whole).unwrap();
-            whole
-        } else {
-            text
-        };
-        for line in text.split(|byte| *byte == b'\n') {
-            if line.windows(21).any(|window| window == b"\"decision\":\"evidence\"") {
-                let record: Value = serde_json::from_slice(line).unwrap();
-                let verified = record["verdict"] == "trusted";
-                *times.entry(record["identity"].to_string()).or_default() += u64::from(verified);
-            }
-        }
-    }
-    let verified = times.values().filter(|times| **times > 0).count();
-    assert!(
-        verified >= machines,
-        "{machines} machines have shown evidence, and the log has {verified}"
-    );
-    times.values().map(|times| times.saturating_sub(1)).sum()
+/// Nodes a second: the median of these runs.
+#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
+pub fn rate(runs: &[Figures]) -> f64 {
+    let mut rates: Vec<f64> = runs.iter().map(|run| run.full as f64 / run.lasted).collect();
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
 }
 
 /// A line for each figure: median, least and most of the runs.
@@ -166,6 +153,7 @@ pub fn table(runs: &[Figures]) {
     line("boot, p99 / p50", &|run| run.percentile(99.0) / run.percentile(50.0));
     line("failed attempts a node", &Figures::failed_each);
     line("evidence verified again", &|run| run.twice as f64);
+    line("configs given again", &|run| run.given_again as f64);
     line("evidence made again", &|run| run.made_again as f64);
     line("gateway's processor time a node, ms", &|run| run.spent[0]);
     line("gateway's part of its core", &|run| run.busy[0]);
@@ -174,6 +162,13 @@ pub fn table(runs: &[Figures]) {
     line("gateway's peak memory, MiB", &|run| run.peak as f64 / 1024.0 / 1024.0);
     line("written a node, KiB", &|run| run.written / 1024.0);
     line("on disk a node, KiB", &|run| run.on_disk / 1024.0);
+    if runs[0].syncs.is_some() {
+        line("fsyncs a node", &|run| run.syncs.unwrap_or(f64::NAN));
+    }
+    if runs[0].stranger[0] > 0 {
+        line("the stranger's connections", &|run| run.stranger[0] as f64);
+        line("of them without an answer", &|run| run.stranger[1] as f64);
+    }
     let run = &runs[0];
     for (ended, count) in run.ended.iter().filter(|(ended, _)| *ended != FULL) {
         println!("  {count:>8} ended in: {ended}");

@@ -13,6 +13,7 @@ use crate::generator::{PLAN, Plan};
 use crate::measured::{Before, Figures};
 use crate::said;
 use crate::support::{Gateway, POOL};
+use crate::syncs::Syncs;
 use crate::tally::Told;
 use crate::worker;
 
@@ -23,21 +24,49 @@ const FILES: u64 = 1000;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     AtOnce,
+    Steady,
+    ByToken,
+    Stranger,
+    Syncs,
 }
 
 impl Mode {
-    pub const ALL: [Self; 1] = [Self::AtOnce];
+    pub const ALL: [Self; 5] = [Self::AtOnce, Self::Steady, Self::ByToken, Self::Stranger, Self::Syncs];
 
     /// Its name in `STORM_MODES`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::AtOnce => "at-once",
+            Self::Steady => "steady",
+            Self::ByToken => "by-token",
+            Self::Stranger => "stranger",
+            Self::Syncs => "syncs",
         }
     }
 
+    /// What comes, and how.
     pub fn title(self, scale: &Scale) -> String {
+        let (nodes, over) = self.comes(scale);
         match self {
-            Self::AtOnce => format!("{} nodes within a second, attested", scale.nodes),
+            Self::AtOnce => format!("{nodes} nodes within a second, attested"),
+            Self::Steady => format!("{nodes} nodes in {over:.0} s, attested"),
+            Self::ByToken => format!("{nodes} nodes within a second, by a provisioning token"),
+            Self::Stranger => format!(
+                "{nodes} nodes in {over:.0} s, attested; a stranger beside, {} connections a second",
+                scale.stranger
+            ),
+            Self::Syncs => format!("{nodes} nodes within a second, attested, the gateway's fsyncs counted by strace"),
+        }
+    }
+
+    /// How many nodes, within how many seconds.
+    fn comes(self, scale: &Scale) -> (usize, f64) {
+        match self {
+            Self::AtOnce => (scale.nodes, 1.0),
+            Self::Steady => (whole(scale.rate * scale.steady), scale.steady),
+            Self::ByToken => (scale.nodes / 2, 1.0),
+            Self::Stranger => (scale.beside, scale.steady),
+            Self::Syncs => (scale.counted, 1.0),
         }
     }
 }
@@ -46,58 +75,82 @@ impl Mode {
 pub struct Scale {
     pub nodes: usize,
     pub runs: usize,
+    /// Nodes a second that come steadily, and for how many seconds.
+    pub rate: f64,
+    steady: f64,
+    /// Nodes that boot beside a stranger, and his connections a second.
+    beside: usize,
+    stranger: u32,
+    /// Nodes whose fsyncs are counted.
+    counted: usize,
     limit: f64,
 }
 
 impl Scale {
     /// As the environment says; small if nothing is measured.
-    #[allow(
-        clippy::as_conversions,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small whole numbers"
-    )]
     pub fn said(measuring: bool) -> Self {
-        let (nodes, runs) = if measuring { (10_000.0, 3.0) } else { (40.0, 1.0) };
+        let or = |measured, small| if measuring { measured } else { small };
         Self {
-            nodes: said("STORM_NODES", nodes) as usize,
-            runs: said("STORM_RUNS", runs) as usize,
+            nodes: whole(said("STORM_NODES", or(10_000.0, 40.0))),
+            runs: whole(said("STORM_RUNS", or(3.0, 1.0))).max(1),
+            rate: said("STORM_RATE", or(50.0, 10.0)),
+            steady: or(30.0, 2.0),
+            beside: whole(or(200.0, 10.0)),
+            stranger: u32::try_from(whole(or(500.0, 20.0))).unwrap(),
+            counted: whole(said("STORM_COUNTED", or(1000.0, 40.0))),
             limit: said("STORM_LIMIT", 600.0),
         }
     }
 }
 
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small number"
+)]
+fn whole(value: f64) -> usize {
+    value as usize
+}
+
 /// One run of a mode.
 pub fn run(mode: Mode, scale: &Scale) -> Figures {
-    let fleet = Fleet::kept(&fleet::file(), scale.nodes);
-    raise_files(u64::try_from(scale.nodes).unwrap() + FILES);
+    let (nodes, over) = mode.comes(scale);
+    let fleet = Fleet::kept(&fleet::file(), scale.nodes.max(nodes));
+    raise_files(u64::try_from(nodes).unwrap() + FILES);
     let mut gateway = prepared(&fleet);
     drop(fleet);
+    let token = (mode == Mode::ByToken).then(|| {
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+        gateway.token(&[])
+    });
     let config = gateway.path("expected.ign");
     fs::write(&config, gateway.rendered(POOL, "full")).unwrap();
     let all = sched_getaffinity(None).unwrap();
     let (one, others) = cores(&all);
     // What is started inherits it.
     sched_setaffinity(None, &one).unwrap();
-    gateway.run();
+    let syncs = (mode == Mode::Syncs).then(|| Syncs::watch(&mut gateway)).flatten();
+    if syncs.is_none() {
+        gateway.run();
+    }
     sched_setaffinity(None, &others).unwrap();
     let plan = Plan {
         gateway: gateway.path(""),
         address: gateway.address(),
         config,
-        nodes: scale.nodes,
-        over: match mode {
-            Mode::AtOnce => 1.0,
-        },
-        token: None,
-        stranger: None,
+        nodes,
+        over,
+        token,
+        stranger: (mode == Mode::Stranger).then_some(scale.stranger),
         limit: scale.limit,
     };
     let file = gateway.path("plan.json");
     fs::write(&file, serde_json::to_vec(&plan).unwrap()).unwrap();
-    let (before, told) = generate(&file, || Before::now(&gateway));
+    let ((before, counted), told) = generate(&file, || (Before::now(&gateway), syncs.as_ref().map(Syncs::count)));
     sched_setaffinity(None, &all).unwrap();
-    Figures::of(told, &before, &gateway)
+    let counted = counted.zip(syncs.as_ref().map(Syncs::count)).map(|(before, after)| after - before);
+    Figures::of(told, &before, counted, &gateway)
 }
 
 /// A worker's pool; a machine is known by its TPM's maker.

@@ -1,0 +1,80 @@
+//! Whose work the gateway has done twice, as its attestation log has it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use serde_json::Value;
+
+use crate::support::Gateway;
+
+/// How often each machine's evidence was found good, and each address was given a config.
+#[derive(Default)]
+pub struct Logged {
+    evidence: BTreeMap<String, u64>,
+    configs: BTreeMap<String, u64>,
+}
+
+impl Logged {
+    /// By a gateway, since it was made.
+    pub fn by(gateway: &Gateway) -> Self {
+        let mut logged = Self::default();
+        for file in fs::read_dir(gateway.path("state")).unwrap() {
+            let path = file.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("attestation.jsonl") {
+                let text = text(&path);
+                text.split(|byte| *byte == b'\n').for_each(|line| logged.line(line));
+            }
+        }
+        logged
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        // What is under way still.
+        let Ok(record) = serde_json::from_slice::<Value>(line) else {
+            return;
+        };
+        let (times, who) = match (record["decision"].as_str(), record["verdict"].as_str()) {
+            (Some("evidence"), Some("trusted")) => (&mut self.evidence, record["identity"].to_string()),
+            (Some("config"), Some("served")) => {
+                let peer = record["peer"].as_str().unwrap();
+                (&mut self.configs, peer.rsplit_once(':').unwrap().0.to_owned())
+            }
+            _ => return,
+        };
+        *times.entry(who).or_default() += 1;
+    }
+
+    /// Machines whose evidence was found good.
+    pub fn verified(&self) -> usize {
+        self.evidence.len()
+    }
+
+    /// Addresses that were given a config.
+    pub fn given(&self) -> usize {
+        self.configs.len()
+    }
+
+    /// How often a machine's evidence was found good that had been.
+    pub fn twice(&self) -> u64 {
+        self.evidence.values().map(|times| times - 1).sum()
+    }
+
+    /// How often an address was given a config that had been given one.
+    pub fn given_again(&self) -> u64 {
+        self.configs.values().map(|times| times - 1).sum()
+    }
+}
+
+/// A file of the log; closed ones are compressed.
+fn text(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).unwrap();
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return bytes;
+    }
+    let mut whole = Vec::new();
+    MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut whole).unwrap();
+    whole
+}

@@ -133,7 +133,7 @@ async fn what_could_not_be_written_is_no_part_of_the_chain() {
     // Where the large parts belong there is something else.
     fs::remove_dir(folder.path().join("evidence")).unwrap();
     fs::write(folder.path().join("evidence"), "").unwrap();
-    let blob = (Blobs::name(b"x"), b"x".to_vec());
+    let blob = (Blobs::name(b"x"), b"x".as_slice().into());
     journal.record(&record("b"), vec![blob], ()).await.unwrap_err();
     write(&journal, "c").await;
     let lines = lines(&folder.path().join(LOG));

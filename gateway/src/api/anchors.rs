@@ -8,12 +8,11 @@ use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
-use super::decisions::Kept;
 use super::endorsers::Endorsers;
 use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
-use crate::audit::{Basis, Blobs, CloudBasis, RecordedAnswer};
+use crate::audit::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
 use crate::pools::PoolInventory;
 
@@ -26,7 +25,7 @@ pub(super) struct Anchors {
     clouds: CloudEndorsements,
     google_keys: Option<Arc<GoogleKeysInUse>>,
     /// What the record names and nobody has kept yet.
-    kept: Kept,
+    kept: LargeParts,
 }
 
 impl Anchors {
@@ -90,7 +89,7 @@ impl Anchors {
 
     fn keep(&mut self, content: &[u8]) -> String {
         let name = Blobs::name(content);
-        self.kept.push((name.clone(), content.to_vec()));
+        self.kept.push((name.clone(), content.into()));
         name
     }
 
@@ -153,7 +152,7 @@ impl Anchors {
     }
 
     /// What the record names, to be kept beside it.
-    pub(super) fn into_kept(self) -> Kept {
+    pub(super) fn into_kept(self) -> LargeParts {
         self.kept
     }
 }

@@ -14,14 +14,14 @@ use zeroize::Zeroizing;
 
 use super::awaited::Awaited;
 use super::credential::Credential;
-use super::decisions::{Decided, Decisions, Kept, refuse};
+use super::decisions::{Decided, Decisions, refuse};
 use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
 use crate::audit::configs::{ConfigCopies, ConfigCopy};
-use crate::audit::{Decision, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use crate::audit::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use crate::certificates::Fingerprint;
 use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
@@ -120,7 +120,7 @@ pub(super) async fn get(
             now,
         },
         record,
-        kept: Kept::new(),
+        kept: LargeParts::new(),
     };
     let Some(decided) = case.decide(&awaited).await else {
         return problem::empty_503();
@@ -167,7 +167,7 @@ struct ConfigCase<'r> {
     endpoint: &'r ConfigEndpoint,
     asked: ConfigAsked<'r>,
     record: Record,
-    kept: Kept,
+    kept: LargeParts,
 }
 
 impl<'r> ConfigCase<'r> {

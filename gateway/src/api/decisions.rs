@@ -6,18 +6,15 @@ use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use crate::audit::{Journal, JournalError, Record, Recorded, Verdict};
+use crate::audit::{Journal, JournalError, LargeParts, Record, Recorded, Verdict};
 use crate::store::Store;
-
-/// What a record refers to: names and contents of blobs.
-pub(super) type Kept = Vec<(String, Vec<u8>)>;
 
 /// A decision, whole.
 pub(super) struct Decided<T> {
     /// What is recorded of it.
     pub record: Record,
     /// What the record refers to, and nobody has kept yet.
-    pub kept: Kept,
+    pub kept: LargeParts,
     /// What is answered when that is on disk.
     pub outcome: T,
 }
@@ -70,7 +67,7 @@ impl Decisions {
     /// The answer to a refusal for which nothing was kept, likewise.
     pub(super) async fn refuse(&self, mut record: Record, refusal: Refusal) -> Response {
         refuse(&mut record, &refusal);
-        let (kept, outcome) = (Kept::new(), Err(refusal));
+        let (kept, outcome) = (LargeParts::new(), Err(refusal));
         self.answer(Decided { record, kept, outcome }).await
     }
 

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 
 use attest::UnixTime;
 
-use super::decisions::Kept;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
-use crate::audit::{Basis, Blobs};
+use crate::audit::{Basis, Blobs, LargeParts};
 use crate::certificates::Certificate;
 use crate::clock::rfc3339;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Verified};
@@ -20,7 +19,7 @@ use crate::store::Store;
 pub(super) struct Examined {
     pub basis: Basis,
     /// What the basis names.
-    pub kept: Kept,
+    pub kept: LargeParts,
     pub verified: Result<Verified, KubeletError>,
 }
 
@@ -40,7 +39,7 @@ pub(super) async fn examine(
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),
         ..Basis::default()
     };
-    let mut kept = Kept::new();
+    let mut kept = LargeParts::new();
     // A chain is kept if a CA of the cluster has signed it. Of a stranger's there is its fingerprint and nothing else.
     let path = verified.as_ref().map_or_else(|error| error.path(), |verified| verified.path());
     if !path.is_empty() {
@@ -79,8 +78,8 @@ pub(super) async fn grant(store: &dyn Store, pool: &Pool, verified: &Verified, n
     }
 }
 
-fn keep(content: &[u8], kept: &mut Kept) -> String {
+fn keep(content: &[u8], kept: &mut LargeParts) -> String {
     let name = Blobs::name(content);
-    kept.push((name.clone(), content.to_vec()));
+    kept.push((name.clone(), content.into()));
     name
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use console::{show, word};
-pub use folders::Folders;
+pub use folders::{Folders, LargeParts};
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
@@ -309,7 +309,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503, whatever the outcome was.
-    pub async fn record<T>(&self, record: &Record, blobs: Vec<(String, Vec<u8>)>, outcome: T) -> Result<Recorded<T>, JournalError> {
+    pub async fn record<T>(&self, record: &Record, blobs: LargeParts, outcome: T) -> Result<Recorded<T>, JournalError> {
         let line = self.line(record)?;
         let bytes = blobs
             .iter()
@@ -355,7 +355,7 @@ impl Journal {
         Ok(serde_json::to_vec(&Line { record, store })?)
     }
 
-    async fn append(&self, record: Vec<u8>, blobs: Vec<(String, Vec<u8>)>, config: Option<ConfigCopy>) -> Result<(), JournalError> {
+    async fn append(&self, record: Vec<u8>, blobs: LargeParts, config: Option<ConfigCopy>) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
         let append = Append {
             record,

@@ -36,7 +36,7 @@ pub use chain::{Before, Begins, Found, LineHash, Link, Point, Why, link_of};
 pub use checkpoint::{Checkpoint, CheckpointLine, Signer, replica_name};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
-pub use journal::{Durable, Folders, Journal, JournalError, Recorded};
+pub use journal::{Durable, Folders, Journal, JournalError, LargeParts, Recorded};
 pub use kept::{Keeping, Kept, give_up, keep, kept, missing, of_other_keys, standing};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};

@@ -9,12 +9,12 @@ use axum::response::Response;
 
 use super::super::anchors::{Anchors, ask_sts};
 use super::super::awaited::Awaited;
-use super::super::decisions::{Decided, Kept, refuse};
+use super::super::decisions::{Decided, refuse};
 use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::audit::{Basis, Blobs, Digests, Record, RecordedAnswer, Verdict, trusted_by};
+use crate::audit::{Basis, Blobs, Digests, LargeParts, Record, RecordedAnswer, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
@@ -365,7 +365,7 @@ impl Judged {
             mut basis,
             claimed,
         } = made;
-        let mut kept = Kept::new();
+        let mut kept = LargeParts::new();
         let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence);
         // Whoever reads the document of an instance that belongs to nobody could claim it.
         let exposes = evidence.aws_identity_document.is_some() && !claimed;
@@ -399,7 +399,7 @@ pub(super) fn by_digest(evidence: &Evidence) -> Basis {
 
 /// Puts the evidence into the record, without what is worth something to a reader; event logs go beside it, kept once for all who have the
 /// same.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Kept {
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> LargeParts {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
     evidence.forget_secrets();
@@ -410,9 +410,9 @@ fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> Kept {
         Some(log) => (log, of_vtpm),
         None => (of_vtpm, None),
     };
-    let blob = |log: Blob| (Blobs::name(log.as_ref()), log.0);
+    let blob = |log: Blob| (Blobs::name(log.as_ref()), Arc::from(log.0));
     let [log, second] = [log, second].map(|log| log.map(blob));
-    let name = |log: &Option<(String, Vec<u8>)>| log.as_ref().map(|(name, _)| name.clone());
+    let name = |log: &Option<(String, Arc<[u8]>)>| log.as_ref().map(|(name, _)| name.clone());
     basis.event_log_sha256 = name(&log);
     basis.azure_vtpm_event_log_sha256 = name(&second);
     basis.evidence = Some(evidence);

@@ -1,8 +1,13 @@
 //! Where the large parts of records are kept.
 
+use std::sync::Arc;
+
 use super::super::blobs::{Blobs, Writing};
 use super::super::configs::ConfigCopy;
 use super::JournalError;
+
+/// What a record refers to: names and contents of blobs. Many records share one content.
+pub type LargeParts = Vec<(String, Arc<[u8]>)>;
 
 /// The folders of large parts.
 #[derive(Debug, Clone)]
@@ -37,7 +42,7 @@ pub(super) struct FoldersWriting<'f> {
 
 impl FoldersWriting<'_> {
     /// Writes what a record refers to, durably, unless it is there already.
-    pub(super) fn put(&mut self, blobs: &[(String, Vec<u8>)], config: Option<&ConfigCopy>) -> Result<(), JournalError> {
+    pub(super) fn put(&mut self, blobs: &[(String, Arc<[u8]>)], config: Option<&ConfigCopy>) -> Result<(), JournalError> {
         for (name, content) in blobs {
             self.evidence.put(name, content)?;
         }

@@ -88,7 +88,7 @@ async fn a_blob_that_cannot_be_kept_is_a_record_that_cannot_be_written() {
     // A folder in the blob's place cannot be written to.
     let name = Blobs::name(b"log");
     fs::create_dir(folder.path().join("evidence").join(format!("{name}.gz.new"))).unwrap();
-    let refused = journal.record(&record("a"), vec![(name, b"log".to_vec())], ()).await;
+    let refused = journal.record(&record("a"), vec![(name, b"log".as_slice().into())], ()).await;
     assert!(matches!(refused, Err(JournalError::Failed)));
     journal.record(&record("b"), Vec::new(), ()).await.unwrap();
     let log = fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap();

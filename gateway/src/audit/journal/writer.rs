@@ -12,7 +12,7 @@ use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
-use super::{Folders, JournalError};
+use super::{Folders, JournalError, LargeParts};
 use crate::store::StoreMark;
 
 /// Records that go into one fsync.
@@ -36,7 +36,7 @@ pub(super) struct Moment {
 pub(super) struct Append {
     /// An object of JSON, which gets its place in the chain when it is written.
     pub(super) record: Vec<u8>,
-    pub(super) blobs: Vec<(String, Vec<u8>)>,
+    pub(super) blobs: LargeParts,
     pub(super) config: Option<ConfigCopy>,
     pub(super) done: oneshot::Sender<bool>,
 }

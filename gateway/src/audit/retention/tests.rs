@@ -10,7 +10,7 @@ use super::super::basis::Basis;
 use super::super::blobs::Blobs;
 use super::super::chain::Link;
 use super::super::checkpoint::Signer;
-use super::super::journal::Journal;
+use super::super::journal::{Journal, LargeParts};
 use super::super::log_key::LogKey;
 use super::super::reading::{Found, lines_of};
 use super::super::record::{Decision, Record, Verdict};
@@ -145,9 +145,9 @@ impl Process {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = format!("{:032x}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut record = Record::new(id, Decision::Config, at, "peer".to_owned(), "worker".to_owned());
-        let named: Vec<(String, Vec<u8>)> = blobs
+        let named: LargeParts = blobs
             .iter()
-            .map(|blob| (Blobs::name(blob.as_bytes()), blob.as_bytes().to_vec()))
+            .map(|blob| (Blobs::name(blob.as_bytes()), blob.as_bytes().into()))
             .collect();
         record.basis = Some(Basis {
             ek_roots: named.iter().map(|(name, _)| name.clone()).collect(),

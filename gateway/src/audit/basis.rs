@@ -8,6 +8,7 @@ use attest::{AppraisalPolicy, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::digests::Digests;
+use super::likeness::Difference;
 use crate::credentials::challenges::Spent;
 
 /// See the module.
@@ -25,12 +26,18 @@ pub struct Basis {
     /// The answer, without its event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
-    /// SHA-256 of the event log, that of the TPM or of Azure's vTPM: the name of its file among the blobs.
+    /// SHA-256 of the event log, that of the TPM or of Azure's vTPM. Without a difference it is the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_sha256: Option<String>,
+    /// What it has that the log of another boot has not, if that is all of it that is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log_difference: Option<Difference>,
     /// The same of a second log, which came with the quote of Azure's vTPM although a TPM's stands beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azure_vtpm_event_log_sha256: Option<String>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub azure_vtpm_event_log_difference: Option<Difference>,
     /// The gateway's keys at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_keys: Vec<SpkiSha256>,

@@ -20,7 +20,7 @@ use flate2::write::GzEncoder;
 use super::unfinished::is_file;
 
 /// Largest evidence that is read back: larger was never accepted.
-const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
+pub(super) const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What the name of a file ends with that is not whole yet.
 const UNFINISHED: &str = "gz.new";

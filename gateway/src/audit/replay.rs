@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::basis::Basis;
 use super::blobs::{BlobError, Blobs};
+use super::likeness::{self, Difference, LikenessError};
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
@@ -33,6 +34,9 @@ pub enum ReplayError {
     /// A large part is missing or altered.
     #[error(transparent)]
     Blob(#[from] BlobError),
+    /// An event log cannot be made again.
+    #[error(transparent)]
+    EventLog(#[from] LikenessError),
     /// A recorded client CA cannot be one.
     #[error("the recorded client CA {name} is none: {problem}")]
     Authority {
@@ -131,8 +135,12 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
         .ok_or(ReplayError::Missing("policy"))?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
-    let log = |name: Option<String>| name.map(|name| blobs.get(&name).map(Blob)).transpose();
-    let (first, second) = (log(basis.event_log_sha256)?, log(basis.azure_vtpm_event_log_sha256)?);
+    let log = |sha256: &Option<String>, difference: &Option<Difference>| {
+        let content = sha256.as_ref().map(|sha256| likeness::content(blobs, sha256, difference.as_ref()));
+        content.transpose().map(|content| content.map(Blob))
+    };
+    let first = log(&basis.event_log_sha256, &basis.event_log_difference)?;
+    let second = log(&basis.azure_vtpm_event_log_sha256, &basis.azure_vtpm_event_log_difference)?;
     let (of_tpm, of_vtpm) = if evidence.tpm.is_some() { (first, second) } else { (None, first) };
     if let (Some(tpm), Some(log)) = (&mut evidence.tpm, of_tpm) {
         tpm.event_log = Some(log);

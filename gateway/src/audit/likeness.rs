@@ -1,0 +1,222 @@
+//! Event logs that are like one that is kept already: of such a log only the difference is recorded.
+//!
+//! Machines of one model measure the same, but for what is each one's own. So the first log of a model is kept whole, as a blob, and those of the others
+//! stand in their records as what zstd makes of them with that blob for a dictionary. A record names the SHA-256 of its whole log all the same.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use attest::protocol::Blob;
+use serde::{Deserialize, Serialize};
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::dict::EncoderDictionary;
+
+use super::blobs::{BlobError, Blobs, CONTENT_LIMIT_BYTES};
+
+/// How many logs others are compared with; the one that was not like any for the longest time goes.
+const BASES_LIMIT: usize = 16;
+/// How many of them one log is compared with.
+const TRIES_LIMIT: usize = 4;
+/// How often a log is compared with those that others have brought meanwhile.
+const ROUNDS_LIMIT: usize = 4;
+/// How long a log is that others are compared with. A shorter one is no larger than a block of a disk, a longer one too large to be held.
+const BASE_BYTES: RangeInclusive<usize> = 1024..=1024 * 1024;
+/// A difference is recorded if it is so many times smaller than the log.
+const SMALLER: usize = 8;
+/// Measured: less time, and the difference grows to a third of a log of 256 KiB; more time, and it is no smaller.
+const LEVEL: i32 = 3;
+/// What begins with this is no log but a dictionary as `zstd --train` makes them, and is read as one.
+const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
+
+/// What a log has that another one has not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Difference {
+    /// The other one: the name of its file among the blobs.
+    pub from: String,
+    /// A frame of zstd, with the other one for a dictionary.
+    pub zstd: Blob,
+}
+
+/// A log cannot be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum LikenessError {
+    /// It, or the one that it is like, is missing or altered.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// Its difference is not what was recorded, or belongs to another log.
+    #[error("the event log {sha256} cannot be made from {from}: {problem}")]
+    Difference { sha256: String, from: String, problem: String },
+}
+
+/// Logs that others are compared with.
+#[derive(Debug, Default)]
+pub struct Likenesses(Mutex<Bases>);
+
+#[derive(Debug, Default)]
+struct Bases {
+    /// The one that was used last comes first.
+    by_use: Vec<Arc<Base>>,
+    /// How many there ever were.
+    count: u64,
+}
+
+/// A log that others are compared with.
+struct Base {
+    /// Which of all that there ever were, from 1.
+    number: u64,
+    sha256: String,
+    content: Arc<[u8]>,
+    prepared: OnceLock<EncoderDictionary<'static>>,
+}
+
+/// How a log is recorded.
+#[derive(Debug)]
+pub struct Likened {
+    /// SHA-256 of the whole log.
+    pub sha256: String,
+    /// What it has that the one that it is like has not; `None` if it is kept whole.
+    pub difference: Option<Difference>,
+    /// What the record brings: the log, or the one that it is like.
+    pub blob: (String, Arc<[u8]>),
+}
+
+impl Likenesses {
+    /// How to record this log. If it is like none, and `is_trusted`, later ones may be like it: whoever is refused does not get to say which those are.
+    #[must_use]
+    pub fn liken(&self, content: Vec<u8>, is_trusted: bool) -> Likened {
+        let sha256 = Blobs::name(&content);
+        let content: Arc<[u8]> = content.into();
+        let mut seen = 0;
+        for round in 0.. {
+            let candidates = {
+                let mut bases = self.lock();
+                if let Some(same) = bases.used(&sha256) {
+                    return Likened::whole(sha256, Arc::clone(&same.content));
+                }
+                let candidates = bases.closest(content.len(), seen);
+                // Many that are alike may come at once: all but one of them find that one here.
+                if candidates.is_empty() || round == ROUNDS_LIMIT {
+                    if is_trusted && can_be_base(&content) {
+                        bases.add(&sha256, &content);
+                    }
+                    break;
+                }
+                seen = bases.count;
+                candidates
+            };
+            for base in candidates {
+                if let Some(zstd) = base.difference_to(&content) {
+                    self.lock().used(&base.sha256);
+                    return Likened {
+                        sha256,
+                        difference: Some(Difference {
+                            from: base.sha256.clone(),
+                            zstd: Blob(zstd),
+                        }),
+                        blob: (base.sha256.clone(), Arc::clone(&base.content)),
+                    };
+                }
+            }
+        }
+        Likened::whole(sha256, content)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bases> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn can_be_base(content: &[u8]) -> bool {
+    BASE_BYTES.contains(&content.len()) && !content.starts_with(&DICTIONARY_MAGIC)
+}
+
+impl Likened {
+    fn whole(sha256: String, content: Arc<[u8]>) -> Self {
+        Self {
+            blob: (sha256.clone(), content),
+            difference: None,
+            sha256,
+        }
+    }
+}
+
+impl Bases {
+    /// The one with this name, which is used.
+    fn used(&mut self, sha256: &str) -> Option<&Arc<Base>> {
+        let place = self.by_use.iter().position(|base| base.sha256 == sha256)?;
+        self.by_use.get_mut(..=place)?.rotate_right(1);
+        self.by_use.first()
+    }
+
+    /// Those of about this length that came after the first `seen`; the one that was used last first, if they are as long.
+    fn closest(&self, length: usize, seen: u64) -> Vec<Arc<Base>> {
+        // A longer one takes longer than it is worth.
+        if length > *BASE_BYTES.end() {
+            return Vec::new();
+        }
+        let mut found: Vec<&Arc<Base>> = self.by_use.iter().filter(|base| base.number > seen).collect();
+        found.sort_by_key(|base| base.content.len().abs_diff(length));
+        found.into_iter().take(TRIES_LIMIT).cloned().collect()
+    }
+
+    fn add(&mut self, sha256: &str, content: &Arc<[u8]>) {
+        self.count += 1;
+        self.by_use.truncate(BASES_LIMIT - 1);
+        let base = Base {
+            number: self.count,
+            sha256: sha256.to_owned(),
+            content: Arc::clone(content),
+            prepared: OnceLock::new(),
+        };
+        self.by_use.insert(0, Arc::new(base));
+    }
+}
+
+impl Base {
+    /// What this log has that the base has not, if that is little.
+    fn difference_to(&self, content: &[u8]) -> Option<Vec<u8>> {
+        let prepared = self.prepared.get_or_init(|| EncoderDictionary::copy(&self.content, LEVEL));
+        // What does not fit is not finished.
+        let mut difference = Vec::with_capacity(content.len() / SMALLER);
+        let compressed = Compressor::with_prepared_dictionary(prepared).and_then(|mut by| by.compress_to_buffer(content, &mut difference));
+        compressed.is_ok().then_some(difference)
+    }
+}
+
+impl fmt::Debug for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Base({}, {} bytes)", self.sha256, self.content.len())
+    }
+}
+
+/// The log that was recorded so.
+///
+/// # Errors
+/// [`LikenessError`]: it is given as it was, or not at all.
+pub(super) fn content(blobs: &Blobs, sha256: &str, difference: Option<&Difference>) -> Result<Vec<u8>, LikenessError> {
+    let Some(Difference { from, zstd }) = difference else {
+        return Ok(blobs.get(sha256)?);
+    };
+    let wrong = |problem: String| LikenessError::Difference {
+        sha256: sha256.to_owned(),
+        from: from.clone(),
+        problem,
+    };
+    let base = blobs.get(from)?;
+    let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap_or(usize::MAX);
+    if Decompressor::upper_bound(&zstd.0).is_some_and(|length| length > limit) {
+        return Err(wrong(format!("its difference stands for more than {limit} bytes")));
+    }
+    let content = Decompressor::with_dictionary(&base).and_then(|mut by| by.decompress(&zstd.0, limit));
+    let content = content.map_err(|error| wrong(format!("its difference is altered, or is one from another log: {error}")))?;
+    if Blobs::name(&content) != sha256 {
+        return Err(wrong("what comes of its difference does not have that SHA-256".to_owned()));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests;

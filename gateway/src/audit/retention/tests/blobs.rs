@@ -1,5 +1,6 @@
 //! Blobs that may go, and what is asked before they do.
 
+use super::super::super::likeness::{self, Likened, Likenesses};
 use super::*;
 
 fn names(blobs: &[&str]) -> std::collections::BTreeSet<String> {
@@ -65,4 +66,65 @@ async fn what_was_noted_and_cannot_be_read_is_told() {
     drop(process);
     site.open(Rule::default()).tend(&site).await.unwrap_err();
     assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
+}
+
+/// The event log of a machine of one model.
+fn event_log(machine: u64) -> Vec<u8> {
+    let events = (0..100).map(|number| if number == 7 { machine } else { 0 } + number * 1000);
+    events.flat_map(|event| Blobs::name(&event.to_be_bytes()).into_bytes()).collect()
+}
+
+/// All of the log.
+fn text(site: &Site) -> String {
+    let mut text = Vec::new();
+    for path in closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]) {
+        each_line(&path, |line| text.extend(line));
+    }
+    String::from_utf8(text).unwrap()
+}
+
+impl Process {
+    /// A boot of this machine is recorded, as by the gateway.
+    async fn boot(&self, likenesses: &Likenesses, at: u64, machine: u64) -> Likened {
+        let likened = likenesses.liken(event_log(machine), true);
+        let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
+        record.basis = Some(Basis {
+            event_log_sha256: Some(likened.sha256.clone()),
+            event_log_difference: likened.difference.clone(),
+            ..Basis::default()
+        });
+        let blobs = vec![likened.blob.clone()];
+        self.journal.record(&record, blobs, ()).await.unwrap().into_inner();
+        likened
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
+    let (site, likenesses) = (Site::new(), Likenesses::default());
+    let process = site.open(RULE);
+    let read = |likened: &Likened| likeness::content(&process.blobs, &likened.sha256, likened.difference.as_ref());
+    process.journal.checkpoint(1).await.unwrap();
+    let first = process.boot(&likenesses, 40, 1).await;
+    process.journal.checkpoint(50).await.unwrap();
+    let second = process.boot(&likenesses, 150, 2).await;
+    process.journal.checkpoint(160).await.unwrap();
+    process.record(250, &["c"]).await;
+    process.journal.checkpoint(260).await.unwrap();
+    assert_eq!(second.difference.as_ref().map(|difference| &difference.from), Some(&first.sha256));
+    // The segment goes that holds the log's own record.
+    process.tend(&site).await.unwrap();
+    assert!(!text(&site).contains(&format!("event_log_sha256\":\"{}", first.sha256)) && text(&site).contains(&first.sha256));
+    assert_eq!(read(&second).unwrap(), event_log(2));
+    // And that of the one that is like it.
+    let age = Some(Duration::from_secs(NOW - 200));
+    let rule = Rule { age, ..RULE };
+    let later = Retention::new(site.log(), rule, vec![process.blobs.clone()], |_| Vec::new());
+    later.tend(&process.journal, &site.store, NOW).await.into_result().unwrap();
+    assert!(!process.blobs.has(&first.sha256));
+    read(&second).unwrap_err();
+    // The next one brings it again.
+    let third = process.boot(&likenesses, NOW, 3).await;
+    assert_eq!(third.difference.as_ref().map(|difference| &difference.from), Some(&first.sha256));
+    assert_eq!(read(&third).unwrap(), event_log(3));
 }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod results;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -18,6 +19,7 @@ use attest_gateway::settings::{Settings, StoreSettings};
 use attest_gateway::store::etcd::Etcd;
 use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
 use cloud_fixtures::etcd;
+use results::{Bound, Figure};
 use support::{Answer, Gateway, POOL, bearer};
 use tokio::task::JoinSet;
 
@@ -72,6 +74,13 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         let (took, memory) = (full.0 / empty.0, full.1 / empty.1);
         println!("{name:<10} {:>10} {took:>11.2}x {memory:>13.2}x", "");
         within &= took <= LONGER && memory <= LARGER;
+        if measuring {
+            let ratio = |what: &str, value, limit| {
+                let name = format!("{name}: {what} with {machines} machines, as a ratio to none");
+                Figure::of(name, "x", &[value]).limit(Bound::AtMost(limit))
+            };
+            results::tell([ratio("start", took, LONGER), ratio("memory", memory, LARGER)]);
+        }
     }
     println!("{LONGER}x and {LARGER}x are allowed\n");
     within
@@ -190,6 +199,17 @@ fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         at(&seen, 99)
     );
     println!("answers by the old state to requests that began after the command's end: {late}");
+    if measuring {
+        let figure = |name: &str, all: &[Duration]| {
+            let millis: Vec<f64> = all.iter().map(|took| took.as_secs_f64() * 1e3).collect();
+            Figure::of(name, "ms", &millis)
+        };
+        results::tell([
+            figure("a change by a command: the command ends", &commands),
+            figure("a change by a command: every replica refuses", &seen),
+            Figure::of("answers by the old state", "", &[f64::from(u32::try_from(late).unwrap())]).limit(Bound::Never),
+        ]);
+    }
     late == 0 && seen.last().is_some_and(|slowest| *slowest <= LIMIT)
 }
 

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
+mod results;
 mod worker;
 
 use std::fs;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use attest_gateway::ignition::{Config, SpecVersion};
 use attest_gateway::policy::ConfigSet;
 use attest_gateway::pools::{self, Pool};
+use results::Figure;
 use serde_json::Value;
 
 /// As many as a pool has, and as many as a large cluster may have for one pool, tools' own included.
@@ -74,6 +76,10 @@ fn compare(count: u32, runs: usize) {
             median.as_secs_f64() * 1e3,
             median.as_secs_f64() * 1e6 / f64::from(count)
         );
+        if runs > 1 {
+            let millis: Vec<f64> = times.iter().map(|took| took.as_secs_f64() * 1e3).collect();
+            results::tell([Figure::of(format!("{count} MachineConfigs: {}", name.trim()), "ms", &millis)]);
+        }
     };
     measure("read and render: a file for each", &mut || {
         drop(black_box(render(&load(&one_each))))

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
 mod process;
+mod results;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use attest::SpkiSha256;
 use cloud_fixtures::etcd::Etcd;
+use results::{Bound, Figure};
 use support::node::Node;
 use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, POOL};
@@ -82,7 +84,7 @@ fn main() {
         "{:<10} {:>10} {:>22} {:>22}",
         "store", "boots/s", "gateway, CPU ms/boot", "etcd, CPU ms/boot"
     );
-    let mut costs = Vec::new();
+    let (mut costs, mut figures) = (Vec::new(), Vec::new());
     for (name, settings, etcd) in engines {
         let Measured { took, gateway, etcd } = measure(settings, etcd, boots);
         let each = |spent: Duration| spent.as_secs_f64() * 1e3 / count(boots);
@@ -93,12 +95,19 @@ fn main() {
             each(etcd)
         );
         costs.push(each(gateway));
+        figures.extend([
+            Figure::of(format!("{name}: boots a second"), "/s", &[count(boots) / took.as_secs_f64()]),
+            Figure::of(format!("{name}: gateway's processor time of a boot"), "ms", &[each(gateway)]),
+            Figure::of(format!("{name}: etcd's processor time of a boot"), "ms", &[each(etcd)]),
+        ]);
     }
     if !measuring {
         return println!("no figures: this was no measuring run");
     }
     let ratio = costs[1] / costs[0];
     println!("\na boot on etcd costs the gateway {ratio:.2}x, {LIMIT_RATIO}x is allowed");
+    figures.push(Figure::of("a boot on etcd, as a ratio to the embedded store", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)));
+    results::tell(figures);
     if ratio > LIMIT_RATIO {
         std::process::exit(1);
     }

@@ -5,7 +5,12 @@
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
+#[path = "../../../gateway/benches/results/mod.rs"]
+mod results;
+
 use std::time::{Duration, Instant};
+
+use results::{Bound, Figure};
 
 /// Batches of each piece of work: enough that some are hit by nothing even on a busy machine.
 const BATCHES: u32 = 4000;
@@ -88,7 +93,10 @@ impl<'a> Interleaved<'a> {
         for limit in limits {
             let (ratio, allowed) = (self.ratio(limit), limit.ratio);
             println!("{}: {ratio:.2}x {}, at most {allowed}x is allowed", limit.whole, limit.floor);
+            let name = format!("{}, as a ratio to {}", limit.whole, limit.floor);
+            results::tell([Figure::of(name, "x", &[ratio]).limit(Bound::AtMost(allowed))]);
         }
+        results::tell(self.steps.iter().map(|step| Figure::of(step.name, "µs", &[step.time() * 1e6])));
     }
 
     fn ratio(&self, limit: &Limit) -> f64 {

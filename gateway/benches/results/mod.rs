@@ -1,0 +1,170 @@
+//! What a benchmark has found, for the report of all: `target/bench/<name>.json`.
+
+#![allow(dead_code, reason = "each benchmark uses its part")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What one benchmark has found.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct Results {
+    pub figures: Vec<Figure>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
+}
+
+/// One figure over all runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub name: String,
+    pub unit: String,
+    #[serde(deserialize_with = "number")]
+    pub median: f64,
+    #[serde(deserialize_with = "number")]
+    pub least: f64,
+    #[serde(deserialize_with = "number")]
+    pub most: f64,
+    #[serde(deserialize_with = "numbers")]
+    pub runs: Vec<f64>,
+    /// What the benchmark fails beyond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Bound>,
+    /// What is wanted of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Bound>,
+}
+
+/// What a figure has to keep: its median, and by `Never` each of its runs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    Never,
+}
+
+/// Lines over one axis.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plot {
+    /// Its file's name, without `.svg`.
+    pub file: String,
+    pub title: String,
+    /// What the axes show, with the unit.
+    pub across: String,
+    pub up: String,
+    pub lines: Vec<(String, Vec<[f64; 2]>)>,
+}
+
+impl Figure {
+    /// Of one run at least; whole numbers and shares have no unit.
+    pub fn of(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
+        let mut ascending = runs.to_vec();
+        ascending.sort_by(f64::total_cmp);
+        Self {
+            name: name.into(),
+            unit: unit.to_owned(),
+            median: median(&ascending),
+            least: ascending.first().copied().unwrap_or(f64::NAN),
+            most: ascending.last().copied().unwrap_or(f64::NAN),
+            runs: runs.to_vec(),
+            limit: None,
+            goal: None,
+        }
+    }
+
+    pub fn limit(mut self, limit: Bound) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    pub fn goal(mut self, goal: Bound) -> Self {
+        self.goal = Some(goal);
+        self
+    }
+
+    /// Whether the benchmark's limit is kept.
+    pub fn is_kept(&self) -> bool {
+        self.limit.is_none_or(|limit| limit.holds(self))
+    }
+}
+
+impl Bound {
+    /// Nothing holds for what is no number.
+    pub fn holds(self, figure: &Figure) -> bool {
+        match self {
+            Self::AtMost(most) => figure.median <= most,
+            Self::AtLeast(least) => figure.median >= least,
+            Self::Never => figure.runs.iter().all(|run| *run == 0.0),
+        }
+    }
+}
+
+/// Of values that ascend; of an even number, what lies between the two in the middle.
+pub fn median(ascending: &[f64]) -> f64 {
+    let middle = ascending.len() / 2;
+    match ascending.get(middle) {
+        None => f64::NAN,
+        Some(upper) if ascending.len().is_multiple_of(2) => f64::midpoint(ascending[middle - 1], *upper),
+        Some(value) => *value,
+    }
+}
+
+/// JSON has `null` for what is no number.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let numbers: Vec<Option<f64>> = Vec::deserialize(from)?;
+    Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
+}
+
+/// Where benchmarks leave what outlasts them.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench")
+}
+
+/// A line for each figure.
+pub fn print(figures: &[Figure]) {
+    println!("{:<64} {:>12} {:>12} {:>12}", "", "median", "least", "most");
+    for Figure {
+        name,
+        unit,
+        median,
+        least,
+        most,
+        ..
+    } in figures
+    {
+        println!(
+            "{:<64} {median:>12.2} {least:>12.2} {most:>12.2}",
+            format!("{name}, {unit}").trim_end_matches(", ")
+        );
+    }
+}
+
+/// Adds to what this benchmark has told, and writes it.
+pub fn tell(figures: impl IntoIterator<Item = Figure>) {
+    add(|told| told.figures.extend(figures));
+}
+
+/// Adds pictures to it.
+pub fn show(plots: impl IntoIterator<Item = Plot>) {
+    add(|told| told.plots.extend(plots));
+}
+
+fn add(what: impl FnOnce(&mut Results)) {
+    static TOLD: Mutex<Results> = Mutex::new(Results {
+        figures: Vec::new(),
+        plots: Vec::new(),
+    });
+    let mut told = TOLD.lock().unwrap();
+    what(&mut told);
+    fs::create_dir_all(folder()).unwrap();
+    let file = folder().join(concat!(env!("CARGO_CRATE_NAME"), ".json"));
+    fs::write(file, serde_json::to_vec_pretty(&*told).unwrap()).unwrap();
+}

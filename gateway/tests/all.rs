@@ -18,6 +18,7 @@ mod audit;
 mod authentication;
 mod authorities;
 mod balancers;
+mod bench_report;
 mod certificates;
 mod cli;
 mod clock;

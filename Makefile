@@ -17,6 +17,9 @@ VM_TEST_THREADS ?= 3
 # So do most other tests: for a disk, a timeout, another process.
 TEST_THREADS ?= 4
 
+# All that the packages name, but the one that makes the report of the others.
+BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
+
 .PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd images clean
 
 help: ## this list
@@ -93,8 +96,24 @@ test-vm: images
 	# Else the TPM software stack prints every refusal that a test provokes.
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
 
-bench: toolchain ## the benchmarks
-	$(CARGO) bench --workspace --exclude swtpm-tests --locked --no-fail-fast
+bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md (an hour; BENCHES="boot storm" for a part)
+	@folder=$${CARGO_TARGET_DIR:-target}/bench
+	mkdir -p "$$folder"
+	find "$$folder" -maxdepth 1 -type f -delete
+	bench="$(CARGO) bench --workspace --exclude swtpm-tests --locked --quiet"
+	echo "== Building the benchmarks"
+	$$bench --benches --no-run
+	failed=
+	for name in $(BENCHES); do
+		echo "== $$name ($$(date +%H:%M:%S))"
+		$$bench --bench $$name || failed="$$failed $$name"
+	done
+	echo "== Report"
+	$$bench --bench report || failed="$$failed report"
+	if [ -n "$$failed" ]; then
+		echo "Failed:$$failed" >&2
+		exit 1
+	fi
 
 mutants: toolchain ## mutation tests of what decides (hours); FILE=attest/src/tpm/ak.rs for a part
 	@if ! $(CARGO) mutants --version >/dev/null 2>&1; then

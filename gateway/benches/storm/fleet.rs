@@ -7,6 +7,7 @@ use attest::protocol::Blob;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use serde::{Deserialize, Serialize};
 
+use crate::results;
 use crate::support::SoftKey;
 use crate::support::node::Node;
 use crate::support::soft_tpm::activation::SoftTpm;
@@ -57,7 +58,7 @@ impl Fleet {
 
 /// Where they are kept.
 pub fn file() -> PathBuf {
-    crate::results().join("machines.json")
+    results::folder().join("fleet/machines.json")
 }
 
 impl Machine {

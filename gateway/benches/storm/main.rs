@@ -21,6 +21,7 @@ mod failure;
 mod patience;
 
 mod attest_node;
+mod figures;
 #[path = "../firmware/mod.rs"]
 mod firmware;
 mod fleet;
@@ -35,6 +36,8 @@ mod logged;
 mod measured;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../results/mod.rs"]
+mod results;
 mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -43,15 +46,11 @@ mod tally;
 #[path = "../worker/mod.rs"]
 mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use measured::Figures;
+use results::Figure;
 use site::{Mode, Scale};
-
-/// Where benchmarks leave what outlasts them.
-fn results() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench")
-}
 
 /// A number that the environment may say.
 fn said(variable: &str, otherwise: f64) -> f64 {
@@ -72,6 +71,7 @@ fn main() {
     let modes = Mode::ALL
         .into_iter()
         .filter(|mode| wanted.is_empty() || wanted.split(',').any(|word| word == mode.word()));
+    let (mut all, mut kept) = (Vec::new(), true);
     for mode in modes {
         let runs: Vec<Figures> = (0..scale.runs)
             .map(|run| {
@@ -82,11 +82,25 @@ fn main() {
         if mode == Mode::Syncs && runs[0].syncs.is_none() {
             println!("fsyncs: not measured: strace is not installed");
         }
-        measured::table(&runs);
-        assert!(measuring || runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
+        let found = figures::of(mode, &runs);
+        results::print(&found);
+        figures::print(&runs[0]);
+        if measuring {
+            kept &= found.iter().all(Figure::is_kept);
+            results::tell(found);
+        } else {
+            assert!(runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
+        }
         if mode == Mode::AtOnce && measuring {
             // What comes steadily is half of what it can.
-            scale.rate = said("STORM_RATE", measured::rate(&runs) / 2.0);
+            scale.rate = said("STORM_RATE", figures::rate(&runs) / 2.0);
         }
+        all.push((mode, runs));
+    }
+    if measuring {
+        results::show(figures::plots(&all));
+    }
+    if !kept {
+        std::process::exit(1);
     }
 }

@@ -55,6 +55,8 @@ pub struct Figures {
     pub on_disk: f64,
     /// Calls for each node that put files on the disk, if they were counted.
     pub syncs: Option<f64>,
+    /// When each node had its config: seconds since the run began, ascending.
+    pub ends: Vec<f64>,
     /// Connections of a stranger's, and how many of them brought no answer.
     pub stranger: [u64; 2],
 }
@@ -76,6 +78,9 @@ impl Figures {
             }
         }
         took.sort_by(f64::total_cmp);
+        let ended_full = told.nodes.iter().filter(|node| node.ended == FULL);
+        let mut ends: Vec<f64> = ended_full.map(|node| node.begun + node.took).collect();
+        ends.sort_by(f64::total_cmp);
         let took_tickets = told.nodes.iter().filter(|node| node.ended == FULL && node.evidence > 0).count();
         let logged = Logged::by(gateway);
         assert!(
@@ -100,6 +105,7 @@ impl Figures {
             on_disk: each(after.on_disk.saturating_sub(before.on_disk) as f64),
             syncs: syncs.map(|syncs| each(syncs as f64)),
             stranger: told.stranger,
+            ends,
         }
     }
 
@@ -125,55 +131,4 @@ impl Figures {
 fn percentile(ascending: &[f64], percent: f64) -> f64 {
     let place = (ascending.len() as f64 * percent / 100.0).ceil() as usize;
     ascending.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-}
-
-/// Nodes a second: the median of these runs.
-#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
-pub fn rate(runs: &[Figures]) -> f64 {
-    let mut rates: Vec<f64> = runs.iter().map(|run| run.full as f64 / run.lasted).collect();
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
-}
-
-/// A line for each figure: median, least and most of the runs.
-#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
-pub fn table(runs: &[Figures]) {
-    println!("{:<52} {:>10} {:>10} {:>10}", "", "median", "least", "most");
-    let line = |name: &str, of: &dyn Fn(&Figures) -> f64| {
-        let mut values: Vec<f64> = runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let (least, median, most) = (values[0], values[values.len() / 2], values[values.len() - 1]);
-        println!("{name:<52} {median:>10.2} {least:>10.2} {most:>10.2}");
-    };
-    line("nodes with their full config", &|run| run.full as f64);
-    line("until the last one was done, s", &|run| run.lasted);
-    for percent in [50.0, 90.0, 99.0, 100.0] {
-        line(&format!("boot, p{percent}, s"), &|run| run.percentile(percent));
-    }
-    line("boot, p99 / p50", &|run| run.percentile(99.0) / run.percentile(50.0));
-    line("failed attempts a node", &Figures::failed_each);
-    line("evidence verified again", &|run| run.twice as f64);
-    line("configs given again", &|run| run.given_again as f64);
-    line("evidence made again", &|run| run.made_again as f64);
-    line("gateway's processor time a node, ms", &|run| run.spent[0]);
-    line("gateway's part of its core", &|run| run.busy[0]);
-    line("generator's processor time a node, ms", &|run| run.spent[1]);
-    line("generator's part of its cores", &|run| run.busy[1]);
-    line("gateway's peak memory, MiB", &|run| run.peak as f64 / 1024.0 / 1024.0);
-    line("written a node, KiB", &|run| run.written / 1024.0);
-    line("on disk a node, KiB", &|run| run.on_disk / 1024.0);
-    if runs[0].syncs.is_some() {
-        line("fsyncs a node", &|run| run.syncs.unwrap_or(f64::NAN));
-    }
-    if runs[0].stranger[0] > 0 {
-        line("the stranger's connections", &|run| run.stranger[0] as f64);
-        line("of them without an answer", &|run| run.stranger[1] as f64);
-    }
-    let run = &runs[0];
-    for (ended, count) in run.ended.iter().filter(|(ended, _)| *ended != FULL) {
-        println!("  {count:>8} ended in: {ended}");
-    }
-    for (what, count) in &run.failed {
-        println!("  {count:>8} attempts failed in {what}");
-    }
 }

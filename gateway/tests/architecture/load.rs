@@ -1,6 +1,6 @@
-//! The load generator of the benchmark `storm` stands for real nodes.
+//! The load generator of the benchmark `storm` stands for real nodes, and what it tells is explained.
 
-use super::{code, root};
+use super::{code, root, text};
 
 #[test]
 fn the_load_generator_waits_as_attest_node_does() {
@@ -24,4 +24,32 @@ fn the_load_generator_waits_as_attest_node_does() {
     let deadline = main.split("deadline: u64").next().unwrap().lines().rev().nth(1).unwrap_or_default();
     assert!(deadline.contains("default_value_t = 60,"), "{deadline}");
     assert!(generator.contains("const SILENCE: Duration = Duration::from_secs(60);"));
+}
+
+#[test]
+fn every_figure_of_the_storm_is_explained() {
+    let document = text(&root().join("docs/performance.md"));
+    let figures = code(&root().join("gateway/benches/storm/figures.rs"));
+    let added = figures.lines().filter_map(|line| line.trim().strip_prefix("add(\""));
+    let named = figures
+        .lines()
+        .filter_map(|line| line.strip_prefix("const ")?.split_once(": &str = \"").map(|(_, name)| name));
+    let names: Vec<&str> = added.chain(named).map(|line| line.split('"').next().unwrap()).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert!(
+            document.contains(&format!("\n| {name} |")),
+            "docs/performance.md does not explain {name:?}"
+        );
+    }
+    for bench in ["attest", "gateway"].map(|package| text(&root().join(package).join("Cargo.toml"))) {
+        let manifest: toml::Table = bench.parse().unwrap();
+        for target in manifest["bench"].as_array().unwrap() {
+            let name = target["name"].as_str().unwrap();
+            assert!(
+                document.contains(&format!("`{name}`")) || document.contains(&format!("--bench {name}`")) || name == "report",
+                "{name}"
+            );
+        }
+    }
 }

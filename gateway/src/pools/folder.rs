@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use attest::UnixTime;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
 use super::inventory::PoolInventory;
+use super::seen::{Seen, Stamp};
 use crate::files;
 use crate::ignition::Config;
 use crate::machine_config::Manifests;
@@ -40,10 +42,20 @@ pub(super) struct Folder {
 pub(super) struct Reader {
     /// The folders that hold what was read, or would hold what is not there.
     pub watched: BTreeSet<PathBuf>,
+    /// All that was looked at.
+    pub seen: Seen,
     bytes: u64,
 }
 
 impl Reader {
+    /// `now` is the time.
+    pub fn at(now: UnixTime) -> Self {
+        Self {
+            seen: Seen::from(now),
+            ..Self::default()
+        }
+    }
+
     /// Reads a pool's folder.
     pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
         let file = self.settings(folder)?;
@@ -126,6 +138,7 @@ impl Reader {
 
     /// The files of a folder, by name. Names that begin with a dot are nobody's: editors', and those of Kubernetes' volumes.
     fn files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, PoolError> {
+        self.seen.note(folder);
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -171,21 +184,27 @@ impl Reader {
 
     /// The whole of a file, as it was at one moment.
     pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
-        self.watched
-            .extend(path.parent().filter(|folder| folder.is_dir()).map(Path::to_owned));
+        if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
+            self.watched.insert(folder.to_owned());
+            self.seen.note(folder);
+        }
         // Where a link leads, the file changes too.
-        self.watched
-            .extend(fs::canonicalize(path).ok().and_then(|target| target.parent().map(Path::to_owned)));
+        if let Ok(target) = fs::canonicalize(path) {
+            self.watched.extend(target.parent().map(Path::to_owned));
+            if target != path {
+                self.seen.leads(path, &target);
+            }
+        }
         let io = |source| PoolError::Io {
             path: path.to_owned(),
             source,
         };
         for _ in 0..READ_ATTEMPTS {
-            let before = Stamp::of(path)?;
+            let before = stamp(path)?;
             let mut bytes = Vec::new();
             let file = files::open(path).map_err(io)?;
             file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
-            if Stamp::of(path)? != before || u64::try_from(bytes.len()).ok() != Some(before.length) {
+            if stamp(path)? != before || u64::try_from(bytes.len()).ok() != Some(before.length) {
                 continue;
             }
             self.bytes = self.bytes.saturating_add(before.length);
@@ -196,6 +215,7 @@ impl Reader {
                     limit: POOL_LIMIT_BYTES,
                 });
             }
+            self.seen.put(path, Some(before));
             return Ok(bytes);
         }
         Err(PoolError::Changing { path: path.to_owned() })
@@ -206,39 +226,25 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
-/// What changes when a file does.
-#[derive(PartialEq, Eq)]
-struct Stamp {
-    length: u64,
-    modified: Option<SystemTime>,
-    file: (u64, u64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Result<Self, PoolError> {
-        use std::os::unix::fs::MetadataExt;
-        let metadata = fs::metadata(path).map_err(|source| PoolError::Io {
+/// What there is of a file, if that is a file that is read.
+fn stamp(path: &Path) -> Result<Stamp, PoolError> {
+    let metadata = fs::metadata(path).map_err(|source| PoolError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    if !metadata.is_file() {
+        return Err(PoolError::Unexpected {
             path: path.to_owned(),
-            source,
-        })?;
-        if !metadata.is_file() {
-            return Err(PoolError::Unexpected {
-                path: path.to_owned(),
-                expected: "only files are read, and only from the folder itself",
-            });
-        }
-        let length = metadata.len();
-        if length > FILE_LIMIT_BYTES {
-            return Err(PoolError::TooLarge {
-                path: path.to_owned(),
-                found: length,
-                limit: FILE_LIMIT_BYTES,
-            });
-        }
-        Ok(Self {
-            length,
-            modified: metadata.modified().ok(),
-            file: (metadata.dev(), metadata.ino()),
-        })
+            expected: "only files are read, and only from the folder itself",
+        });
     }
+    let length = metadata.len();
+    if length > FILE_LIMIT_BYTES {
+        return Err(PoolError::TooLarge {
+            path: path.to_owned(),
+            found: length,
+            limit: FILE_LIMIT_BYTES,
+        });
+    }
+    Ok(Stamp::of(&metadata))
 }

@@ -1,6 +1,7 @@
 //! A pool's inventory: the file that names its machines.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use attest::Inventory;
 use attest::inventory::InventoryError;
@@ -10,8 +11,8 @@ use crate::machines::instances::by_its_own_tpm;
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolInventory {
-    text: String,
-    machines: Inventory,
+    text: Arc<str>,
+    machines: Arc<Inventory>,
 }
 
 /// A machine that another pool's inventory names as well.
@@ -23,8 +24,11 @@ pub(super) struct Twice {
 
 impl PoolInventory {
     pub(super) fn parse(text: String) -> Result<Self, InventoryError> {
-        let machines = Inventory::parse(&text)?;
-        Ok(Self { text, machines })
+        let machines = Inventory::parse(&text)?.into();
+        Ok(Self {
+            text: text.into(),
+            machines,
+        })
     }
 
     /// The file, for the record: an auditor has to find the same machines in it.
@@ -34,7 +38,7 @@ impl PoolInventory {
     }
 
     #[must_use]
-    pub const fn machines(&self) -> &Inventory {
+    pub fn machines(&self) -> &Inventory {
         &self.machines
     }
 }

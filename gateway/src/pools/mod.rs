@@ -11,6 +11,7 @@ mod folder;
 mod inventory;
 pub mod live;
 mod load;
+mod seen;
 pub mod upstream;
 mod versions;
 mod warnings;

@@ -13,6 +13,7 @@ use servers::Server;
 use tokio::sync::Mutex;
 
 use super::Pool;
+use super::seen::Seen;
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 
@@ -27,11 +28,26 @@ pub struct LivePools {
     metrics: Arc<Metrics>,
     pools: ArcSwap<BTreeMap<String, Live>>,
     /// Who reloads; one at a time.
-    reloading: Mutex<BTreeMap<String, Server>>,
+    reloading: Mutex<Reloading>,
     /// The folders that what is served was read from.
     watched: RwLock<BTreeSet<PathBuf>>,
     /// What lies among the pools and is none, in words.
     misnamed: RwLock<BTreeSet<String>>,
+}
+
+/// What is kept from one reload to the next.
+#[derive(Debug, Default)]
+struct Reloading {
+    servers: BTreeMap<String, Server>,
+    /// Of what is served exactly as it lies in its folder: what was seen there.
+    known: BTreeMap<String, Known>,
+}
+
+/// What is known of a pool's folder.
+#[derive(Debug, Default)]
+struct Known {
+    seen: Seen,
+    watched: BTreeSet<PathBuf>,
 }
 
 /// One pool, as it is served.
@@ -156,3 +172,6 @@ impl LivePools {
         *self.watched.write().unwrap_or_else(PoisonError::into_inner) = folders;
     }
 }
+
+#[cfg(test)]
+mod tests;

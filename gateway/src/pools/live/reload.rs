@@ -1,7 +1,7 @@
 //! All pools are read again: each as a whole, or it stays as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -10,9 +10,9 @@ use tokio::sync::Mutex;
 
 use super::super::folder::{Folder, Reader};
 use super::super::inventory::{self, Twice};
-use super::super::{Folders, Pool, PoolError, folders};
+use super::super::{Folders, Pool, PoolError, PoolInventory, folders};
 use super::servers::{UPSTREAM_RETRY, blocking};
-use super::{Broken, Live, LivePools, NOT_SERVED};
+use super::{Broken, Known, Live, LivePools, NOT_SERVED};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
@@ -49,30 +49,35 @@ impl LivePools {
             watched: RwLock::default(),
             misnamed: RwLock::default(),
         };
-        let mut servers = live.reloading.lock().await;
+        let mut reloading = live.reloading.lock().await;
         let mut pools = BTreeMap::new();
         let mut watched = BTreeSet::from([folder.to_owned()]);
         let Folders { pools: folders, misnamed } = folders(folder)?;
         live.note(&misnamed, &mut Vec::new());
         let mut reads = Vec::new();
         for (name, folder) in folders {
-            let (result, reader) = read(&name, &folder).await;
-            watched.extend(reader.watched);
-            let settled = true;
-            reads.push(Read { name, result, settled });
+            reads.push(live.read(name, folder, None).await);
         }
         one_pool_each(&mut reads, &BTreeMap::new());
-        for Read { name, result, .. } in reads {
-            let assembled = match result {
-                Ok(read) => live.assemble(&name, read, &mut servers, Occasion::Change).await,
-                Err(error) => Err(error),
+        for Read { name, found, known, .. } in reads {
+            watched.extend(known.watched.iter().cloned());
+            let made = match found {
+                Found::Pool(result) => *result,
+                Found::Upstream(folder) => {
+                    let made = live.assemble(&name, *folder, &mut reloading.servers, Occasion::Change).await;
+                    // Nothing was said before that a failing server could be served by.
+                    made.map(|(pool, _)| pool)
+                }
+                Found::Same => continue,
             };
-            let pool = match assembled {
-                // Nothing was said before that a failing server could be served by.
-                Ok((pool, _)) => Live {
-                    pool: Some(Arc::new(pool)),
-                    broken: None,
-                },
+            let pool = match made {
+                Ok(pool) => {
+                    reloading.known.insert(name.clone(), known);
+                    Live {
+                        pool: Some(Arc::new(pool)),
+                        broken: None,
+                    }
+                }
                 Err(error) => Live {
                     pool: None,
                     broken: Some(live.broken(&error)),
@@ -81,19 +86,23 @@ impl LivePools {
             live.metrics.pool_broken(&name, pool.broken.is_some());
             pools.insert(name, pool);
         }
-        drop(servers);
+        drop(reloading);
         live.pools.store(Arc::new(pools));
         live.watch(watched);
         Ok(live)
     }
 
-    /// Reads everything again. What is good is served from now on; for the rest the last good state is. A pool with a folder that is not
-    /// `quiet` stays as it is: a file there may be half of what it is going to be.
-    pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) {
-        let mut servers = self.reloading.lock().await;
+    /// Reads again what has changed, or, at the administrator's word, everything; the names of the pools that were judged anew. What is good is served from
+    /// now on; for the rest the last good state is. A pool with a folder that is not `quiet` stays as it is: a file there may be half of what it is
+    /// going to be.
+    pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) -> BTreeSet<String> {
+        let mut reloading = self.reloading.lock().await;
         let Folders { pools: folders, misnamed } = match folders(&self.folder) {
             Ok(folders) => folders,
-            Err(error) => return tracing::error!("{error}; all pools stay as they are"),
+            Err(error) => {
+                tracing::error!("{error}; all pools stay as they are");
+                return BTreeSet::new();
+            }
         };
         let before = self.pools.load_full();
         let mut pools = BTreeMap::new();
@@ -101,32 +110,56 @@ impl LivePools {
         self.note(&misnamed, &mut news);
         let mut others = Vec::new();
         let mut watched = BTreeSet::from([self.folder.clone()]);
+        let mut still = match occasion {
+            Occasion::Signal => BTreeMap::new(),
+            Occasion::Change | Occasion::Revalidation => still(std::mem::take(&mut reloading.known)).await,
+        };
+        reloading.known.clear();
         let mut reads = Vec::new();
         for (name, folder) in folders {
-            let (result, reader) = read(&name, &folder).await;
-            let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
-            watched.extend(reader.watched);
-            if !settled {
+            let read = match still.remove(&name) {
+                Some(known) if !reloading.servers.contains_key(&name) && is_good(before.get(&name)) => Read::same(name, known),
+                _ => self.read(name, folder, quiet).await,
+            };
+            if !read.settled {
                 news.push(News::Good(format!(
-                    "pool {name}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now"
+                    "pool {}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now",
+                    read.name
                 )));
             }
-            reads.push(Read { name, result, settled });
+            reads.push(read);
         }
+        let judged = reads.iter().filter(|read| !matches!(read.found, Found::Same));
+        let judged = judged.map(|read| read.name.clone()).collect();
         one_pool_each(&mut reads, &before);
-        for Read { name, result, settled } in reads {
+        for Read {
+            name,
+            found,
+            settled,
+            known,
+            ..
+        } in reads
+        {
+            watched.extend(known.watched.iter().cloned());
             let old = before.get(&name);
-            let live = match result {
+            let live = match found {
                 _ if !settled => old.cloned(),
-                Ok(read) if read.file.upstream.is_some() => {
-                    others.push((name.clone(), read));
+                Found::Same => {
+                    reloading.known.insert(name.clone(), known);
                     old.cloned()
                 }
-                Ok(read) => {
-                    let result = self.assemble(&name, read, &mut servers, occasion).await;
-                    Some(self.changed(&name, old, result, &mut news))
+                Found::Upstream(folder) => {
+                    others.push((name.clone(), folder));
+                    old.cloned()
                 }
-                Err(error) => Some(self.changed(&name, old, Err(error), &mut news)),
+                Found::Pool(result) => {
+                    let result = *result;
+                    if result.is_ok() {
+                        reloading.servers.remove(&name);
+                        reloading.known.insert(name.clone(), known);
+                    }
+                    Some(self.changed(&name, old, result.map(|pool| (pool, None)), &mut news))
+                }
             };
             pools.extend(live.map(|live| (name, live)));
         }
@@ -134,21 +167,58 @@ impl LivePools {
         for name in before.keys().filter(|name| gone(name)) {
             news.push(News::Bad(format!("pool {name}: its folder is gone, it is not served any longer")));
             self.metrics.pool_gone(name);
-            servers.remove(name);
+            reloading.servers.remove(name);
         }
         self.watch(watched);
         self.publish(&pools, &mut news);
         // Last: another server may take its time, and no other pool has to wait for it.
-        for (name, read) in others {
-            let result = self.assemble(&name, read, &mut servers, occasion).await;
+        for (name, folder) in others {
+            let result = self.assemble(&name, *folder, &mut reloading.servers, occasion).await;
             let live = self.changed(&name, before.get(&name), result, &mut news);
             pools.insert(name, live);
             self.publish(&pools, &mut news);
         }
         // One that was not asked, because its pool could not be read, would otherwise stay due.
         let now = Instant::now();
-        for server in servers.values_mut().filter(|server| server.due <= now) {
+        for server in reloading.servers.values_mut().filter(|server| server.due <= now) {
             server.due = now + UPSTREAM_RETRY;
+        }
+        judged
+    }
+
+    /// Reads a pool's folder, off the threads that serve, and makes the pool of it, if it lies there and nobody is writing.
+    async fn read(&self, name: String, folder: PathBuf, quiet: Option<&Quiet>) -> Read {
+        let (now, quiet, pool) = (self.clock.now(), quiet.cloned(), name.clone());
+        let read = blocking(move || {
+            let mut reader = Reader::at(now);
+            let read = reader.pool(&folder);
+            let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
+            let inventory = read.as_ref().ok().and_then(|folder| folder.inventory.clone());
+            let is_read = read.is_ok();
+            let found = match read {
+                Ok(folder) if folder.file.upstream.is_some() => Found::Upstream(Box::new(folder)),
+                Ok(folder) if settled => Found::Pool(Pool::of_folder(&pool, folder).into()),
+                // Nobody asks what would come of it.
+                Ok(_) => Found::Same,
+                Err(error) => Found::Pool(Err(error).into()),
+            };
+            let known = Known {
+                seen: reader.seen,
+                watched: reader.watched,
+            };
+            Ok((found, inventory, is_read, settled, known))
+        });
+        let (found, inventory, is_read, settled, known) = read.await.unwrap_or_else(|error: PoolError| {
+            tracing::error!("pool {name}: {error}");
+            (Found::Pool(Err(error).into()), None, false, true, Known::default())
+        });
+        Read {
+            name,
+            found,
+            inventory,
+            is_read,
+            settled,
+            known,
         }
     }
 
@@ -224,41 +294,73 @@ impl LivePools {
     }
 }
 
+/// What was found of a pool.
+enum Found {
+    /// What is served already.
+    Same,
+    /// What lies in its folder.
+    Pool(Box<Result<Pool, PoolError>>),
+    /// That its source is another server.
+    Upstream(Box<Folder>),
+}
+
 /// What was read of a pool's folder, and whether nobody writes there.
 struct Read {
     name: String,
-    result: Result<Folder, PoolError>,
+    found: Found,
+    /// The inventory that it would have from now on, whatever becomes of the rest.
+    inventory: Option<PoolInventory>,
+    /// Whether its folder could be read.
+    is_read: bool,
     settled: bool,
+    known: Known,
+}
+
+impl Read {
+    /// A pool that was not read, because nothing has changed.
+    const fn same(name: String, known: Known) -> Self {
+        Self {
+            name,
+            found: Found::Same,
+            inventory: None,
+            is_read: false,
+            settled: true,
+            known,
+        }
+    }
+}
+
+/// Those in whose folders nothing has changed.
+async fn still(mut known: BTreeMap<String, Known>) -> BTreeMap<String, Known> {
+    let looked = blocking(move || {
+        known.retain(|_, known| known.seen.is_still());
+        Ok(known)
+    });
+    // All are read.
+    looked.await.unwrap_or_default()
+}
+
+fn is_good(live: Option<&Live>) -> bool {
+    live.is_some_and(|live| live.pool.is_some() && live.broken.is_none())
 }
 
 /// Refuses what is new of pools whose inventories would share a machine.
 fn one_pool_each(reads: &mut [Read], before: &BTreeMap<String, Live>) {
     let would_have = reads.iter().filter_map(|read| {
-        let inventory = match &read.result {
-            Ok(folder) if read.settled => folder.inventory.as_ref(),
-            _ => before.get(&read.name)?.pool.as_ref()?.inventory.as_ref(),
+        let inventory = match read.is_read && read.settled {
+            true => read.inventory.as_ref(),
+            false => before.get(&read.name)?.pool.as_ref()?.inventory.as_ref(),
         };
         Some((read.name.as_str(), inventory?))
     });
     let mut twice = inventory::twice(would_have);
-    for read in reads.iter_mut().filter(|read| read.settled && read.result.is_ok()) {
-        if let Some(Twice { machine, other }) = twice.remove(&read.name) {
+    for read in reads.iter_mut().filter(|read| read.settled) {
+        // What could not be read is refused for that.
+        if (read.is_read || matches!(read.found, Found::Same))
+            && let Some(Twice { machine, other }) = twice.remove(&read.name)
+        {
             let pool = read.name.clone();
-            read.result = Err(PoolError::TwoInventories { pool, other, machine });
+            read.found = Found::Pool(Err(PoolError::TwoInventories { pool, other, machine }).into());
         }
     }
-}
-
-/// Reads a pool's folder, off the threads that serve.
-async fn read(name: &str, folder: &Path) -> (Result<Folder, PoolError>, Reader) {
-    let (name, folder) = (name.to_owned(), folder.to_owned());
-    let read = blocking(move || {
-        let mut reader = Reader::default();
-        let read = reader.pool(&folder);
-        Ok((read, reader))
-    });
-    read.await.unwrap_or_else(|error: PoolError| {
-        tracing::error!("pool {name}: {error}");
-        (Err(error), Reader::default())
-    })
 }

@@ -28,7 +28,7 @@ pub(super) struct Server {
 impl LivePools {
     /// When another server should be asked again, if there is one.
     pub async fn revalidation_due(&self) -> Option<Instant> {
-        self.reloading.lock().await.values().map(|server| server.due).min()
+        self.reloading.lock().await.servers.values().map(|server| server.due).min()
     }
 
     /// Makes a pool of what was read, with another server's help if that is its source. If that server fails, what it said last still
@@ -137,11 +137,11 @@ mod tests {
         assert!(live.revalidation_due().await.unwrap() > Instant::now());
         fs::write(pool.join("pool.toml"), "broken").unwrap();
         for occasion in [Occasion::Change, Occasion::Signal, Occasion::Revalidation] {
-            let mut servers = live.reloading.lock().await;
-            for server in servers.values_mut() {
+            let mut reloading = live.reloading.lock().await;
+            for server in reloading.servers.values_mut() {
                 server.due = Instant::now();
             }
-            drop(servers);
+            drop(reloading);
             live.reload(occasion, None).await;
             assert!(live.revalidation_due().await.unwrap() > Instant::now(), "{occasion:?}");
         }

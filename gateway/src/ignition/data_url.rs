@@ -1,6 +1,6 @@
 //! `data:` URLs (RFC 2397), as Ignition's configs carry contents.
 
-use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use data_encoding::BASE64;
 
 /// What a `data:` URL carries; `None` if it is another URL, or damaged.
 #[must_use]
@@ -36,15 +36,24 @@ pub fn encode(contents: &[u8]) -> String {
 
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((plain, encoded)) = rest.split_once('%') {
-        bytes.extend_from_slice(plain.as_bytes());
-        let (digits, after) = encoded.split_at_checked(2)?;
-        bytes.extend(HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?);
-        rest = after;
+    let mut parts = text.as_bytes().split(|byte| *byte == b'%');
+    bytes.extend_from_slice(parts.next()?);
+    for part in parts {
+        let [high, low, plain @ ..] = part else { return None };
+        bytes.push(digit(*high)? << 4 | digit(*low)?);
+        bytes.extend_from_slice(plain);
     }
-    bytes.extend_from_slice(rest.as_bytes());
     Some(bytes)
+}
+
+/// The value of a hexadecimal digit.
+const fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

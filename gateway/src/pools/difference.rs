@@ -32,7 +32,7 @@ pub struct Difference {
 }
 
 /// The named entries of a config: (kind, name) → entry.
-type Entries<'c> = BTreeMap<(&'static str, String), &'c Value>;
+type Entries<'c> = BTreeMap<(&'static str, &'c str), &'c Value>;
 
 const LISTS: [([&str; 2], &str, &str); 12] = [
     (["storage", "files"], "file", "path"),
@@ -58,13 +58,13 @@ fn entries(config: &Config) -> Entries<'_> {
             } else {
                 entry.get(key).and_then(Value::as_str)
             };
-            entries.insert((kind, name.unwrap_or_default().to_owned()), entry);
+            entries.insert((kind, name.unwrap_or_default()), entry);
         }
     }
     // What has no name of its own: proxies, timeouts, CAs, references.
     if let Some(ignition) = config.value().get("ignition").and_then(Value::as_object) {
         for (field, value) in ignition.iter().filter(|(field, _)| *field != "version") {
-            entries.insert(("ignition", field.clone()), value);
+            entries.insert(("ignition", field.as_str()), value);
         }
     }
     entries
@@ -75,10 +75,10 @@ fn entries(config: &Config) -> Entries<'_> {
 pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     let (first, second) = (entries(first), entries(second));
     let mut differences = Vec::new();
-    let mut add = |(kind, name): &(&'static str, String), change, entry| {
+    let mut add = |(kind, name): &(&'static str, &str), change, entry| {
         differences.push(Difference {
             kind,
-            name: name.clone(),
+            name: (*name).to_owned(),
             change,
             bytes: contents_bytes(entry),
         });
@@ -131,12 +131,19 @@ pub fn missing(first: &Config, second: &Config) -> Option<Difference> {
     let nodes = ["file", "directory", "link"];
     let arguments = ["kernel argument", "kernel argument removed"];
     let there = entries(second);
-    differences(first, second).into_iter().find(|difference| {
+    let gone = |(kind, name): &(&'static str, &str)| {
         let family = [nodes.as_slice(), arguments.as_slice()]
             .into_iter()
-            .find(|family| family.contains(&difference.kind));
-        let elsewhere = family.is_some_and(|family| family.iter().any(|kind| there.contains_key(&(*kind, difference.name.clone()))));
-        difference.change == Change::Missing && !elsewhere
+            .find(|family| family.contains(kind));
+        let elsewhere = family.is_some_and(|family| family.iter().any(|kind| there.contains_key(&(*kind, *name))));
+        !there.contains_key(&(*kind, *name)) && !elsewhere
+    };
+    let ((kind, name), entry) = entries(first).into_iter().find(|(place, _)| gone(place))?;
+    Some(Difference {
+        kind,
+        name: name.to_owned(),
+        change: Change::Missing,
+        bytes: contents_bytes(entry),
     })
 }
 

@@ -4,36 +4,54 @@ use serde_json::{Map, Value};
 
 use super::Invalid;
 
-/// A place of a config, whether or not something is there.
+/// Most steps to any place: `storage.files.0.append.0.httpHeaders.0.name` has eight.
+const STEPS_LIMIT: usize = 10;
+
+/// A place of a config, whether or not something is there. Its words are put together for those of which there is something to say.
 pub(super) struct At<'a> {
     value: Option<&'a Value>,
-    place: String,
+    steps: [Step; STEPS_LIMIT],
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Field(&'static str),
+    Entry(usize),
+    Nowhere,
 }
 
 impl<'a> At<'a> {
     /// A section: `storage`.
-    pub(super) fn section(config: &'a Map<String, Value>, name: &str) -> Self {
-        Self {
+    pub(super) fn section(config: &'a Map<String, Value>, name: &'static str) -> Self {
+        let nowhere = Self {
             value: config.get(name),
-            place: name.to_owned(),
-        }
+            steps: [Step::Nowhere; STEPS_LIMIT],
+        };
+        nowhere.at(Step::Field(name), config.get(name))
     }
 
-    pub(super) fn get(&self, field: &str) -> Self {
-        Self {
-            value: self.value.and_then(|value| value.get(field)),
-            place: format!("{}.{field}", self.place),
+    pub(super) fn get(&self, field: &'static str) -> Self {
+        self.at(Step::Field(field), self.value.and_then(|value| value.get(field)))
+    }
+
+    /// A place within this one.
+    fn at(&self, step: Step, value: Option<&'a Value>) -> Self {
+        let mut steps = self.steps;
+        if let Some(free) = steps.iter_mut().find(|step| matches!(step, Step::Nowhere)) {
+            *free = step;
         }
+        Self { value, steps }
     }
 
     /// The entries of a list in it.
-    pub(super) fn each(&self, field: &str) -> impl Iterator<Item = Self> + use<'a> {
-        let place = format!("{}.{field}", self.place);
-        let list = self.value.and_then(|value| value.get(field)).and_then(Value::as_array);
-        list.into_iter().flatten().enumerate().map(move |(index, entry)| Self {
-            value: Some(entry),
-            place: format!("{place}.{index}"),
-        })
+    pub(super) fn each(&self, field: &'static str) -> impl Iterator<Item = Self> + use<'a> {
+        let list = self.get(field);
+        let entries = list.value.and_then(Value::as_array);
+        entries
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(move |(index, entry)| list.at(Step::Entry(index), Some(entry)))
     }
 
     pub(super) const fn is_set(&self) -> bool {
@@ -68,9 +86,18 @@ impl<'a> At<'a> {
         if holds { Ok(()) } else { Err(self.refuse(problem)) }
     }
 
+    fn place(&self) -> String {
+        let words = self.steps.iter().map_while(|step| match step {
+            Step::Field(name) => Some((*name).to_owned()),
+            Step::Entry(index) => Some(index.to_string()),
+            Step::Nowhere => None,
+        });
+        words.collect::<Vec<_>>().join(".")
+    }
+
     pub(super) fn refuse(&self, problem: impl Into<String>) -> Invalid {
         Invalid {
-            place: self.place.clone(),
+            place: self.place(),
             problem: problem.into(),
         }
     }

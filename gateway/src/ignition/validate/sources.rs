@@ -92,7 +92,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Option<Self> {
         let (url, fragment) = url.split_once('#').unwrap_or((url, ""));
-        if url.chars().any(|c| c.is_ascii_control()) || !is_escaped(fragment) || fragment.chars().any(|c| c.is_ascii_control()) {
+        if url.bytes().any(|c| c.is_ascii_control()) || !is_escaped(fragment) || fragment.bytes().any(|c| c.is_ascii_control()) {
             return None;
         }
         let (scheme, rest) = url.split_once(':')?;
@@ -177,19 +177,27 @@ fn is_s3_resource(name: &str) -> bool {
     service == Some("s3") && slashes >= if resource.starts_with("accesspoint/") { 2 } else { 1 }
 }
 
+/// What base64 is made of.
+const fn is_base64(byte: u8) -> bool {
+    matches!(byte, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'+' | b'/' | b'=')
+}
+
+/// What a URL says without escaping it, and `%`.
+const fn is_of_url(byte: u8) -> bool {
+    byte.is_ascii_graphic()
+        && !matches!(
+            byte,
+            b'<' | b'>' | b'#' | b'"' | b'{' | b'}' | b'|' | b'\\' | b'^' | b'[' | b']' | b'`'
+        )
+}
+
 /// A `data:` URL that both Ignition and the gateway can read: RFC 2397, with the media types of RFC 2045.
 fn is_data(url: &str) -> bool {
     let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
         return false;
     };
     let (kind, base64) = kind.strip_suffix(";base64").map_or((kind, false), |kind| (kind, true));
-    let data_is_good = data.bytes().all(|c| {
-        if base64 {
-            c.is_ascii_alphanumeric() || b"+/=".contains(&c)
-        } else {
-            c.is_ascii_graphic() && !b"<>#\"{}|\\^[]`".contains(&c)
-        }
-    });
+    let data_is_good = data.bytes().all(if base64 { is_base64 } else { is_of_url });
     let mut words = kind.split(';');
     let media_type = words.next().unwrap_or_default();
     let type_is_good = media_type.is_empty()

@@ -20,7 +20,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let pool = super::pool(&settings, &arguments.pool)?;
     let rows: Vec<[String; 4]> = pool
-        .differences()
+        .differences()?
         .into_iter()
         .map(|difference| {
             let change = match difference.change {

@@ -118,6 +118,11 @@ impl Config {
         Self(map)
     }
 
+    /// As it was before it was packed.
+    pub(crate) const fn packed(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
     /// The canonical form of fields that are known to be a config's.
     pub(super) fn held(mut map: Map<String, Value>) -> Self {
         map.retain(|_, value| prune(value));

@@ -56,7 +56,27 @@ impl Appended {
     ///
     /// # Errors
     /// [`Inexpressible`]: kernel arguments that should not exist, before spec 3.3.
-    pub fn append(&self, mut config: Config, version: SpecVersion) -> Result<Config, Inexpressible> {
+    pub fn append(&self, config: Config, version: SpecVersion) -> Result<Config, Inexpressible> {
+        self.append_with(config, version, |machine_config| {
+            let content = machine_config.object(content(machine_config));
+            format!("{content:#}").into_bytes()
+        })
+    }
+
+    /// The same, in the newest version, without the contents of [`CONTENT`], which only repeats all the rest: for who looks at the rest.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub(crate) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
+        self.append_with(config, SpecVersion::NEWEST, |_| Vec::new())
+    }
+
+    fn append_with(
+        &self,
+        mut config: Config,
+        version: SpecVersion,
+        content: impl FnOnce(&Rendered) -> Vec<u8>,
+    ) -> Result<Config, Inexpressible> {
         let mut machine_config = self.machine_config.clone();
         if version < KERNEL_ARGUMENTS_SINCE {
             // Older Ignition does not know them; machine-config-daemon does, by the encapsulated MachineConfig.
@@ -89,8 +109,7 @@ impl Appended {
         if let Some(Kubeconfig(kubeconfig)) = &self.kubeconfig {
             add(&mut config, KUBECONFIG, kubeconfig);
         }
-        let content = machine_config.object(content(&machine_config));
-        add(&mut config, CONTENT, format!("{content:#}").as_bytes());
+        add(&mut config, CONTENT, &content(&machine_config));
         let encapsulated = machine_config.object(json!({"ignition": {"version": version}}));
         add(&mut config, ENCAPSULATED, encapsulated.to_string().as_bytes());
         Ok(config)

@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::folder::{Folder, Reader};
+use super::outline::Outlines;
+use super::packed::Kept;
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
-use super::{Pool, PoolError, PoolInventory, difference, file};
-use crate::ignition::Config;
+use super::{Pool, PoolError, PoolInventory, file};
 use crate::ignition::lint::{self, Finding};
+use crate::ignition::{Config, Invalid};
 use crate::machine_config::appended::{Appended, REPEATING};
 use crate::machine_config::render::{self, Rendered};
 use crate::policy::{ConfigSet, Earns, Grants};
@@ -108,36 +110,32 @@ impl Pool {
             return Err(nothing(ConfigSet::Full));
         }
         let controller = manifests.controller.unwrap_or_default();
-        let versions = |set, rendered: Option<&Rendered>, plain: &[&[Config]]| {
-            let mut config = rendered.map_or_else(Config::empty, Rendered::config);
+        let made = |set, rendered: Option<Rendered>, plain: &[&[Config]]| {
+            let mut config = rendered.as_ref().map_or_else(Config::empty, Rendered::config);
             for over in plain.iter().copied().flatten() {
                 config = render::over(config, over.clone());
             }
-            let config = config.validated().map_err(|source| PoolError::Merged {
-                pool: name.to_owned(),
-                set,
-                source,
-            })?;
-            let kind = rendered.map_or(Kind::Plain, |rendered| {
+            // What was rendered is validated already.
+            if rendered.is_none() || plain.iter().any(|plain| !plain.is_empty()) {
+                config = config.validated().map_err(|source| PoolError::Merged {
+                    pool: name.to_owned(),
+                    set,
+                    source,
+                })?;
+            }
+            let kind = rendered.map_or(Kind::Plain, |machine_config| {
                 Kind::Operator(Box::new(Appended {
-                    machine_config: rendered.clone(),
+                    machine_config,
                     controller: controller.clone(),
                     kubeconfig: kubeconfig.clone(),
                     annotations: set == ConfigSet::Full,
                 }))
             });
-            Ok::<_, PoolError>(Versions::new(config, kind))
+            Ok::<_, PoolError>((config, kind))
         };
-        let pre_approved = versions(
-            ConfigSet::PreApproved,
-            rendered.as_ref().map(|r| &r.pre_approved),
-            &[&plain_pre_approved],
-        )?;
-        let full = versions(
-            ConfigSet::Full,
-            rendered.as_ref().map(|r| &r.full),
-            &[&plain_pre_approved, &plain_full],
-        )?;
+        let (rendered_pre_approved, rendered_full) = rendered.map(|rendered| (rendered.pre_approved, rendered.full)).unzip();
+        let pre_approved = made(ConfigSet::PreApproved, rendered_pre_approved, &[&plain_pre_approved])?;
+        let full = made(ConfigSet::Full, rendered_full, &[&plain_pre_approved, &plain_full])?;
         Self::new(name, file, inventory, pre_approved, full)
     }
 
@@ -163,8 +161,8 @@ impl Pool {
             name,
             folder.file,
             folder.inventory,
-            Versions::new(pre_approved, Kind::Plain),
-            Versions::new(full.clone(), Kind::Given(given)),
+            (pre_approved, Kind::Plain),
+            (full.clone(), Kind::Given(given)),
         )
     }
 
@@ -172,11 +170,11 @@ impl Pool {
         name: &str,
         file: file::PoolFile,
         inventory: Option<PoolInventory>,
-        pre_approved: Versions,
-        full: Versions,
+        pre_approved: (Config, Kind),
+        full: (Config, Kind),
     ) -> Result<Self, PoolError> {
-        let complete = pre_approved.complete();
-        if let Some(missing) = difference::missing(&complete, &full.complete()) {
+        let outlines = Outlines::of(&pre_approved, &full).map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
+        if let Some(missing) = outlines.missing() {
             return Err(PoolError::NoSubset {
                 pool: name.to_owned(),
                 kind: missing.kind,
@@ -184,8 +182,11 @@ impl Pool {
             });
         }
         // Where the gateway has added them itself, it is known what they repeat. Another server's say what is in the full config.
-        let repeating = pre_approved.spec().map_or(&[][..], |_| &REPEATING[..]);
-        let found = lint::lint(&complete, repeating);
+        let repeating = match pre_approved.1 {
+            Kind::Operator(_) => &REPEATING[..],
+            Kind::Plain | Kind::Given(_) => &[],
+        };
+        let found = lint::lint(&outlines.pre_approved, repeating);
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
         let findings: Vec<Finding> = found
             .into_iter()
@@ -197,6 +198,13 @@ impl Pool {
                 findings,
             });
         }
+        let known = outlines.known();
+        let mut kept = Kept::default();
+        let mut versions = |set, (config, kind)| {
+            let versions = Versions::sharing(&config, kind, &mut kept);
+            versions.map_err(|problem| unusable(name, set, &problem))
+        };
+        let (pre_approved, full) = (versions(ConfigSet::PreApproved, pre_approved)?, versions(ConfigSet::Full, full)?);
         Ok(Self {
             name: name.to_owned(),
             grants: file.grants,
@@ -212,6 +220,18 @@ impl Pool {
                 .is_some_and(|upstream| upstream.address.is_none() && upstream.keys_sha256.is_empty()),
             pre_approved,
             full,
+            known,
         })
+    }
+}
+
+fn unusable(pool: &str, set: ConfigSet, problem: &dyn std::fmt::Display) -> PoolError {
+    PoolError::Merged {
+        pool: pool.to_owned(),
+        set,
+        source: Invalid {
+            place: "$".to_owned(),
+            problem: problem.to_string(),
+        },
     }
 }

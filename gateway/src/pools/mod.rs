@@ -11,6 +11,8 @@ mod folder;
 mod inventory;
 pub mod live;
 mod load;
+mod outline;
+mod packed;
 mod seen;
 pub mod upstream;
 mod versions;
@@ -55,6 +57,7 @@ pub struct Pool {
     name: String,
     pre_approved: Versions,
     full: Versions,
+    known: outline::Known,
     /// Acknowledged secrets that are not there.
     needless: BTreeSet<String>,
     /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
@@ -96,37 +99,29 @@ impl Pool {
     /// another than the image's, before Ignition has written anything.
     #[must_use]
     pub fn boots_again(&self) -> Option<&'static str> {
-        let config = self.full.complete();
-        let arguments = ["shouldExist", "shouldNotExist"].map(|list| config.list(["kernelArguments", list]));
-        if arguments.iter().any(|arguments| !arguments.is_empty()) {
+        if self.known.kernel_arguments {
             return Some("kernelArguments");
         }
         self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
     }
 
     /// What a node gets only once it is approved, or differently.
-    #[must_use]
-    pub fn differences(&self) -> Vec<Difference> {
-        let mut differences = difference::differences(&self.pre_approved.complete(), &self.full.complete());
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn differences(&self) -> Result<Vec<Difference>, Inexpressible> {
+        let mut differences = difference::differences(&self.pre_approved.complete()?, &self.full.complete()?);
         if let (Some(pre_approved), Some(full)) = (self.pre_approved.spec(), self.full.spec()) {
             differences.extend(difference::spec_differences(pre_approved, full));
         }
         differences.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        differences
+        Ok(differences)
     }
 
     /// How large both configs are, for the log.
     #[must_use]
-    pub fn summary(&self) -> String {
-        let sizes = |versions: &Versions| {
-            let config = versions.complete();
-            let count = |place, what: &str| match config.list(place).len() {
-                1 => format!("1 {what}"),
-                many => format!("{many} {what}s"),
-            };
-            format!("{}, {}", count(["storage", "files"], "file"), count(["systemd", "units"], "unit"))
-        };
-        format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved))
+    pub fn summary(&self) -> &str {
+        &self.known.summary
     }
 
     /// Versions that a set cannot be said in, and why.
@@ -141,9 +136,9 @@ impl Pool {
     /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.
     #[must_use]
     pub fn standing(&self) -> Value {
-        let config = |versions: &Versions| {
-            let newest = versions.complete().express(SpecVersion::NEWEST);
-            newest.map_or_else(|error| Value::from(error.to_string()), |config| Value::from(sha256(&config)))
+        let config = |versions: &Versions| match versions.digest() {
+            Ok(digest) => Value::from(digest.as_str()),
+            Err(error) => Value::from(error.to_string()),
         };
         json!({
             "grants": self.grants,

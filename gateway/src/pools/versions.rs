@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use axum::body::Bytes;
 use data_encoding::HEXLOWER;
 
+use super::packed::{Kept, Packed};
 use crate::ignition::{Config, Inexpressible, SpecVersion};
 use crate::machine_config::Spec;
 use crate::machine_config::appended::{self, Appended};
@@ -24,9 +25,12 @@ pub struct RenderedConfig {
 /// A config, and how it becomes what is served.
 #[derive(Debug)]
 pub struct Versions {
-    config: Config,
+    config: Packed,
     kind: Kind,
+    /// The config of the MachineConfig that it is from, if that is another one.
+    of_machine_config: Option<Packed>,
     rendered: [OnceLock<Result<RenderedConfig, Inexpressible>>; SpecVersion::ALL.len()],
+    digest: OnceLock<Result<String, Inexpressible>>,
 }
 
 /// How a config becomes what is served.
@@ -41,12 +45,28 @@ pub(super) enum Kind {
 }
 
 impl Versions {
-    pub(super) const fn new(config: Config, kind: Kind) -> Self {
-        Self {
-            config,
-            kind,
-            rendered: [const { OnceLock::new() }; SpecVersion::ALL.len()],
+    #[cfg(test)]
+    pub(super) fn new(config: Config, kind: Kind) -> Self {
+        match Self::sharing(&config, kind, &mut Kept::default()) {
+            Ok(versions) => versions,
+            Err(error) => unreachable!("a config can be packed: {error}"),
         }
+    }
+
+    /// A config that shares with others what they have, too.
+    pub(super) fn sharing(config: &Config, mut kind: Kind, kept: &mut Kept) -> Result<Self, serde_json::Error> {
+        let of_machine_config = match &mut kind {
+            // It would be there twice.
+            Kind::Operator(appended) => appended.machine_config.spec.config.take().filter(|own| own != config),
+            Kind::Plain | Kind::Given(_) => None,
+        };
+        Ok(Self {
+            config: Packed::of(config, kept)?,
+            kind,
+            of_machine_config: of_machine_config.map(|own| Packed::of(&own, kept)).transpose()?,
+            rendered: [const { OnceLock::new() }; SpecVersion::ALL.len()],
+            digest: OnceLock::new(),
+        })
     }
 
     /// The config in that spec version.
@@ -63,16 +83,30 @@ impl Versions {
     }
 
     fn render(&self, version: SpecVersion) -> Result<RenderedConfig, Inexpressible> {
+        let config = self.config(version)?;
         let bytes = match &self.kind {
             Kind::Given(given) if given.contains_key(&version) => given.get(&version).cloned().unwrap_or_default(),
             Kind::Given(given) if given.last_key_value().is_some_and(|(newest, _)| version < *newest) => {
-                appended::made_older(self.config.clone(), version)?.express(version)?.into()
+                appended::made_older(config, version)?.express(version)?.into()
             }
-            Kind::Plain | Kind::Given(_) => self.config.express(version)?.into(),
-            Kind::Operator(appended) => appended.append(self.config.clone(), version)?.express(version)?.into(),
+            Kind::Plain | Kind::Given(_) => config.express(version)?.into(),
+            Kind::Operator(appended) => self.whole(appended, &config)?.append(config, version)?.express(version)?.into(),
         };
-        let sha256 = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes).as_ref());
+        let sha256 = sha256(&bytes);
         Ok(RenderedConfig { bytes, sha256, version })
+    }
+
+    /// The config, without what its kind adds.
+    fn config(&self, version: SpecVersion) -> Result<Config, Inexpressible> {
+        unpacked(&self.config, version)
+    }
+
+    /// What there is to add, with the config of the MachineConfig.
+    fn whole(&self, appended: &Appended, config: &Config) -> Result<Appended, Inexpressible> {
+        let mut appended = appended.clone();
+        let own = self.of_machine_config.as_ref().map(|own| unpacked(own, SpecVersion::NEWEST));
+        appended.machine_config.spec.config = Some(own.transpose()?.unwrap_or_else(|| config.clone()));
+        Ok(appended)
     }
 
     /// What the MachineConfig says that it is from, if it is from one.
@@ -84,20 +118,48 @@ impl Versions {
     }
 
     /// Everything that a node gets, in the newest version.
-    #[must_use]
-    pub fn complete(&self) -> Config {
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn complete(&self) -> Result<Config, Inexpressible> {
+        let config = self.config(SpecVersion::NEWEST)?;
         match &self.kind {
-            Kind::Plain | Kind::Given(_) => self.config.clone(),
-            // What can go wrong there, goes wrong in old versions only.
-            Kind::Operator(appended) => appended
-                .append(self.config.clone(), SpecVersion::NEWEST)
-                .unwrap_or_else(|_| self.config.clone()),
+            Kind::Plain | Kind::Given(_) => Ok(config),
+            Kind::Operator(appended) => self.whole(appended, &config)?.append(config, SpecVersion::NEWEST),
+        }
+    }
+
+    /// The SHA-256 of that, as JSON.
+    pub(super) fn digest(&self) -> &Result<String, Inexpressible> {
+        self.digest
+            .get_or_init(|| Ok(sha256(&self.complete()?.express(SpecVersion::NEWEST)?)))
+    }
+}
+
+fn unpacked(config: &Packed, version: SpecVersion) -> Result<Config, Inexpressible> {
+    config.config().map_err(|error| Inexpressible {
+        version,
+        place: "$".to_owned(),
+        problem: error.to_string(),
+    })
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
+}
+
+impl Kind {
+    /// Everything that a node gets, in the newest version, but for the contents of what repeats the rest.
+    pub(super) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
+        match self {
+            Self::Plain | Self::Given(_) => Ok(config),
+            Self::Operator(appended) => appended.outline(config),
         }
     }
 }
 
 impl PartialEq for Versions {
     fn eq(&self, other: &Self) -> bool {
-        self.config == other.config && self.kind == other.kind
+        self.config == other.config && self.of_machine_config == other.of_machine_config && self.kind == other.kind
     }
 }

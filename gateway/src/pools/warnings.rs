@@ -6,7 +6,7 @@ use attest::{Combination, Kind, ReferenceValues};
 
 use super::endorsement::{ANY_TPM, Endorsement};
 use super::file::anybodys_in_azure;
-use super::{Pool, PoolInventory, again};
+use super::{Pool, PoolInventory};
 use crate::policy::Earns;
 
 impl Pool {
@@ -85,11 +85,10 @@ impl Pool {
                 self.name
             ));
         }
-        let (pre_approved, full) = (self.pre_approved.complete(), self.full.complete());
-        if pre_approved == full {
+        if self.known.same {
             warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
         } else if self.grants.kubelet == Earns::Full
-            && let Some(obstacle) = again::obstacle(&pre_approved, &full)
+            && let Some(obstacle) = &self.known.obstacle
         {
             warnings.push(format!("pool {}: {obstacle}", self.name));
         }

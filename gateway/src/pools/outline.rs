@@ -1,0 +1,65 @@
+//! What is asked of both configs of a pool when it is loaded, and again later: found out once, while they are there as values.
+
+use super::again;
+use super::difference::{self, Difference};
+use super::versions::Kind;
+use crate::ignition::{Config, Inexpressible};
+
+/// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
+pub(super) struct Outlines {
+    pub pre_approved: Config,
+    full: Config,
+    /// Whether both are made of the same.
+    same_kind: bool,
+}
+
+/// What is known of both configs.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Whether they are the same.
+    pub same: bool,
+    /// What keeps a node that has the pre-approved one from applying the full one.
+    pub obstacle: Option<String>,
+    /// Whether the full one has kernel arguments.
+    pub kernel_arguments: bool,
+    /// How large they are.
+    pub summary: String,
+}
+
+impl Outlines {
+    pub fn of(pre_approved: &(Config, Kind), full: &(Config, Kind)) -> Result<Self, Inexpressible> {
+        let outline = |(config, kind): &(Config, Kind)| kind.outline(config.clone());
+        let same_kind = match (&pre_approved.1, &full.1) {
+            (Kind::Operator(pre_approved), Kind::Operator(full)) => pre_approved.machine_config == full.machine_config,
+            _ => true,
+        };
+        Ok(Self {
+            pre_approved: outline(pre_approved)?,
+            full: outline(full)?,
+            same_kind,
+        })
+    }
+
+    /// What the pre-approved config has and the full one has not.
+    pub fn missing(&self) -> Option<Difference> {
+        difference::missing(&self.pre_approved, &self.full)
+    }
+
+    pub fn known(&self) -> Known {
+        let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
+        Known {
+            same: self.same_kind && self.pre_approved == self.full,
+            obstacle: again::obstacle(&self.pre_approved, &self.full),
+            kernel_arguments: arguments.iter().any(|arguments| !arguments.is_empty()),
+            summary: format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved)),
+        }
+    }
+}
+
+fn sizes(config: &Config) -> String {
+    let count = |place, what: &str| match config.list(place).len() {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    };
+    format!("{}, {}", count(["storage", "files"], "file"), count(["systemd", "units"], "unit"))
+}

@@ -30,7 +30,10 @@ mod doubt;
 mod embedded;
 mod enrolled;
 mod etcd;
+mod event_logs;
 mod examples;
+#[path = "../benches/firmware/mod.rs"]
+mod firmware;
 mod first_boot;
 mod given_back;
 mod hold;
@@ -40,6 +43,8 @@ mod journal;
 mod killed;
 mod killed_while_removing;
 mod kubelet;
+#[path = "../../attest/tests/log_builder/mod.rs"]
+mod log_builder;
 mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;

@@ -8,9 +8,9 @@ use attest_gateway::audit::Blobs;
 use cloud_fixtures::azure::vtpm::Vtpm;
 use serde_json::{Value, json};
 
-use super::log_schema::log_builder::{EV_SEPARATOR, LogBuilder, SHA256};
 use super::machine::{Asked, Machine};
 use super::site::{self, TPM};
+use crate::log_builder::{EV_SEPARATOR, LogBuilder, SHA256};
 use crate::support::log_schema::LOG;
 use crate::support::{Case, Gateway, SoftKey, digest};
 

@@ -1,9 +1,6 @@
 //! The log's schema, which `docs/attestation-log.schema.json` gives: all that is written is in it, and all that is in it is written. Every
 //! test's gateway has its log checked at its end; here is one record of each kind.
 
-#[path = "../../../attest/tests/log_builder/mod.rs"]
-pub(super) mod log_builder;
-
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine};
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
+use crate::log_builder::{self, BuiltEvent, EV_IPL, SHA1, SHA256, SHA384};
 use crate::support::kubelet::{self, CLIENT_CA, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;
@@ -42,12 +40,24 @@ async fn configs() -> Vec<Value> {
     let (event_log, pcrs) = log_builder::like_a_server();
     let (case, stranger) = (tpm(), tpm());
     gateway.endorse(&case, &["--name", "worker-0"]);
-    let measured = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs).but(|boot| {
-        boot.ek_area = case.ek_area.clone();
-        boot.event_log = Some(event_log);
-    });
-    let ticket = gateway.attest(measured, Some("worker-0")).await.ticket();
+    let measured = |event_log: Vec<u8>| {
+        Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs.clone()).but(|boot| {
+            boot.ek_area = case.ek_area.clone();
+            boot.event_log = Some(event_log);
+        })
+    };
+    let ticket = gateway.attest(measured(event_log.clone()), Some("worker-0")).await.ticket();
     gateway.config("/config/worker", &[&bearer(&ticket)]).await;
+    // The next boot has measured more in PCR 14.
+    let more = BuiltEvent {
+        pcr: 14,
+        event_type: EV_IPL,
+        digests: [SHA1, SHA256, SHA384]
+            .map(|bank| (bank, log_builder::digest(bank, b"more")))
+            .to_vec(),
+        data: b"more".to_vec(),
+    };
+    gateway.attest(measured([event_log, more.build()].concat()), None).await.ticket();
     let bought = tpm().but(|case| {
         let (area, certificate) = maker.ek();
         case.ek_area = area;
@@ -223,8 +233,10 @@ async fn evidence() -> Vec<Value> {
         machine.tpm = Some(tpm());
     });
     gateway.endorse(twice.tpm.as_ref().unwrap(), &[]);
-    let log = |evidence: &mut Evidence, _: &Asked| evidence.azure_vtpm.as_mut().unwrap().event_log = Some(Blob(b"log".to_vec()));
-    drop(twice.attest_altered(&gateway, &[Kind::Tpm, Kind::AzureVtpm], log).await);
+    for log in [b"log".repeat(1000), b"log".repeat(1001)] {
+        let two = |evidence: &mut Evidence, _: &Asked| evidence.azure_vtpm.as_mut().unwrap().event_log = Some(Blob(log));
+        drop(twice.attest_altered(&gateway, &[Kind::Tpm, Kind::AzureVtpm], two).await);
+    }
     gateway.records()
 }
 
@@ -308,6 +320,7 @@ async fn what_is_written_is_the_schema() {
         ("by", "/admin/by"),
         ("thing", "/admin/things/0"),
         ("basis", "/basis"),
+        ("difference", "/basis/event_log_difference"),
         ("cloud", "/basis/cloud"),
         ("challenge", "/basis/challenge"),
         ("evidence", "/basis/evidence"),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use attest::protocol::{Blob, DOCUMENT_LIMIT_BYTES, Evidence};
+use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
 use axum::response::Response;
 
@@ -14,7 +14,7 @@ use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::audit::{Basis, Blobs, Digests, LargeParts, Record, RecordedAnswer, Verdict, trusted_by};
+use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, RecordedAnswer, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
@@ -358,7 +358,7 @@ fn identities(claims: &Claims) -> impl Iterator<Item = &NodeIdentity> {
 
 impl Judged {
     /// The decision, whole: with what it was made from, as far as that may be kept.
-    pub(super) fn decided(self, spent: Spent, evidence: Evidence) -> Decided<Result<Response, Refusal>> {
+    pub(super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
         let Self { mut record, made, outcome } = self;
         let Made {
             anchors,
@@ -372,7 +372,8 @@ impl Judged {
         if proven && !exposes && evidence.too_large().is_none() {
             basis.challenge = Some(spent);
             kept = anchors.into_kept();
-            kept.extend(keep_evidence(evidence, &mut basis));
+            let is_trusted = record.verdict == Verdict::Trusted;
+            kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));
         } else {
             basis = by_digest(&evidence);
         }
@@ -398,8 +399,8 @@ pub(super) fn by_digest(evidence: &Evidence) -> Basis {
 }
 
 /// Puts the evidence into the record, without what is worth something to a reader; event logs go beside it, kept once for all who have the
-/// same.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> LargeParts {
+/// same, or as what they have that one that is kept has not.
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &Likenesses, is_trusted: bool) -> LargeParts {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
     evidence.forget_secrets();
@@ -410,11 +411,16 @@ fn keep_evidence(mut evidence: Evidence, basis: &mut Basis) -> LargeParts {
         Some(log) => (log, of_vtpm),
         None => (of_vtpm, None),
     };
-    let blob = |log: Blob| (Blobs::name(log.as_ref()), Arc::from(log.0));
-    let [log, second] = [log, second].map(|log| log.map(blob));
-    let name = |log: &Option<(String, Arc<[u8]>)>| log.as_ref().map(|(name, _)| name.clone());
-    basis.event_log_sha256 = name(&log);
-    basis.azure_vtpm_event_log_sha256 = name(&second);
+    let [log, second] = [log, second].map(|log| log.map(|log| likenesses.liken(log.0, is_trusted)));
+    let mut kept = LargeParts::new();
+    if let Some(Likened { sha256, difference, blob }) = log {
+        (basis.event_log_sha256, basis.event_log_difference) = (Some(sha256), difference);
+        kept.push(blob);
+    }
+    if let Some(Likened { sha256, difference, blob }) = second {
+        (basis.azure_vtpm_event_log_sha256, basis.azure_vtpm_event_log_difference) = (Some(sha256), difference);
+        kept.push(blob);
+    }
     basis.evidence = Some(evidence);
-    log.into_iter().chain(second).collect()
+    kept
 }

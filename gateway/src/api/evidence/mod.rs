@@ -21,7 +21,7 @@ use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::Refusal;
 use crate::admission::Admission;
-use crate::audit::{Decision, Record, Shown, TicketTerms};
+use crate::audit::{Decision, Likenesses, Record, Shown, TicketTerms};
 use crate::clock::Clock;
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
@@ -48,6 +48,7 @@ pub(super) struct EvidenceEndpoint {
     seal: Arc<Seal>,
     ticket: TicketSettings,
     decisions: Decisions,
+    likenesses: Likenesses,
 }
 
 impl EvidenceEndpoint {
@@ -63,6 +64,7 @@ impl EvidenceEndpoint {
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             decisions: Decisions::of(gateway),
+            likenesses: Likenesses::default(),
         }
     }
 }
@@ -128,7 +130,12 @@ pub(super) async fn post(
         now,
     };
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
-        Ok(judged) => endpoint.decisions.answer(judged.decided(spent, request.evidence)).await,
+        Ok(judged) => {
+            endpoint
+                .decisions
+                .answer(judged.decided(spent, request.evidence, &endpoint.likenesses))
+                .await
+        }
         Err(unavailable) => unavailable.into_response(),
     }
 }

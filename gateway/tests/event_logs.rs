@@ -1,0 +1,199 @@
+//! What a boot's event log takes of the disk, and that it is there as it was.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use attest::{HashAlg, SpkiSha256};
+use attest_gateway::audit::{Blobs, closed_segments};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::firmware::Firmware;
+use crate::support::node::Node;
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{Answer, Gateway, POOL};
+
+/// Machines of the model, and how many of them come at once.
+const MACHINES: usize = 40;
+const TOGETHER: usize = 8;
+/// What a boot may take of the disk.
+const BOOT_BYTES: u64 = 8 * 1024;
+/// What a file takes at least, and is rounded to.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A gateway that takes all TPMs of a maker, and machines of one model with such.
+struct Site {
+    gateway: Gateway,
+    maker: Maker,
+    model: Arc<Firmware>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (gateway, maker) = (Gateway::init(), Maker::new("A maker of TPMs"));
+        fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+        gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+        Self {
+            gateway,
+            maker,
+            model: Arc::new(Firmware::new()),
+        }
+    }
+
+    /// So many machines boot, some of them together, each to its config.
+    async fn boot(&self, machines: usize) {
+        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
+        let mut under_way = JoinSet::new();
+        for number in 0..machines {
+            if under_way.len() == TOGETHER {
+                under_way.join_next().await.unwrap().unwrap();
+            }
+            let (mut node, client, url) = (Node::made_by(&self.maker), client.clone(), url.clone());
+            let log = self.model.event_log(node.ek().as_bytes(), number);
+            node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
+            under_way.spawn(async move {
+                let challenged = Answer::of(node.challenge(&client, &url)).await;
+                let evidence = node.evidence(&challenged, &key);
+                let ticket = Answer::of(Node::send(&client, &url, &evidence)).await.ticket();
+                assert_eq!(Answer::of(Node::config(&client, &url, &ticket)).await.status, 200);
+            });
+        }
+        under_way.join_all().await;
+    }
+
+    fn stop(&mut self) {
+        self.gateway.terminate();
+        assert!(self.gateway.wait().success());
+    }
+
+    fn evidence(&self) -> PathBuf {
+        self.gateway.path("state/evidence")
+    }
+
+    /// What the log, the blobs and the store take of the disk, after the gateway has stopped: nothing waits to be written to the store's pages.
+    fn bytes(&self) -> u64 {
+        let log = self.gateway.path("state/attestation.jsonl");
+        let mut files = closed_segments(&log).unwrap();
+        files.extend([log, self.gateway.path("state/gateway.db")]);
+        files.extend(fs::read_dir(self.evidence()).unwrap().map(|entry| entry.unwrap().path()));
+        assert!(!self.gateway.path("state/gateway.db-wal").exists());
+        let lengths = files.iter().map(|file| fs::metadata(file).unwrap().len());
+        lengths.map(|length| length.next_multiple_of(BLOCK_BYTES)).sum()
+    }
+
+    /// The records of evidence.
+    fn evidence_records(&self) -> Vec<Value> {
+        let records = self.gateway.records().into_iter();
+        records.filter(|record| record["decision"] == "evidence").collect()
+    }
+}
+
+/// What the document's commands make of a record.
+fn by_document(site: &Site, record: &Value) -> Output {
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
+    let begin = document.find("#!/bin/sh\n# sh event-log.sh").unwrap();
+    let end = document[begin..].find("```\n").unwrap();
+    let script = site.gateway.path("event-log.sh");
+    fs::write(&script, &document[begin..begin + end]).unwrap();
+    let mut command = Command::new("sh");
+    command.arg(script).arg(site.evidence());
+    let mut running = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writeln!(running.stdin.take().unwrap(), "{record}").unwrap();
+    running.wait_with_output().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_of_a_model_takes_8_kilobytes_of_the_disk_and_each_is_decided_again() {
+    let mut site = Site::new();
+    site.gateway.run();
+    site.stop();
+    let before = site.bytes();
+    site.gateway.run();
+    site.boot(MACHINES).await;
+    site.stop();
+    let each = (site.bytes() - before) / u64::try_from(MACHINES).unwrap();
+    assert!(each <= BOOT_BYTES, "{each} bytes");
+    println!("{each} bytes a boot");
+    // One log is kept, and all the others by what they have that it has not.
+    let records = site.evidence_records();
+    assert_eq!(records.len(), MACHINES);
+    let whole = |record: &&Value| record["basis"]["event_log_difference"].is_null();
+    let whole: Vec<&Value> = records.iter().filter(whole).collect();
+    assert_eq!(whole.len(), 1);
+    let base = whole[0]["basis"]["event_log_sha256"].as_str().unwrap();
+    assert!(site.evidence().join(format!("{base}.gz")).exists());
+    for record in &records {
+        let (log, sha256) = (by_document(&site, record), record["basis"]["event_log_sha256"].as_str().unwrap());
+        assert!(log.status.success() && log.stdout.len() > 30_000, "{log:?}");
+        assert_eq!(Blobs::name(&log.stdout), sha256);
+        let from = &record["basis"]["event_log_difference"]["from"];
+        assert!(sha256 == base || from == base, "{from}");
+    }
+    site.gateway.command(&["audit"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
+    let mut site = Site::new();
+    site.gateway.run();
+    site.boot(2).await;
+    site.stop();
+    let records = site.evidence_records();
+    let (base, record) = match records[0]["basis"]["event_log_difference"].is_null() {
+        true => (&records[0], &records[1]),
+        false => (&records[1], &records[0]),
+    };
+    let sha256 = |record: &Value| record["basis"]["event_log_sha256"].as_str().unwrap().to_owned();
+    let (base, own) = (sha256(base), sha256(record));
+    let audit = |alter: &dyn Fn(&mut Value)| {
+        let mut record = record.clone();
+        record.as_object_mut().unwrap().remove("chain");
+        alter(&mut record["basis"]["event_log_difference"]);
+        let file = site.gateway.path("altered.jsonl");
+        fs::write(&file, format!("{record}\n")).unwrap();
+        let output = site.gateway.try_command(&["audit", "--unchained", "--log", file.to_str().unwrap()]);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said, by_document(&site, &record).status.success())
+    };
+    let found = |alter: &dyn Fn(&mut Value), what: &[&str]| {
+        let (sound, said, read) = audit(alter);
+        assert!(!sound && !read && what.iter().all(|what| said.contains(what)), "{what:?}: {said}");
+    };
+    let (sound, said, read) = audit(&|_| {});
+    assert!(sound && read, "{said}");
+    let difference = record["basis"]["event_log_difference"]["zstd"].as_str().unwrap();
+    // The frame's last bytes are the log's own: another character there is another log, or none.
+    let other = if &difference[difference.len() - 8..][..1] == "A" {
+        "B"
+    } else {
+        "A"
+    };
+    let altered = format!(
+        "{}{other}{}",
+        &difference[..difference.len() - 8],
+        &difference[difference.len() - 7..]
+    );
+    found(&|difference| difference["zstd"] = json!(altered), &[&own, &base]);
+    found(&|difference| difference["zstd"] = json!("no base64"), &["line 1: cannot be read"]);
+    found(&|difference| *difference = Value::Null, &[&own, "No such file"]);
+    // Another blob that is there: a certificate.
+    let blobs = fs::read_dir(site.evidence()).unwrap().map(|entry| entry.unwrap().path());
+    let names = blobs.map(|path| path.file_name().unwrap().to_str().unwrap().trim_end_matches(".gz").to_owned());
+    let another = names.into_iter().find(|name| *name != base).unwrap();
+    found(&|difference| difference["from"] = json!(another), &[&own, &another]);
+    // The log that it is like is another's, and gone.
+    let path = |name: &str| site.evidence().join(format!("{name}.gz"));
+    fs::copy(path(&another), path(&base)).unwrap();
+    found(&|_| {}, &[&base, "the content does not have the SHA-256 of its name"]);
+    fs::remove_file(path(&base)).unwrap();
+    found(&|_| {}, &[&base, "No such file"]);
+}

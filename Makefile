@@ -102,14 +102,14 @@ bench: toolchain ## all benchmarks, one after the other, and their report: targe
 	find "$$folder" -maxdepth 1 -type f -delete
 	bench="$(CARGO) bench --workspace --exclude swtpm-tests --locked --quiet"
 	echo "== Building the benchmarks"
-	$$bench --benches --no-run
+	$$bench --no-run $(addprefix --bench ,$(BENCHES) report)
 	failed=
 	for name in $(BENCHES); do
 		echo "== $$name ($$(date +%H:%M:%S))"
 		$$bench --bench $$name || failed="$$failed $$name"
 	done
 	echo "== Report"
-	$$bench --bench report || failed="$$failed report"
+	BENCHES_FAILED="$$failed" $$bench --bench report || failed="$$failed report"
 	if [ -n "$$failed" ]; then
 		echo "Failed:$$failed" >&2
 		exit 1

@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 
 use super::results::Plot;
 
-const WIDTH: f64 = 800.0;
-const HEIGHT: f64 = 420.0;
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 440.0;
 /// Room around the axes: left, top, right, bottom.
-const ROOM: [f64; 4] = [70.0, 40.0, 20.0, 60.0];
+const ROOM: [f64; 4] = [70.0, 40.0, 30.0, 80.0];
+/// Below the axes, names of lines side by side, each with so much room.
+const LEGEND: f64 = 150.0;
 const COLOURS: [&str; 6] = ["#1f6fb4", "#d9730d", "#2e8b57", "#b03a48", "#7a5ca8", "#6b6b6b"];
 /// Height of a bar with its space, and room for its name.
 const BAR: f64 = 26.0;
-const NAMES: f64 = 420.0;
+const NAMES: f64 = 560.0;
 
 /// One bar; what it may reach, if there is a limit.
 pub struct Bar {
@@ -196,12 +198,12 @@ fn rule(out: &mut String, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2]) {
 }
 
 fn legend(out: &mut String, number: usize, colour: &str, name: &str) {
-    let y = (0..number).fold(ROOM[1] + 14.0, |y, _| y + 18.0);
-    let x = WIDTH - ROOM[2] - 12.0;
+    let x = (0..number).fold(ROOM[0], |x, _| x + LEGEND);
+    let y = HEIGHT - 12.0;
     let _ = writeln!(
         out,
         r#"<rect x="{x:.1}" y="{:.1}" width="12" height="12" fill="{colour}"/>"#,
         y - 10.0
     );
-    text(out, [x - 6.0, y], "end", name);
+    text(out, [x + 18.0, y], "start", name);
 }

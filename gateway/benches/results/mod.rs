@@ -147,6 +147,20 @@ pub fn print(figures: &[Figure]) {
     }
 }
 
+/// Whether the limits of these are kept; says which are not.
+pub fn are_kept<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
+    let beyond: Vec<&Figure> = figures.into_iter().filter(|figure| !figure.is_kept()).collect();
+    for figure in &beyond {
+        let Figure {
+            name, unit, median, most, ..
+        } = figure;
+        let blank = if unit.is_empty() { "" } else { " " };
+        let limit = figure.limit.unwrap_or(Bound::Never);
+        println!("not kept: {name}: {median:.3}{blank}{unit}, {most:.3} at most; the limit is {limit:?}");
+    }
+    beyond.is_empty()
+}
+
 /// Adds to what this benchmark has told, and writes it.
 pub fn tell(figures: impl IntoIterator<Item = Figure>) {
     add(|told| told.figures.extend(figures));

@@ -49,7 +49,6 @@ mod worker;
 use std::path::Path;
 
 use measured::Figures;
-use results::Figure;
 use site::{Mode, Scale};
 
 /// A number that the environment may say.
@@ -86,7 +85,7 @@ fn main() {
         results::print(&found);
         figures::print(&runs[0]);
         if measuring {
-            kept &= found.iter().all(Figure::is_kept);
+            kept &= results::are_kept(&found);
             results::tell(found);
         } else {
             assert!(runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);

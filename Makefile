@@ -96,7 +96,7 @@ test-vm: images
 	# Else the TPM software stack prints every refusal that a test provokes.
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
 
-bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md (an hour; BENCHES="boot storm" for a part)
+bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md; BENCHES="boot storm" for a part
 	@folder=$${CARGO_TARGET_DIR:-target}/bench
 	mkdir -p "$$folder"
 	find "$$folder" -maxdepth 1 -type f -delete

@@ -79,7 +79,7 @@ fn main() {
             })
             .collect();
         if mode == Mode::Syncs && runs[0].syncs.is_none() {
-            println!("fsyncs: not measured: strace is not installed");
+            println!("fsyncs: not measured: strace is not installed, or may not trace");
         }
         let found = figures::of(mode, &runs);
         results::print(&found);

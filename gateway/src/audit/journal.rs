@@ -46,6 +46,9 @@ pub enum JournalError {
     /// A record could not be made durable; the log says why.
     #[error("the attestation log cannot be written")]
     Failed,
+    /// What decisions have used up cannot be made durable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A record could not be put into JSON.
     #[error("the record cannot be written: {0}")]
     Record(#[from] serde_json::Error),
@@ -137,6 +140,7 @@ impl Journal {
             chain,
             folders,
             signer,
+            store: None,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
             durable: durable_sender,
@@ -196,9 +200,11 @@ impl Journal {
         answer.await.ok()
     }
 
-    /// Has each line say how far this store has come.
+    /// Has each line say how far this store has come, and be written only when that is durable.
     #[must_use]
     pub fn with_store(self, store: Arc<dyn Store>) -> Self {
+        // Before anything is written: whoever writes it ends after this.
+        let _ = self.work.try_send(Work::Stand(Arc::downgrade(&store)));
         Self {
             store: Some(store),
             ..self

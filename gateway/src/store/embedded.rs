@@ -1,12 +1,15 @@
 //! The embedded engine: keys and values in one SQLite file.
 //!
 //! SQLite and not a single-process store, because the administrator's commands (`ek add`, `token create`, `node forget`) must
-//! work on the same file while the gateway serves. `synchronous=FULL` makes a commit durable; one thread writes, and commits
-//! whatever has queued up meanwhile in one transaction, so that a boot storm costs one fsync for many nodes.
+//! work on the same file while the gateway serves. One thread writes, and commits whatever has queued up meanwhile in one transaction;
+//! it syncs SQLite's log of transactions itself ([`WriteAhead`]) before it answers, but for decisions: those are durable when they are
+//! recorded, so that a boot storm costs one fsync for many nodes. What only reads does so beside it ([`Readers`]).
 
-use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+mod file;
+mod readers;
+mod write_ahead;
+
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -14,27 +17,38 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+#[cfg(test)]
+pub(super) use file::look_through;
+use file::{Inode, inode, io, under_lock};
+pub(super) use file::{connect, make_file, prepare};
+use readers::Readers;
+use rusqlite::{Connection, ffi};
 use tokio::sync::oneshot;
+use write_ahead::WriteAhead;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::known::{Known, StoreFile, write_mark};
 use super::sqlite::{self, Explain, Part};
-use super::turnstile::{self, Turnstile};
+use super::turnstile::Turnstile;
 use super::{StoreError, StoreMark, schema};
-use crate::files;
 
-/// How long files that were left behind are looked through. All the challenges that are
-/// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.
-const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 /// Requests that go into one transaction: bounds how long the first of them waits.
 const BATCH_LIMIT: usize = 256;
 /// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 const WRITES_LIMIT: usize = 3000;
+/// How long nobody has to ask for anything before that is done by itself which is to be done later.
+const LATER_AFTER: Duration = Duration::from_secs(1);
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
-type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> JobReply + Send>;
+/// What is done in a transaction with others.
+struct Job {
+    /// Whether it is answered only when it is durable.
+    durable: bool,
+    work: JobWork,
+}
+
+type JobWork = Box<dyn FnOnce(Result<&Connection, StoreError>) -> JobReply + Send>;
 /// Given once the job's transaction is committed, or has failed.
 type JobReply = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
 
@@ -48,6 +62,8 @@ struct Open {
     jobs: Mutex<Option<mpsc::SyncSender<Job>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     standing: Arc<Mutex<StoreMark>>,
+    log: Arc<WriteAhead>,
+    readers: Readers,
     later: Later,
     file: PathBuf,
 }
@@ -76,21 +92,28 @@ impl Embedded {
         let (connection, inode) = connect(file)?;
         known.check(file, &schema::look(file, &connection)?)?;
         prepare(&connection)?;
+        // What is synced from here on is said below: [`WriteAhead`]. Its checkpoints SQLite syncs itself.
+        connection.pragma_update(None, "synchronous", "NORMAL").at(file)?;
+        let log = Arc::new(WriteAhead::of(file));
+        // Of what a process left that was killed nobody may say more than the disk will.
+        log.sync().map_err(io(file))?;
         let standing = schema::standing(&connection).at(file)?;
         if known.file.is_none() {
             under_lock(&connection, |standing| write_mark(file, standing))?;
         }
-        Self::run(file, connection, inode, standing)
+        Self::run(file, connection, inode, standing, log)
     }
 
-    fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark) -> Result<Self, StoreError> {
+    fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark, log: Arc<WriteAhead>) -> Result<Self, StoreError> {
         let standing = Arc::new(Mutex::new(standing));
+        let readers = Readers::of(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
         let writer = Writer {
             connection,
             turnstile: Turnstile::beside(file)?,
             file: file.to_owned(),
             inode,
             standing: Arc::clone(&standing),
+            log: Arc::clone(&log),
             later: Later::default(),
         };
         let later = Arc::clone(&writer.later);
@@ -98,15 +121,14 @@ impl Embedded {
         let thread = thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run(&receiver))
-            .map_err(|source| StoreError::Io {
-                path: file.to_owned(),
-                source,
-            })?;
+            .map_err(io(file))?;
         Ok(Self {
             open: Arc::new(Open {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
                 standing,
+                log,
+                readers,
                 later,
                 file: file.to_owned(),
             }),
@@ -129,26 +151,28 @@ impl Embedded {
             known.check(file, &StoreFile::Nothing)?;
             return Ok(false);
         }
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(file)
-            .map_err(|source| StoreError::Io {
-                path: file.to_owned(),
-                source,
-            })?;
+        OpenOptions::new().read(true).write(true).open(file).map_err(io(file))?;
         let (connection, _) = connect(file)?;
         known.check(file, &schema::look(file, &connection)?)?;
         Ok(true)
     }
 
-    /// Runs `work` in the next transaction; the answer comes when that is committed.
+    /// Runs `work` in the next transaction; the answer comes when that is committed, durably.
     pub(super) async fn on_connection<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.ask(true, work).await
+    }
+
+    /// As [`Embedded::on_connection`]; whether it is durable then is the caller's to say.
+    async fn ask<T: Send + 'static>(
+        &self,
+        durable: bool,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        let job: Job = Box::new(move |connection| {
+        let work: JobWork = Box::new(move |connection| {
             let result = connection.and_then(work);
             Box::new(move |committed| {
                 let result = result.and_then(|value| committed.map(|()| value).map_err(|_| StoreError::Closed));
@@ -160,7 +184,7 @@ impl Embedded {
             let jobs = self.open.jobs.lock().map_err(|_| StoreError::Closed)?;
             jobs.as_ref()
                 .ok_or(StoreError::Closed)?
-                .try_send(job)
+                .try_send(Job { durable, work })
                 .map_err(|_| StoreError::Closed)?;
         }
         receiver.await.map_err(|_| StoreError::Closed)?
@@ -169,6 +193,8 @@ impl Embedded {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        // Who writes closes last: only then is the store one file again.
+        self.readers.close();
         if let Ok(jobs) = self.jobs.get_mut() {
             jobs.take();
         }
@@ -178,96 +204,6 @@ impl Drop for Open {
     }
 }
 
-/// Makes the file with its rights, before SQLite makes it with the umask's. A file that is there is not opened: closing it would drop
-/// the locks that this process holds on it.
-pub(super) fn make_file(file: &Path) -> Result<(), StoreError> {
-    let io = |source| StoreError::Io {
-        path: file.to_owned(),
-        source,
-    };
-    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(file) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(io(error)),
-        _ => {}
-    }
-    File::open(files::folder(file)).and_then(|folder| folder.sync_all()).map_err(io)
-}
-
-/// Which file it is, whatever its name.
-pub(super) type Inode = (u64, u64);
-
-fn inode(file: &Path) -> std::io::Result<Inode> {
-    fs::metadata(file).map(|metadata| (metadata.dev(), metadata.ino()))
-}
-
-/// Opens the file; nothing is written to it yet.
-pub(super) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
-    let io = |source| StoreError::Io {
-        path: file.to_owned(),
-        source,
-    };
-    let before = inode(file).map_err(io)?;
-    let log = file.with_extension("db-wal");
-    let unfinished = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
-    let mut connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(file)?;
-    connection.busy_handler(Some(turnstile::wait)).at(file)?;
-    // The gateway was killed, or is running, or somebody has put one of the two files in place of another: SQLite would mix them without
-    // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
-    if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
-        tracing::warn!(
-            "{} and its log of transactions are too large to be looked through in {} s: that they fit is not made sure",
-            file.display(),
-            LOOK_THROUGH_LIMIT.as_secs()
-        );
-    }
-    match inode(file) {
-        Ok(after) if after == before => Ok((connection, after)),
-        _ => Err(StoreError::Replaced(file.to_owned())),
-    }
-}
-
-/// Whether all of it was looked through in that time, and no page is of another state than the others.
-///
-/// # Errors
-/// [`StoreError::Damaged`], and [`StoreError::Engine`].
-pub(super) fn look_through(file: &Path, connection: &Connection, limit: Duration) -> Result<bool, StoreError> {
-    let interrupt = connection.get_interrupt_handle();
-    let (running, over) = mpsc::channel::<()>();
-    let looked = thread::scope(|scope| {
-        scope.spawn(move || {
-            while over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                interrupt.interrupt();
-            }
-        });
-        let looked = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
-        drop(running);
-        looked
-    });
-    match looked {
-        Ok(problem) if problem == "ok" => Ok(true),
-        Ok(problem) => Err(StoreError::Damaged {
-            path: file.to_owned(),
-            problem,
-        }),
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(false),
-        Err(error) => Err(error).at(file),
-    }
-}
-
-/// Durable, and with today's tables.
-pub(super) fn prepare(connection: &Connection) -> Result<(), StoreError> {
-    connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
-    connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
-    schema::migrate(connection)
-}
-
-/// Does what only one process may do at a time.
-fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(), StoreError>) -> Result<(), StoreError> {
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let done = schema::standing(connection).of(connection).and_then(|standing| work(&standing));
-    connection.execute_batch("ROLLBACK").of(connection)?;
-    done
-}
-
 /// The writer: takes what has queued up, does it in one transaction, commits, and only then answers.
 struct Writer {
     connection: Connection,
@@ -275,14 +211,22 @@ struct Writer {
     file: PathBuf,
     inode: Inode,
     standing: Arc<Mutex<StoreMark>>,
+    log: Arc<WriteAhead>,
     later: Later,
 }
 
 impl Writer {
     fn run(self, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(first) = jobs.recv() {
-            let batch = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1));
-            self.work(batch.collect());
+        loop {
+            match jobs.recv_timeout(LATER_AFTER) {
+                Ok(first) => {
+                    let batch = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1));
+                    self.work(batch.collect());
+                }
+                Err(RecvTimeoutError::Timeout) if self.later().is_empty() => {}
+                Err(RecvTimeoutError::Timeout) => self.work(Vec::new()),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
         }
         if !self.later().is_empty() {
             self.work(Vec::new());
@@ -295,7 +239,7 @@ impl Writer {
         if let Err(error) = begun {
             tracing::error!(%error, "the store cannot be used");
             for job in batch {
-                job(Err(Self::again(&error)))(Ok(()));
+                (job.work)(Err(Self::again(&error)))(Ok(()));
             }
             return;
         }
@@ -308,8 +252,10 @@ impl Writer {
                 tracing::error!(%error, "the store cannot settle what was recorded");
             }
         }
-        let answers: Vec<JobReply> = batch.into_iter().map(|job| job(Ok(&self.connection))).collect();
-        let committed = self.commit(self.connection.total_changes() != before);
+        let durable = batch.iter().any(|job| job.durable);
+        let answers: Vec<JobReply> = batch.into_iter().map(|job| (job.work)(Ok(&self.connection))).collect();
+        let written = self.connection.total_changes() != before;
+        let committed = self.commit(written, durable);
         if let Err(error) = &committed {
             tracing::error!(%error, "the store cannot commit");
             drop(self.connection.execute_batch("ROLLBACK"));
@@ -349,14 +295,23 @@ impl Writer {
         checked
     }
 
-    fn commit(&self, written: bool) -> Result<(), rusqlite::Error> {
+    fn commit(&self, written: bool, durable: bool) -> Result<(), rusqlite::Error> {
         if written {
             schema::advance(&self.connection)?;
         }
         let standing = schema::standing(&self.connection)?;
         self.connection.execute_batch("COMMIT")?;
         if let Ok(mut known) = self.standing.lock() {
+            // Also what another process has committed, and may not have synced yet: lines of the log say that the store has come so far.
+            if written || *known != standing {
+                self.log.is_committed();
+            }
             *known = standing;
+        }
+        if written && durable {
+            let failed =
+                |error: std::io::Error| rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), Some(error.to_string()));
+            self.log.sync().map_err(failed)?;
         }
         Ok(())
     }
@@ -374,15 +329,34 @@ impl Writer {
     }
 }
 
+/// The work as a part of a transaction.
+fn in_part(mut work: Work) -> impl FnOnce(&Connection) -> Result<(), StoreError> + Send {
+    move |connection| {
+        let mut part = Part::new(connection);
+        let done = work(&mut part);
+        part.end(done)
+    }
+}
+
 #[async_trait]
 impl Engine for Embedded {
-    async fn transact(&self, mut work: Work) -> Result<(), StoreError> {
-        self.on_connection(move |connection| {
-            let mut part = Part::new(connection);
-            let done = work(&mut part);
-            part.end(done)
-        })
-        .await
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.ask(true, in_part(work)).await
+    }
+
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        self.ask(false, in_part(work)).await
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.open.log.sync().map_err(io(&self.open.file))
+    }
+
+    async fn read(&self, mut work: Work) -> Result<(), StoreError> {
+        match self.open.readers.read(&mut work) {
+            Some(read) => read,
+            None => self.transact(work).await,
+        }
     }
 
     fn later(&self, work: Work) {
@@ -412,9 +386,14 @@ impl Engine for Embedded {
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let file = self.open.file.clone();
-        // In a transaction, so that of two processes one writes.
-        self.on_connection(move |connection| write_mark(&file, &schema::standing(connection).at(&file)?))
-            .await
+        let (file, log) = (self.open.file.clone(), Arc::clone(&self.open.log));
+        // In a transaction, so that of two processes one writes. Of what is not durable nobody is told.
+        self.on_connection(move |connection| {
+            let standing = schema::standing(connection).at(&file)?;
+            log.is_committed();
+            log.sync().map_err(io(&file))?;
+            write_mark(&file, &standing)
+        })
+        .await
     }
 }

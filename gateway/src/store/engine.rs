@@ -83,6 +83,31 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
     async fn transact(&self, work: Work) -> Result<(), StoreError>;
 
+    /// As [`Engine::transact`], for a decision: what it wrote would survive the end of the process, and a crash of the machine only once
+    /// [`Engine::sync`] has ended. Until then nobody may be told what was decided.
+    ///
+    /// # Errors
+    /// As [`Engine::transact`].
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        self.transact(work).await
+    }
+
+    /// Makes durable what [`Engine::transact_for_record`] wrote before. It waits for a disk: for a thread of one's own.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nobody may be told anything.
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// As [`Engine::transact`], for work that only reads. What is to be done later may not be done yet: it is for what does not depend on that.
+    ///
+    /// # Errors
+    /// As [`Engine::transact`].
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        self.transact(work).await
+    }
+
     /// Has the work done soon, with what others ask for or by itself; nobody waits for it. After a crash it may be undone, and
     /// it may be done more than once, if it is not known whether a commit has happened: so it is one that finds done what it would do.
     fn later(&self, work: Work);
@@ -147,19 +172,43 @@ pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<I
     all
 }
 
+/// How a transaction is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum As {
+    /// [`Engine::transact`].
+    Durable,
+    /// [`Engine::transact_for_record`].
+    ForRecord,
+    /// [`Engine::read`].
+    Read,
+}
+
 /// Does the work in one transaction, and gives what its last run has found.
 pub(super) async fn run<T: Send + 'static>(
     engine: &impl Engine,
     work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
+    run_as(As::Durable, engine, work).await
+}
+
+/// As [`run`], in a transaction that is made so.
+pub(super) async fn run_as<T: Send + 'static>(
+    made: As,
+    engine: &impl Engine,
+    work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+) -> Result<T, StoreError> {
     let found = Arc::new(Mutex::new(None));
     let place = Arc::clone(&found);
-    let work = move |transaction: &mut dyn Transaction| {
+    let work: Work = Box::new(move |transaction: &mut dyn Transaction| {
         let done = work(transaction)?;
         place.lock().unwrap_or_else(PoisonError::into_inner).replace(done);
         Ok(())
-    };
-    engine.transact(Box::new(work)).await?;
+    });
+    match made {
+        As::Durable => engine.transact(work).await?,
+        As::ForRecord => engine.transact_for_record(work).await?,
+        As::Read => engine.read(work).await?,
+    }
     let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     found.ok_or(StoreError::Closed)
 }

@@ -217,7 +217,9 @@ pub struct Claim {
     pub instead_of: Option<String>,
 }
 
-/// Durable, shared state. Every method returns only when what it did would survive a crash.
+/// Durable, shared state. Every method returns only when what it did would survive a crash; those that a decision uses something up by, claims or gives
+/// back only when it would survive the end of the process: what they did is durable before a later [`Store::sync`] ends, and before anything that is done
+/// after them.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Uses something once more, atomically: of two that race for the last use, one gets it.
@@ -298,6 +300,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes out of the outbox what is recorded, durably.
     async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError>;
+
+    /// Makes durable what decisions have used up, claimed and given back before: the one who records them does so first. It waits for a disk.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nobody may be told what was decided.
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
     fn standing(&self) -> Option<StoreMark> {

@@ -1,11 +1,12 @@
 //! The store that the settings name, whatever engine keeps it.
 
-use super::engine::Engine;
+use super::engine::{Engine, Work};
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
 use super::through::Through;
 use super::{Accepted, Embedded, Replacement, StoreError};
 use crate::settings::{Settings, StoreSettings};
+use async_trait::async_trait;
 
 /// What there is to say of an engine, in sentences for the administrator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,6 +105,7 @@ pub(super) fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
     }
 }
 
+#[async_trait]
 impl Through for AnyStore {
     fn engine(&self) -> &dyn Engine {
         match self {
@@ -111,5 +113,13 @@ impl Through for AnyStore {
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd,
         }
+    }
+
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().transact_for_record(work).await
+    }
+
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().read(work).await
     }
 }

@@ -68,10 +68,7 @@ impl<'a> Part<'a> {
 
 impl Transaction for Part<'_> {
     fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
-        let found = self
-            .connection
-            .prepare_cached("SELECT value FROM pairs WHERE key = ?1")
-            .and_then(|mut statement| statement.query_row([key], |row| row.get(0)).optional());
+        let found = get(self.connection, key);
         self.noted(found)
     }
 
@@ -86,6 +83,13 @@ impl Transaction for Part<'_> {
     fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
         self.write("DELETE FROM pairs WHERE key >= ?1 AND key < ?2", [&range.from, &range.until])
     }
+}
+
+/// What stands under a key.
+pub(super) fn get(connection: &Connection, key: &str) -> Result<Option<String>, rusqlite::Error> {
+    connection
+        .prepare_cached("SELECT value FROM pairs WHERE key = ?1")
+        .and_then(|mut statement| statement.query_row([key], |row| row.get(0)).optional())
 }
 
 /// The first of a range, so many at most.

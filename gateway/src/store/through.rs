@@ -18,6 +18,16 @@ pub trait Through: Send + Sync + std::fmt::Debug {
         self.engine().transact(work).await
     }
 
+    /// As [`Engine::transact_for_record`]. Whoever says something else of transactions says it of these, too.
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        self.transact(work).await
+    }
+
+    /// As [`Engine::read`], likewise.
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        self.transact(work).await
+    }
+
     /// As [`Engine::later`].
     fn later(&self, work: Work) {
         self.engine().later(work);
@@ -38,6 +48,18 @@ pub trait Through: Send + Sync + std::fmt::Debug {
 impl<T: Through> Engine for T {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         Through::transact(self, work).await
+    }
+
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        Through::transact_for_record(self, work).await
+    }
+
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        Through::read(self, work).await
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.engine().sync()
     }
 
     fn later(&self, work: Work) {

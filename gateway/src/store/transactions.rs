@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::documents::{EntryDocument, PendingDocument, parse};
-use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, run};
+use super::engine::{As, Engine, KeyRange, KeyValue, Transaction, Unfinished, run, run_as};
 use super::{
     Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick,
     Witness, Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
@@ -44,7 +44,7 @@ async fn decide<T: Send + 'static>(
     work: impl Fn(&mut dyn Transaction, &Pending) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (replica, decision) = (engine.replica().map(str::to_owned), pending.decision.clone());
-    let decided = run(engine, move |transaction| {
+    let decided = run_as(As::ForRecord, engine, move |transaction| {
         seen::refuse_changed(transaction, &seen)?;
         let found = work(transaction, &pending)?;
         super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
@@ -117,7 +117,7 @@ async fn settle_where(
 #[async_trait]
 impl<E: Engine + 'static> Store for E {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        run(self, move |transaction| {
+        run_as(As::ForRecord, self, move |transaction| {
             believed::refuse_forgotten(transaction, &thing)?;
             uses::spend(transaction, &thing)
         })
@@ -133,7 +133,7 @@ impl<E: Engine + 'static> Store for E {
     }
 
     async fn confirm(&self, seen: Seen) -> Result<(), StoreError> {
-        run(self, move |transaction| seen::refuse_changed(transaction, &seen)).await
+        run_as(As::Read, self, move |transaction| seen::refuse_changed(transaction, &seen)).await
     }
 
     async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
@@ -165,7 +165,7 @@ impl<E: Engine + 'static> Store for E {
 
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
         let (given, decision) = (decision.to_owned(), decision.to_owned());
-        let given = run(self, move |transaction| outcomes::give_back(transaction, &given)).await;
+        let given = run_as(As::ForRecord, self, move |transaction| outcomes::give_back(transaction, &given)).await;
         // Nobody asks for it again while this gateway runs, and others take what stays pending for used one day.
         give_back_in_doubt(self, decision, given)
     }
@@ -186,7 +186,7 @@ impl<E: Engine + 'static> Store for E {
 
     async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
         let id = id.to_owned();
-        run(self, move |transaction| uses::uses(transaction, kind, &id)).await
+        run_as(As::Read, self, move |transaction| uses::uses(transaction, kind, &id)).await
     }
 
     async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
@@ -199,7 +199,7 @@ impl<E: Engine + 'static> Store for E {
 
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
         let id = id.to_owned();
-        run(self, move |transaction| held::get(transaction, kind, &id)).await
+        run_as(As::Read, self, move |transaction| held::get(transaction, kind, &id)).await
     }
 
     async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
@@ -266,6 +266,10 @@ impl<E: Engine + 'static> Store for E {
 
     async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError> {
         outbox::remove(self, ids).await
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        Engine::sync(self)
     }
 
     fn standing(&self) -> Option<StoreMark> {

@@ -143,6 +143,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
     let mut writer = Writer {
+        store: None,
         log: LogFile::on_device(Path::new("/dev/null")),
         chain: Chain::after(
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
@@ -172,4 +173,36 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
         done,
     };
     assert!(writer.write(&[append]).is_err());
+}
+
+#[tokio::test]
+async fn no_line_is_written_before_what_it_stands_on_is_durable() {
+    use crate::store::{Embedded, EntryKind, Spendable};
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
+    let (journal, _) = open(folder.path()).unwrap();
+    let journal = journal.with_store(store.clone());
+    let lines = || fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap().lines().count();
+    let spend = async |id: &str| {
+        let thing = Spendable {
+            kind: EntryKind::Ticket,
+            id: id.to_owned(),
+            limit: 1,
+            remember_until: 10,
+        };
+        store.spend(thing).await.unwrap();
+    };
+    spend("a").await;
+    journal.record(&record("a"), Vec::new(), ()).await.unwrap();
+    assert_eq!(lines(), 1);
+    assert!(journal.is_writable().await);
+    // The store's log of transactions is not there: what is spent from here on cannot be synced.
+    fs::rename(folder.path().join("gateway.db-wal"), folder.path().join("away")).unwrap();
+    spend("b").await;
+    let refused = journal.record(&record("b"), Vec::new(), ()).await.map(drop);
+    assert!(matches!(refused, Err(JournalError::Failed)), "{refused:?}");
+    journal.checkpoint(1).await.unwrap_err();
+    assert!(!journal.is_writable().await);
+    assert_eq!(lines(), 1);
 }

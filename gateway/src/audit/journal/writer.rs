@@ -1,7 +1,7 @@
 //! The thread that has the file: one batch of lines after the other, in the order in which they were asked for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -13,13 +13,15 @@ use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
 use super::{Folders, JournalError, LargeParts};
-use crate::store::StoreMark;
+use crate::store::{Store, StoreMark};
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 256;
 
 /// What the writer does, in this order.
 pub(super) enum Work {
+    /// What is decided stands on this one.
+    Stand(Weak<dyn Store>),
     Append(Append),
     Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
@@ -64,6 +66,8 @@ pub(super) struct Writer {
     /// As far as it is on disk.
     pub(super) chain: Chain,
     pub(super) folders: Folders,
+    /// What is durable before a line is written that stands on it. Not this thread's to keep open: one that is closed is durable.
+    pub(super) store: Option<Weak<dyn Store>>,
     pub(super) signer: Signer,
     pub(super) unsigned: Arc<Unsigned>,
     /// The last checkpoint.
@@ -83,6 +87,7 @@ impl Writer {
             let mut batch = Vec::new();
             for work in std::iter::once(first).chain(work.try_iter().take(BATCH_LIMIT - 1)) {
                 match work {
+                    Work::Stand(store) => self.store = Some(store),
                     Work::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
                     Work::Reopen(moment, done) => {
@@ -101,7 +106,11 @@ impl Writer {
                     }
                     Work::Probe(done) => {
                         self.look();
-                        let _ = done.send(self.log.is_writable());
+                        let synced = self.sync_store();
+                        if let Err(error) = &synced {
+                            tracing::error!(%error, "what decisions use up cannot be made durable");
+                        }
+                        let _ = done.send(synced.is_ok() && self.log.is_writable());
                     }
                 }
             }
@@ -170,6 +179,7 @@ impl Writer {
             return Ok(());
         };
         let (chain, line) = self.next_checkpoint(moment)?;
+        self.sync_store()?;
         if self.log.close(&first, &line)? {
             self.is_signed(chain, &line);
         } else {
@@ -215,7 +225,14 @@ impl Writer {
         self.signed.send_replace(Some(text.trim_end().into()));
     }
 
+    /// What the next lines stand on is durable: one that is read after a crash says nothing of what the store has forgotten.
+    fn sync_store(&self) -> Result<(), JournalError> {
+        let store = self.store.as_ref().and_then(Weak::upgrade);
+        Ok(store.map_or(Ok(()), |store| store.sync())?)
+    }
+
     fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        self.sync_store()?;
         let written = self.log.append(lines);
         if written.is_err() {
             self.torn = true;

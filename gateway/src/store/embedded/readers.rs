@@ -1,0 +1,149 @@
+//! What only reads does so by itself, beside who writes: it waits for no transaction, and for no other thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
+use super::super::{StoreError, StoreMark, schema, sqlite};
+use super::{Inode, WriteAhead, inode};
+
+/// Connections that nobody reads by at the moment. More are closed: as many as read at once are the processor's cores.
+const IDLE_LIMIT: usize = 16;
+
+/// Connections to the store that is written by another.
+pub(super) struct Readers {
+    file: PathBuf,
+    inode: Inode,
+    standing: Arc<Mutex<StoreMark>>,
+    log: Arc<WriteAhead>,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    pub(super) const fn of(file: PathBuf, inode: Inode, standing: Arc<Mutex<StoreMark>>, log: Arc<WriteAhead>) -> Self {
+        let idle = Mutex::new(Vec::new());
+        Self {
+            file,
+            inode,
+            standing,
+            log,
+            idle,
+        }
+    }
+
+    /// Does the work, all of which is of one moment: after everything that was answered before. `None` if it has to write, or cannot be done
+    /// this way: whoever writes does it then, or knows why it cannot be done.
+    pub(super) fn read(&self, work: &mut Work) -> Option<Result<(), StoreError>> {
+        let known = self.standing.lock().ok()?.clone();
+        // The store that was opened, and not one that has its name by now.
+        if inode(&self.file).ok() != Some(self.inode) {
+            return None;
+        }
+        let idle = self.idle().pop();
+        let connection = idle.map_or_else(|| connect(&self.file), Ok).ok()?;
+        let mut glance = Glance {
+            connection: &connection,
+            beyond: false,
+        };
+        let done = glance.begin(&known).ok().and_then(|found| {
+            self.learn(found);
+            let done = work(&mut glance);
+            match done {
+                _ if glance.beyond => None,
+                Ok(()) => Some(Ok(())),
+                Err(Unfinished::Refused(error)) => Some(Err(error)),
+                Err(Unfinished::Engine) => None,
+            }
+        });
+        // One that does not end is closed.
+        if glance.end().is_ok() {
+            let mut idle = self.idle();
+            if idle.len() < IDLE_LIMIT {
+                idle.push(connection);
+            }
+        }
+        done
+    }
+
+    /// What another process has committed counts from here on: what is decided by it is recorded as decided then.
+    fn learn(&self, found: StoreMark) {
+        let mut known = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.id == known.id && found.mark > known.mark {
+            // It may not have synced it yet.
+            self.log.is_committed();
+            *known = found;
+        }
+    }
+
+    /// Closes what nobody reads by.
+    pub(super) fn close(&self) {
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that waits for nobody, and writes nothing.
+fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+/// What stands there at one moment.
+struct Glance<'c> {
+    connection: &'c Connection,
+    /// It was to do more than read, or could not.
+    beyond: bool,
+}
+
+impl Glance<'_> {
+    /// Begins to read, if what is read is the store that is known, and it was not set back.
+    fn begin(&self, known: &StoreMark) -> Result<StoreMark, Unfinished> {
+        let found = self.statement("BEGIN").and_then(|()| schema::standing(self.connection));
+        match found {
+            Ok(found) if found.id == known.id && found.mark >= known.mark => Ok(found),
+            _ => Err(Unfinished::Engine),
+        }
+    }
+
+    fn end(&self) -> Result<(), rusqlite::Error> {
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        self.statement("COMMIT")
+    }
+
+    fn statement(&self, sql: &str) -> Result<(), rusqlite::Error> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    const fn refuse(&mut self) -> Unfinished {
+        self.beyond = true;
+        Unfinished::Engine
+    }
+}
+
+impl Transaction for Glance<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+        sqlite::get(self.connection, key).map_err(|_| self.refuse())
+    }
+
+    fn put(&mut self, _key: &str, _value: &str) -> Result<(), Unfinished> {
+        Err(self.refuse())
+    }
+
+    fn delete(&mut self, _key: &str) -> Result<(), Unfinished> {
+        Err(self.refuse())
+    }
+
+    fn delete_range(&mut self, _range: &KeyRange) -> Result<(), Unfinished> {
+        Err(self.refuse())
+    }
+}

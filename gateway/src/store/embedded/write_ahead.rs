@@ -1,0 +1,120 @@
+//! SQLite's log of transactions, made durable by whoever needs it to be: one fsync for all that was committed before.
+
+use std::fs::{self, File};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The file, opened once more: SQLite has no locks on it that closing this would drop.
+#[derive(Debug)]
+pub(super) struct WriteAhead {
+    path: PathBuf,
+    /// Whether something was committed since it was synced last.
+    dirty: AtomicBool,
+    synced: Mutex<Synced>,
+}
+
+#[derive(Debug)]
+enum Synced {
+    /// Kept open: the kernel tells whoever has a file open of each failure, and whoever opens it later of none before.
+    In(Option<File>),
+    /// What was written may be lost although another fsync would succeed: the kernel takes it for written then.
+    Failed(String),
+}
+
+impl WriteAhead {
+    /// Of the store in this file. What an earlier process has left in it is taken for not synced.
+    pub(super) fn of(store: &Path) -> Self {
+        let mut path = store.as_os_str().to_owned();
+        path.push("-wal");
+        Self {
+            path: path.into(),
+            dirty: AtomicBool::new(true),
+            synced: Mutex::new(Synced::In(None)),
+        }
+    }
+
+    /// Something was committed, and nobody was told yet.
+    pub(super) fn is_committed(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    /// What was committed before is durable when this ends. Waits for the disk.
+    ///
+    /// # Errors
+    /// Once this has failed it fails until the store is opened anew.
+    pub(super) fn sync(&self) -> Result<()> {
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = match &mut *synced {
+            Synced::In(kept) => kept,
+            Synced::Failed(problem) => return Err(Error::other(problem.clone())),
+        };
+        // Under the lock: whoever finds it clean comes after who has synced it.
+        if !self.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let done = open(kept, &self.path).and_then(|file| file.sync_data());
+        if let Err(error) = &done {
+            let problem = format!("{}: {error}: nothing is answered before a new start", self.path.display());
+            *synced = Synced::Failed(problem);
+        }
+        done
+    }
+}
+
+/// The file of that name, which may have become another one.
+fn open<'f>(kept: &'f mut Option<File>, path: &Path) -> Result<&'f File> {
+    let is = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let there = is(fs::metadata(path)?);
+    let same = kept
+        .as_ref()
+        .map(File::metadata)
+        .transpose()?
+        .is_some_and(|found| is(found) == there);
+    if !same {
+        *kept = Some(File::open(path)?);
+    }
+    kept.as_ref().ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn once_it_has_failed_nothing_is_durable_any_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, path) = (folder.path().join("gateway.db"), folder.path().join("gateway.db-wal"));
+        fs::write(&path, "").unwrap();
+        let log = WriteAhead::of(&store);
+        log.sync().unwrap();
+        fs::remove_file(&path).unwrap();
+        log.sync().unwrap();
+        log.is_committed();
+        log.sync().unwrap_err();
+        fs::write(&path, "").unwrap();
+        // It is there again, and what was committed is not.
+        let error = log.sync().unwrap_err().to_string();
+        assert!(error.contains("before a new start"), "{error}");
+        WriteAhead::of(&store).sync().unwrap();
+    }
+
+    #[test]
+    fn another_file_of_its_name_is_the_one_that_is_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.db-wal");
+        let mut kept = None;
+        fs::write(&path, "a").unwrap();
+        let length = |file: &File| file.metadata().unwrap().len();
+        assert_eq!(length(open(&mut kept, &path).unwrap()), 1);
+        let other = folder.path().join("other");
+        fs::write(&other, "bb").unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert_eq!(length(open(&mut kept, &path).unwrap()), 2);
+        fs::remove_file(&path).unwrap();
+        open(&mut kept, &path).unwrap_err();
+    }
+}

@@ -62,6 +62,13 @@ impl Turns {
         }
     }
 
+    /// How many have one.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        let queue = self.lock();
+        queue.at_once - queue.free
+    }
+
     /// Completes when nobody has a turn any longer: whoever takes all of them has waited for the others.
     pub async fn rest(&self) {
         let mut all = Vec::new();
@@ -186,8 +193,9 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(turns.take(source(2), Duration::ZERO).await.unwrap_err(), TooBusy);
         }
+        assert_eq!(turns.under_way(), 2);
         drop((one, two));
-        assert_eq!(turns.lock().free, 2);
+        assert_eq!(turns.under_way(), 0);
         assert!(turns.lock().waiting.is_empty() && turns.lock().order.is_empty());
         assert!(turns.take(source(2), Duration::ZERO).await.is_ok());
     }

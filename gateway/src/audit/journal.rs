@@ -1,5 +1,6 @@
 //! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
 
+mod company;
 mod console;
 mod folders;
 mod writer;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use company::Company;
 use console::{show, word};
 pub use folders::{Folders, LargeParts};
 use tokio::sync::{Mutex, oneshot, watch};
@@ -141,6 +143,7 @@ impl Journal {
             folders,
             signer,
             store: None,
+            company: None,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
             durable: durable_sender,
@@ -209,6 +212,14 @@ impl Journal {
             store: Some(store),
             ..self
         }
+    }
+
+    /// Has records wait for each other while more requests than a few are under way, as this says: they share an fsync then.
+    #[must_use]
+    pub fn with_company(self, under_way: impl Fn() -> usize + Send + 'static) -> Self {
+        // Whoever writes ends after this.
+        let _ = self.work.try_send(Work::Wait(Company::new(under_way)));
+        self
     }
 
     /// Goes on in the file that has the log's name now, after it was moved. Says whether it was. The old file ends with a checkpoint, and the

@@ -159,7 +159,9 @@ impl Server {
         };
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
-        let journal = journal.with_store(Arc::clone(&store));
+        let admission = Arc::new(Admission::new(&settings.limits));
+        let requests = admission.requests.clone();
+        let journal = journal.with_store(Arc::clone(&store)).with_company(move || requests.under_way());
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }
@@ -192,7 +194,7 @@ impl Server {
             settings.attestation_log().display(),
         );
         let gateway = Arc::new(Gateway {
-            admission: Arc::new(Admission::new(&settings.limits)),
+            admission,
             settings,
             clock,
             seal: Arc::new(seal),

@@ -144,6 +144,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
     let mut writer = Writer {
         store: None,
+        company: None,
         log: LogFile::on_device(Path::new("/dev/null")),
         chain: Chain::after(
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,

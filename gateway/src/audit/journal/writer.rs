@@ -12,16 +12,19 @@ use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
+use super::company::Company;
 use super::{Folders, JournalError, LargeParts};
 use crate::store::{Store, StoreMark};
 
 /// Records that go into one fsync.
-const BATCH_LIMIT: usize = 256;
+const BATCH_LIMIT: usize = 512;
 
 /// What the writer does, in this order.
 pub(super) enum Work {
     /// What is decided stands on this one.
     Stand(Weak<dyn Store>),
+    /// Records wait for those of requests that are under way.
+    Wait(Company),
     Append(Append),
     Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
@@ -68,6 +71,7 @@ pub(super) struct Writer {
     pub(super) folders: Folders,
     /// What is durable before a line is written that stands on it. Not this thread's to keep open: one that is closed is durable.
     pub(super) store: Option<Weak<dyn Store>>,
+    pub(super) company: Option<Company>,
     pub(super) signer: Signer,
     pub(super) unsigned: Arc<Unsigned>,
     /// The last checkpoint.
@@ -84,10 +88,16 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn run(mut self, work: &mpsc::Receiver<Work>) {
         while let Ok(first) = work.recv() {
+            let mut here = vec![first];
+            here.extend(work.try_iter().take(BATCH_LIMIT - 1));
+            if let Some(company) = &self.company {
+                company.gather(&mut here, work, BATCH_LIMIT);
+            }
             let mut batch = Vec::new();
-            for work in std::iter::once(first).chain(work.try_iter().take(BATCH_LIMIT - 1)) {
+            for work in here {
                 match work {
                     Work::Stand(store) => self.store = Some(store),
+                    Work::Wait(company) => self.company = Some(company),
                     Work::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
                     Work::Reopen(moment, done) => {

@@ -20,18 +20,25 @@ pub fn encode(contents: &[u8]) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut url = String::with_capacity(contents.len() + contents.len() / 4 + 8);
     url.push_str("data:,");
-    for &byte in contents {
-        // RFC 3986, unreserved characters.
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            url.push(char::from(byte));
-        } else {
-            url.push('%');
-            for digit in [byte >> 4, byte & 15] {
-                url.push(HEX.get(usize::from(digit)).copied().map_or('0', char::from));
-            }
+    let mut rest = contents;
+    loop {
+        let plain = rest.iter().take_while(|byte| is_unreserved(**byte)).count();
+        let (text, after) = rest.split_at_checked(plain).unwrap_or_default();
+        // Unreserved characters are ASCII.
+        url.push_str(std::str::from_utf8(text).unwrap_or_default());
+        let [byte, after @ ..] = after else { break };
+        url.push('%');
+        for digit in [byte >> 4, byte & 15] {
+            url.push(HEX.get(usize::from(digit)).copied().map_or('0', char::from));
         }
+        rest = after;
     }
     url
+}
+
+/// RFC 3986, unreserved characters.
+const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 fn unescape(text: &str) -> Option<Vec<u8>> {

@@ -197,7 +197,11 @@ fn is_data(url: &str) -> bool {
         return false;
     };
     let (kind, base64) = kind.strip_suffix(";base64").map_or((kind, false), |kind| (kind, true));
-    let data_is_good = data.bytes().all(if base64 { is_base64 } else { is_of_url });
+    let data_is_good = if base64 {
+        data.bytes().all(is_base64)
+    } else {
+        data.bytes().all(is_of_url)
+    };
     let mut words = kind.split(';');
     let media_type = words.next().unwrap_or_default();
     let type_is_good = media_type.is_empty()

@@ -104,6 +104,18 @@ fn documents_lists_and_json() {
     assert!(read_as("a.json", "\n{\n\"a\" 1}").unwrap_err().starts_with("a.json:3: no JSON"));
 }
 
+/// The parser has a budget, which is each document's.
+#[test]
+fn a_file_has_as_many_documents_as_it_likes() {
+    let text: String = (0..1100)
+        .map(|number| format!("---\n{}", HEAD.replace("name: a", &format!("name: a{number}"))))
+        .collect();
+    let found = read(&text).unwrap().machine_configs;
+    assert_eq!((found.len(), found[1099].origin.line), (1100, 6 * 1099 + 2));
+    let broken = format!("{text}---\na: [");
+    refused(&broken, &["a.yaml:6602"]);
+}
+
 #[test]
 fn pools_and_the_controller() {
     let pool = |rest: &str| format!("apiVersion: {API_VERSION}\nkind: MachineConfigPool\nmetadata: {{name: infra}}\n{rest}");

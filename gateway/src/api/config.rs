@@ -175,7 +175,10 @@ impl<'r> ConfigCase<'r> {
     async fn decide(mut self, awaited: &Awaited) -> Option<Decided<Response>> {
         let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
-        let config = config.and_then(|config| Ok((config, self.copy_of(config)?)));
+        let config = config.and_then(|config| {
+            let copy = self.copy_of(&config)?;
+            Ok((config, copy))
+        });
         // By what is served at the moment: it may have been looked up long ago.
         let config = match self.endpoint.pools.is_current(pool) {
             true => config.and_then(|config| awaited.give().map(|()| config)),
@@ -194,7 +197,7 @@ impl<'r> ConfigCase<'r> {
                 if record.shown != Shown::Kubelet {
                     record.reason = served_for(record.shown, record.used());
                 }
-                serve(config, headers)
+                serve(&config, headers)
             }
             Err(refusal) => {
                 self.endpoint.decisions.give_back(record).await;
@@ -216,7 +219,7 @@ impl<'r> ConfigCase<'r> {
     }
 
     /// The config that is due.
-    async fn config(&mut self) -> Result<&'r RenderedConfig, Refusal> {
+    async fn config(&mut self) -> Result<Arc<RenderedConfig>, Refusal> {
         let ConfigAsked {
             pool,
             uri,
@@ -240,7 +243,7 @@ impl<'r> ConfigCase<'r> {
         };
         self.record.grant = Some(grant.set());
         let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
-        versions.get(version).map_err(Refusal::from)
+        versions.get(version).map_err(|error| Refusal::from(&error))
     }
 
     async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion) -> Result<Grant, Refusal> {
@@ -315,7 +318,7 @@ impl<'r> ConfigCase<'r> {
 /// is used up for it.
 fn servable(pool: &Pool, earns: Earns, version: SpecVersion, refused: impl Fn() -> Refusal) -> Result<(), Refusal> {
     let set = earns.set().ok_or_else(refused)?;
-    pool.can_say(set, version).map_err(Refusal::from)
+    pool.can_say(set, version).map_err(|error| Refusal::from(&error))
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.

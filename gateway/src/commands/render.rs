@@ -41,7 +41,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Set::Full => ConfigSet::Full,
         Set::PreApproved => ConfigSet::PreApproved,
     };
-    let rendered = pool.for_administrator(set).get(arguments.spec).map_err(Clone::clone)?;
+    let rendered = pool.for_administrator(set).get(arguments.spec)?;
     output::write(&[&rendered.bytes, b"\n".as_slice()].concat())?;
     Ok(ExitCode::SUCCESS)
 }

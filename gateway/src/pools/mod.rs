@@ -82,7 +82,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), &Inexpressible> {
+    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), Inexpressible> {
         self.for_administrator(set).get(version).map(|_| ())
     }
 
@@ -126,11 +126,15 @@ impl Pool {
 
     /// Versions that a set cannot be said in, and why.
     #[must_use]
-    pub fn inexpressible(&self, set: ConfigSet) -> Vec<&Inexpressible> {
-        SpecVersion::ALL
-            .into_iter()
-            .filter_map(|version| self.for_administrator(set).get(version).err())
-            .collect()
+    pub fn inexpressible(&self, set: ConfigSet) -> Vec<Inexpressible> {
+        self.for_administrator(set).inexpressible()
+    }
+
+    /// Drops what was rendered and nobody has asked for since this was called last.
+    fn forget_unasked(&self) {
+        for versions in [&self.pre_approved, &self.full] {
+            versions.forget_unasked();
+        }
     }
 
     /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.

@@ -1,7 +1,7 @@
-//! One of a pool's two configs, in every spec version: rendered once, when it is first asked for, and served without copying.
+//! One of a pool's two configs, in every spec version: rendered once, when it is asked for, served without copying, and kept for as long as it is asked for.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use axum::body::Bytes;
 use data_encoding::HEXLOWER;
@@ -29,8 +29,16 @@ pub struct Versions {
     kind: Kind,
     /// The config of the MachineConfig that it is from, if that is another one.
     of_machine_config: Option<Packed>,
-    rendered: [OnceLock<Result<RenderedConfig, Inexpressible>>; SpecVersion::ALL.len()],
+    rendered: [Mutex<Slot>; SpecVersion::ALL.len()],
     digest: OnceLock<Result<String, Inexpressible>>,
+}
+
+/// A spec version of a config, while it is asked for.
+#[derive(Debug, Default)]
+struct Slot {
+    rendered: Option<Result<Arc<RenderedConfig>, Inexpressible>>,
+    /// Whether somebody has asked for it since it was looked last.
+    asked: bool,
 }
 
 /// How a config becomes what is served.
@@ -64,22 +72,40 @@ impl Versions {
             config: Packed::of(config, kept)?,
             kind,
             of_machine_config: of_machine_config.map(|own| Packed::of(&own, kept)).transpose()?,
-            rendered: [const { OnceLock::new() }; SpecVersion::ALL.len()],
+            rendered: Default::default(),
             digest: OnceLock::new(),
         })
     }
 
-    /// The config in that spec version.
+    /// The config in that spec version. Of many who ask for it at once, one renders it, and the others wait.
     ///
     /// # Errors
     /// [`Inexpressible`], if that version has no words for something in it.
-    pub fn get(&self, version: SpecVersion) -> Result<&RenderedConfig, &Inexpressible> {
+    pub fn get(&self, version: SpecVersion) -> Result<Arc<RenderedConfig>, Inexpressible> {
         let place = SpecVersion::ALL.iter().position(|other| *other == version).unwrap_or_default();
         // The place is one of ALL's, and there are as many.
-        let Some(rendered) = self.rendered.get(place).or(self.rendered.first()) else {
+        let Some(slot) = self.rendered.get(place) else {
             unreachable!("there are spec versions")
         };
-        rendered.get_or_init(|| self.render(version)).as_ref()
+        let mut slot = locked(slot);
+        slot.asked = true;
+        slot.rendered.get_or_insert_with(|| self.render(version).map(Arc::new)).clone()
+    }
+
+    /// Drops what nobody has asked for since this was called last.
+    pub(super) fn forget_unasked(&self) {
+        for slot in &self.rendered {
+            let mut slot = locked(slot);
+            if !std::mem::take(&mut slot.asked) {
+                slot.rendered = None;
+            }
+        }
+    }
+
+    /// The versions that it cannot be said in, and why. Nothing of it is kept.
+    pub(super) fn inexpressible(&self) -> Vec<Inexpressible> {
+        let versions = SpecVersion::ALL.into_iter();
+        versions.filter_map(|version| self.render(version).err()).collect()
     }
 
     fn render(&self, version: SpecVersion) -> Result<RenderedConfig, Inexpressible> {
@@ -136,6 +162,10 @@ impl Versions {
     }
 }
 
+fn locked(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn unpacked(config: &Packed, version: SpecVersion) -> Result<Config, Inexpressible> {
     config.config().map_err(|error| Inexpressible {
         version,
@@ -161,5 +191,61 @@ impl Kind {
 impl PartialEq for Versions {
     fn eq(&self, other: &Self) -> bool {
         self.config == other.config && self.of_machine_config == other.of_machine_config && self.kind == other.kind
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn versions() -> Versions {
+        Versions::new(Config::empty(), Kind::Plain)
+    }
+
+    fn kept(versions: &Versions) -> usize {
+        versions.rendered.iter().filter(|slot| locked(slot).rendered.is_some()).count()
+    }
+
+    #[test]
+    fn what_nobody_asks_for_any_longer_goes_and_is_rendered_again() {
+        let versions = versions();
+        let first = versions.get(SpecVersion::V3_4).unwrap();
+        versions.get(SpecVersion::V3_1).unwrap();
+        // It was asked for since.
+        versions.forget_unasked();
+        assert_eq!(kept(&versions), 2);
+        assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
+        versions.forget_unasked();
+        assert_eq!(kept(&versions), 1, "3.1 was not");
+        assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
+        versions.forget_unasked();
+        versions.forget_unasked();
+        assert_eq!(kept(&versions), 0);
+        let again = versions.get(SpecVersion::V3_4).unwrap();
+        assert!(!Arc::ptr_eq(&first, &again));
+        assert_eq!((&first.bytes, &first.sha256), (&again.bytes, &again.sha256));
+    }
+
+    #[test]
+    fn of_many_who_ask_at_once_one_renders() {
+        let versions = versions();
+        let barrier = std::sync::Barrier::new(8);
+        let rendered: Vec<_> = std::thread::scope(|scope| {
+            let ask = || {
+                barrier.wait();
+                versions.get(SpecVersion::V3_4).unwrap()
+            };
+            let asking: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+            asking.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert!(rendered.iter().all(|other| Arc::ptr_eq(other, &rendered[0])));
+    }
+
+    #[test]
+    fn looking_which_versions_cannot_say_it_keeps_none() {
+        let versions = versions();
+        assert_eq!(versions.inexpressible(), []);
+        assert_eq!(kept(&versions), 0);
     }
 }

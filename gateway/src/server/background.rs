@@ -59,9 +59,13 @@ const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked whether the gateway goes by other files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
+/// How often what was rendered of configs is dropped that nobody has asked for since the last time.
+const FORGET_RENDERED_EVERY: Duration = Duration::from_secs(600);
+
 /// Begins all of it; it ends with the tasks.
 pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: Standing) {
     tasks.spawn(forget(Arc::clone(gateway)));
+    tasks.spawn(forget_rendered(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
     if !gateway.seal.is_shared() {
         tasks.spawn(tend_seal(Arc::clone(gateway)));
@@ -117,6 +121,15 @@ fn own_hands(gateway: &Gateway, verb: Verb) -> Arc<dyn Store> {
 pub(super) fn in_own_hands(settings: &Settings, clock: Clock, store: &Arc<dyn Store>, verb: Verb) -> Arc<dyn Store> {
     let by = By::gateway(settings.checkpoints.name.as_deref());
     Acting { verb, by, clock }.on(Arc::clone(store))
+}
+
+/// Drops what was rendered for nodes that have come and gone.
+async fn forget_rendered(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(FORGET_RENDERED_EVERY);
+    loop {
+        every.tick().await;
+        gateway.pools.forget_unasked();
+    }
 }
 
 /// Records what of the files is otherwise that the gateway goes by.

@@ -115,6 +115,13 @@ impl LivePools {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
     }
 
+    /// Drops of all pools what was rendered and nobody has asked for since this was called last.
+    pub fn forget_unasked(&self) {
+        for pool in self.all() {
+            pool.forget_unasked();
+        }
+    }
+
     /// What is wrong with the newest state of pools, by their names, whether an older one is served or none.
     #[must_use]
     pub fn broken_sources(&self) -> BTreeMap<String, String> {

@@ -69,6 +69,28 @@ pub fn machine_configs(users: bool) -> Vec<Value> {
     ]
 }
 
+/// What the nodes of pool `pool` of very many get before they are approved, and what only then, as Ignition configs: as much as of a worker, and
+/// nothing that another pool has.
+pub fn of_pool(pool: usize) -> [Value; 2] {
+    let own = |range: std::ops::Range<usize>, marker: &str| {
+        let file = |number: usize| file(&format!("/etc/worker.d/{number}.conf"), pool * FILES + number, marker);
+        range.map(file).collect()
+    };
+    [
+        config("3.4.0", own(0..30, ""), units(0..12, "")),
+        config("3.4.0", own(30..FILES, MARKER), units(12..UNITS, MARKER)),
+    ]
+}
+
+/// The same as MachineConfigs.
+pub fn machine_configs_of_pool(pool: usize) -> Vec<Value> {
+    let [needed, rest] = of_pool(pool);
+    vec![
+        object("00-worker", json!({"neededBeforeNodeApproved": true, "config": needed})),
+        object("99-worker-site", json!({"config": rest})),
+    ]
+}
+
 /// MachineConfig `number` of very many small ones, as tools that make one for each setting leave them.
 pub fn small_machine_config(number: usize) -> Value {
     let path = |part: usize| format!("/etc/small.d/{number}-{part}.conf");

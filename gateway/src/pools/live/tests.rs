@@ -253,21 +253,22 @@ async fn what_was_read_right_after_it_was_written_is_read_once_more() {
 #[tokio::test]
 async fn a_machine_that_comes_to_be_of_two_pools_breaks_the_one_that_has_not_changed_too() {
     let fixture = Fixture::new();
-    let toml = |pool: &str| format!("{SAMPLE}\n[inventory]\ninstances = {:?}\n", fixture.path(pool));
+    let toml = |pool: &str| format!("{SAMPLE}\n[inventory]\ninstances = {:?}\n", fixture.path(pool).join("machines"));
     for (pool, machine) in [("a", "gcp:p/1\n"), ("b", "gcp:p/2\n")] {
-        fixture.write(pool, machine);
+        fixture.write(&format!("{pool}/machines"), machine);
         fixture.write(&format!("pools/{pool}/pool.toml"), &toml(pool));
     }
     let live = fixture.open(LATER).await;
     let before = ["a", "b"].map(|name| pool(&live, name));
-    fixture.write("b", "gcp:p/2\ngcp:p/1\n");
-    live.reload(Occasion::Change, None).await;
+    assert_eq!(judged(&live, Occasion::Change).await, [""; 0]);
+    fixture.write("b/machines", "gcp:p/2\ngcp:p/1\n");
+    assert_eq!(judged(&live, Occasion::Change).await, ["b"]);
     let broken = live.broken_sources();
     assert!(broken["a"].contains("gcp:p/1") && broken["b"].contains("gcp:p/1"), "{broken:?}");
     // As long as it lasts, and what else may happen.
     live.reload(Occasion::Change, None).await;
     assert_eq!(live.broken_sources(), broken);
-    fixture.write("b", "gcp:p/2\n");
+    fixture.write("b/machines", "gcp:p/2\n");
     assert_eq!(judged(&live, Occasion::Change).await, ["a", "b"]);
     assert_eq!(live.broken_sources(), BTreeMap::new());
     for (name, before) in ["a", "b"].iter().zip(&before) {

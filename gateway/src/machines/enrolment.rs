@@ -415,7 +415,7 @@ fn kept_by(identity: &NodeIdentity) -> String {
 /// [`StoreError`].
 pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, counters: Counters) -> Result<(), StoreError> {
     let entry = write(EntryKind::Clock, kept_by(identity), &KnownCounters::from(counters))?;
-    store.put(EntryKind::Clock, entry).await
+    store.note(EntryKind::Clock, entry).await
 }
 
 /// Gives a line for the administrator if a TPM's counters ran backwards since it has attested, which happens when a TPM is cleared, and when

@@ -217,8 +217,8 @@ pub struct Claim {
     pub instead_of: Option<String>,
 }
 
-/// Durable, shared state. Every method returns only when what it did would survive a crash; those that a decision uses something up by, claims or gives
-/// back only when it would survive the end of the process: what they did is durable before a later [`Store::sync`] ends, and before anything that is done
+/// Durable, shared state. Every method returns only when what it did would survive a crash; those by which a decision uses something up, claims, notes or
+/// gives back only when it would survive the end of the process: what they did is durable before a later [`Store::sync`] ends, and before anything that is done
 /// after them.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
@@ -264,6 +264,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
     async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 
+    /// As [`Store::put`], of what a decision that is about to be recorded was about.
+    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;
+
     /// Writes an entry, whatever was there.
     async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;
 
@@ -301,13 +304,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Takes out of the outbox what is recorded, durably.
     async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError>;
 
-    /// Makes durable what decisions have used up, claimed and given back before: the one who records them does so first. It waits for a disk.
+    /// Makes durable what decisions have used up, claimed, noted and given back before: the one who records them does so first. It waits for a disk.
     ///
     /// # Errors
     /// [`StoreError`]: nobody may be told what was decided.
-    fn sync(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
+    fn sync(&self) -> Result<(), StoreError>;
 
     /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
     fn standing(&self) -> Option<StoreMark> {

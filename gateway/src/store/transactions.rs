@@ -197,6 +197,10 @@ impl<E: Engine + 'static> Store for E {
         run(self, move |transaction| held::put(transaction, kind, &entry)).await
     }
 
+    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+        run_as(As::ForRecord, self, move |transaction| held::put(transaction, kind, &entry)).await
+    }
+
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
         let id = id.to_owned();
         run_as(As::Read, self, move |transaction| held::get(transaction, kind, &id)).await

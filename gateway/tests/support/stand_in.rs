@@ -104,6 +104,14 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.put(kind, entry).await
     }
 
+    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+        self.store.note(kind, entry).await
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
         self.beside.reads(kind).await;
         if !self.beside.can_read(kind) {

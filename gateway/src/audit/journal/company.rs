@@ -69,11 +69,8 @@ mod tests {
         let company = Company::new(move || {
             // Each look finds another one; with the last nobody is under way any longer who has not come.
             let more = left.fetch_sub(1, Ordering::Relaxed);
-            sender
-                .send(probe())
-                .is_ok()
-                .then_some(if more > 1 { 100 } else { 0 })
-                .unwrap_or_default()
+            let sent = sender.send(probe()).is_ok();
+            if sent && more > 1 { 100 } else { 0 }
         });
         let mut here = vec![probe()];
         company.gather(&mut here, &work, 100);

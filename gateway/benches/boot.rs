@@ -41,7 +41,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// How much more than the floor a boot may cost.
-const LIMIT_RATIO: f64 = 5.0;
+const LIMIT_RATIO: f64 = 3.5;
 /// Both servers are measured by turns, so that whatever else the machine does hits both.
 const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;

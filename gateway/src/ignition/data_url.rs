@@ -47,20 +47,11 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
     bytes.extend_from_slice(parts.next()?);
     for part in parts {
         let [high, low, plain @ ..] = part else { return None };
-        bytes.push(digit(*high)? << 4 | digit(*low)?);
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push(u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?);
         bytes.extend_from_slice(plain);
     }
     Some(bytes)
-}
-
-/// The value of a hexadecimal digit.
-const fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -215,6 +215,17 @@ fn image_mode_is_read_from_an_annotation_and_else_refused_in_words() {
 }
 
 #[test]
+fn what_grows_by_aliases_is_refused_before_it_has_grown() {
+    let levels = (1..12).map(|level| format!("  a{level}: &a{level} [{}]\n", format!("*a{}, ", level - 1).repeat(10)));
+    let bomb = format!(
+        "{HEAD}spec:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n{}",
+        levels.collect::<String>()
+    );
+    refused(&bomb, &["a.yaml"]);
+    refused(&format!("{HEAD}---\n{bomb}"), &["a.yaml"]);
+}
+
+#[test]
 fn no_error_shows_a_value() {
     for text in [
         format!(

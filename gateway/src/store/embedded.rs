@@ -397,3 +397,7 @@ impl Engine for Embedded {
         .await
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;

@@ -4,22 +4,26 @@ use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The file, opened once more: SQLite has no locks on it that closing this would drop.
 #[derive(Debug)]
 pub(super) struct WriteAhead {
     path: PathBuf,
-    /// Whether something was committed since it was synced last.
-    dirty: AtomicBool,
+    /// How often something was committed.
+    commits: AtomicU64,
     synced: Mutex<Synced>,
 }
 
 #[derive(Debug)]
 enum Synced {
-    /// Kept open: the kernel tells whoever has a file open of each failure, and whoever opens it later of none before.
-    In(Option<File>),
+    /// So many of them are durable.
+    UpTo {
+        commits: u64,
+        /// Kept open: the kernel tells whoever has a file open of each failure, and whoever opens it later of none before.
+        file: Option<File>,
+    },
     /// What was written may be lost although another fsync would succeed: the kernel takes it for written then.
     Failed(String),
 }
@@ -31,36 +35,45 @@ impl WriteAhead {
         path.push("-wal");
         Self {
             path: path.into(),
-            dirty: AtomicBool::new(true),
-            synced: Mutex::new(Synced::In(None)),
+            commits: AtomicU64::new(1),
+            synced: Mutex::new(Synced::UpTo { commits: 0, file: None }),
         }
     }
 
     /// Something was committed, and nobody was told yet.
     pub(super) fn is_committed(&self) {
-        self.dirty.store(true, Ordering::Release);
+        self.commits.fetch_add(1, Ordering::Release);
     }
 
-    /// What was committed before is durable when this ends. Waits for the disk.
+    /// What was committed before is durable when this ends. Waits for the disk; of many who wait, one syncs for all.
     ///
     /// # Errors
     /// Once this has failed it fails until the store is opened anew.
     pub(super) fn sync(&self) -> Result<()> {
+        let wanted = self.commits.load(Ordering::Acquire);
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = match &mut *synced {
-            Synced::In(kept) => kept,
+        let (upto, file) = match &mut *synced {
+            Synced::UpTo { commits, file } => (commits, file),
             Synced::Failed(problem) => return Err(Error::other(problem.clone())),
         };
-        // Under the lock: whoever finds it clean comes after who has synced it.
-        if !self.dirty.swap(false, Ordering::AcqRel) {
+        if *upto >= wanted {
             return Ok(());
         }
-        let done = open(kept, &self.path).and_then(|file| file.sync_data());
-        if let Err(error) = &done {
-            let problem = format!("{}: {error}: nothing is answered before a new start", self.path.display());
-            *synced = Synced::Failed(problem);
+        let commits = self.commits.load(Ordering::Acquire);
+        match open(file, &self.path).and_then(|file| file.sync_data()) {
+            Ok(()) => {
+                *upto = commits;
+                Ok(())
+            }
+            Err(error) => {
+                let problem = format!(
+                    "{}: {error}: nothing is answered until the gateway is started again",
+                    self.path.display()
+                );
+                *synced = Synced::Failed(problem.clone());
+                Err(Error::other(problem))
+            }
         }
-        done
     }
 }
 
@@ -94,11 +107,14 @@ mod tests {
         fs::remove_file(&path).unwrap();
         log.sync().unwrap();
         log.is_committed();
-        log.sync().unwrap_err();
+        let said = log.sync().unwrap_err().to_string();
+        assert!(
+            said.contains("gateway.db-wal: No such file") && said.contains("until the gateway is started again"),
+            "{said}"
+        );
         fs::write(&path, "").unwrap();
         // It is there again, and what was committed is not.
-        let error = log.sync().unwrap_err().to_string();
-        assert!(error.contains("before a new start"), "{error}");
+        assert_eq!(log.sync().unwrap_err().to_string(), said);
         WriteAhead::of(&store).sync().unwrap();
     }
 

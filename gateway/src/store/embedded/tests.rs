@@ -1,0 +1,131 @@
+//! When what was done is durable, and what is read beside it.
+
+use std::fs;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::super::tests::{entry, file, open, thing};
+use super::super::{Embedded, EntryKind, Occasion, Pending, Reading, Spend, Store, StoreError};
+
+#[tokio::test]
+async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_after_it() {
+    let (folder, store) = open();
+    let pragma = |name: &'static str| store.sql(move |connection| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)));
+    assert_eq!(pragma("journal_mode").await.unwrap(), "wal");
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    // From here on nothing can be synced: there is no log of transactions of that name.
+    let log = folder.path().join("gateway.db-wal");
+    fs::rename(&log, folder.path().join("away")).unwrap();
+    store.sync().unwrap();
+    let spent = store.spend(thing("a", 1, 10)).await.unwrap();
+    assert_eq!(spent, Spend::Granted { use_number: 1 });
+    store.note(EntryKind::Clock, entry("a", "1")).await.unwrap();
+    store.sync().unwrap_err();
+    // Nor is anything after it, though the file is there again: what was not written then is taken for written.
+    fs::rename(folder.path().join("away"), &log).unwrap();
+    store.sync().unwrap_err();
+    store.put(EntryKind::Name, entry("b", "1")).await.unwrap_err();
+    store.keep_mark().await.unwrap_err();
+    drop(store);
+    let store = Embedded::open(&file(&folder)).unwrap();
+    store.sync().unwrap();
+    store.put(EntryKind::Name, entry("c", "1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn how_far_it_has_come_is_said_only_when_that_is_durable() {
+    let (folder, store) = open();
+    store.keep_mark().await.unwrap();
+    let before = fs::read_to_string(folder.path().join("store.mark")).unwrap();
+    store.spend(thing("a", 1, 10)).await.unwrap();
+    fs::rename(folder.path().join("gateway.db-wal"), folder.path().join("away")).unwrap();
+    store.keep_mark().await.unwrap_err();
+    assert_eq!(fs::read_to_string(folder.path().join("store.mark")).unwrap(), before);
+}
+
+#[tokio::test]
+async fn who_reads_waits_for_nobody_and_sees_what_was_answered_before() {
+    let (folder, store) = open();
+    let other = Embedded::open(&file(&folder)).unwrap();
+    for (number, by) in [&store, &other, &store].into_iter().enumerate() {
+        let value = number.to_string();
+        by.put(EntryKind::Name, entry("a", &value)).await.unwrap();
+        for by in [&store, &other] {
+            assert_eq!(by.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", &value)));
+        }
+    }
+    // Somebody is in the middle of a transaction, and stays there.
+    let (begun, held) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+    let writing = tokio::spawn(async move {
+        let hold = move |_: &Connection| {
+            begun.0.send(()).unwrap();
+            held.1.recv().unwrap_err();
+            Ok(())
+        };
+        other.sql(hold).await
+    });
+    tokio::task::spawn_blocking(move || begun.1.recv().unwrap()).await.unwrap();
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "2")));
+    let mut reading = Reading::of(&store);
+    reading.get(EntryKind::Name, "a").await.unwrap();
+    reading.confirm().await.unwrap();
+    drop(held.0);
+    writing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_was_read_is_one_file_when_it_is_closed() {
+    let (folder, store) = open();
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    store.get(EntryKind::Name, "a").await.unwrap();
+    drop(store);
+    assert_eq!(Embedded::beside(&file(&folder)).map(|beside| beside.exists()), [false; 3]);
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_settled_by_itself_if_nobody_asks_for_anything() {
+    let (folder, store) = open();
+    let pending = Pending {
+        decision: "d".to_owned(),
+        at: 1,
+    };
+    store.spend_for(thing("a", 1, 10), Occasion::Any, pending.into()).await.unwrap();
+    store.settle("d");
+    let looking = Connection::open(file(&folder)).unwrap();
+    let pending = || {
+        looking.query_row("SELECT count(*) FROM pairs WHERE key LIKE 'pending/%'", [], |row| {
+            row.get::<_, i64>(0)
+        })
+    };
+    let since = std::time::Instant::now();
+    while pending().unwrap() > 0 {
+        assert!(since.elapsed() < Duration::from_secs(60));
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn who_reads_does_not_read_another_store_of_its_name_nor_one_that_was_set_back() {
+    let (folder, store) = open();
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    assert!(store.get(EntryKind::Name, "a").await.unwrap().is_some());
+    // Another's; renamed; set back.
+    for change in [
+        "UPDATE store SET id = 'other'",
+        "UPDATE store SET id = (SELECT value FROM pairs WHERE key = 'was'), mark = 1",
+    ] {
+        let by_hand = Connection::open(file(&folder)).unwrap();
+        by_hand
+            .execute("INSERT OR IGNORE INTO pairs SELECT 'was', id FROM store", [])
+            .unwrap();
+        by_hand.execute_batch(change).unwrap();
+        let read = store.get(EntryKind::Name, "a").await;
+        assert!(matches!(read, Err(StoreError::Replaced(_))), "{change}: {read:?}");
+    }
+    let (folder, store) = open();
+    assert!(store.get(EntryKind::Name, "a").await.unwrap().is_none());
+    fs::rename(file(&folder), folder.path().join("away")).unwrap();
+    let read = store.get(EntryKind::Name, "a").await;
+    assert!(matches!(read, Err(StoreError::Replaced(_))), "{read:?}");
+}

@@ -25,7 +25,7 @@ use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
-use super::record::{Line, Record};
+use super::record::{Decision, Line, Record};
 use super::retention::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
 use super::unfinished::remove_unfinished;
@@ -345,6 +345,7 @@ impl Journal {
                     show(&counting);
                     self.strangers.announced(of);
                 }
+                self.sync_spent(record).await?;
                 self.metrics.decision_counted();
                 None
             }
@@ -352,6 +353,23 @@ impl Journal {
         self.metrics
             .decided(word(&record.decision), word(&record.verdict), record.code.as_deref());
         Ok(Recorded { outcome, line })
+    }
+
+    /// Makes durable what a decision has used up that gets no line: nobody is told of it before, either. That is the challenge of refused evidence;
+    /// what else is counted has used nothing up.
+    async fn sync_spent(&self, record: &Record) -> Result<(), JournalError> {
+        let (Some(store), Decision::Evidence) = (self.store.clone(), record.decision) else {
+            return Ok(());
+        };
+        // It waits for the disk.
+        let synced = tokio::task::spawn_blocking(move || store.sync()).await;
+        match synced.map_err(|_| JournalError::Failed)? {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::error!(%error, "what decisions use up cannot be made durable");
+                Err(JournalError::Failed)
+            }
+        }
     }
 
     /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.

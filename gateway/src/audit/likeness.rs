@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use attest::protocol::Blob;
 use serde::{Deserialize, Serialize};
-use zstd::bulk::{Compressor, Decompressor};
+use zstd::bulk::Decompressor;
 use zstd::dict::EncoderDictionary;
+use zstd::zstd_safe::CCtx;
 
 use super::blobs::{BlobError, Blobs, CONTENT_LIMIT_BYTES};
 
@@ -52,7 +53,14 @@ pub enum LikenessError {
 
 /// Logs that others are compared with.
 #[derive(Debug, Default)]
-pub struct Likenesses(Mutex<Bases>);
+pub struct Likenesses {
+    bases: Mutex<Bases>,
+    compressors: Compressors,
+}
+
+/// What zstd compresses in, which costs as much to make as it saves: as many as there ever were comparisons at once.
+#[derive(Default)]
+struct Compressors(Mutex<Vec<CCtx<'static>>>);
 
 #[derive(Debug, Default)]
 struct Bases {
@@ -107,7 +115,7 @@ impl Likenesses {
                 candidates
             };
             for base in candidates {
-                if let Some(zstd) = base.difference_to(&content) {
+                if let Some(zstd) = self.compressors.with(|compressor| base.difference_to(&content, compressor)) {
                     self.lock().used(&base.sha256);
                     return Likened {
                         sha256,
@@ -124,7 +132,25 @@ impl Likenesses {
     }
 
     fn lock(&self) -> MutexGuard<'_, Bases> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Compressors {
+    /// Does the work in one that nobody else has meanwhile; each job begins a frame of its own, whatever became of the one before.
+    fn with<T>(&self, work: impl FnOnce(&mut CCtx<'static>) -> T) -> T {
+        let idle = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = idle().pop();
+        let mut compressor = kept.unwrap_or_default();
+        let done = work(&mut compressor);
+        idle().push(compressor);
+        done
+    }
+}
+
+impl fmt::Debug for Compressors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Compressors")
     }
 }
 
@@ -176,11 +202,11 @@ impl Bases {
 
 impl Base {
     /// What this log has that the base has not, if that is little.
-    fn difference_to(&self, content: &[u8]) -> Option<Vec<u8>> {
+    fn difference_to(&self, content: &[u8], compressor: &mut CCtx<'_>) -> Option<Vec<u8>> {
         let prepared = self.prepared.get_or_init(|| EncoderDictionary::copy(&self.content, LEVEL));
         // What does not fit is not finished.
         let mut difference = Vec::with_capacity(content.len() / SMALLER);
-        let compressed = Compressor::with_prepared_dictionary(prepared).and_then(|mut by| by.compress_to_buffer(content, &mut difference));
+        let compressed = compressor.compress_using_cdict(&mut difference, content, prepared.as_cdict());
         compressed.is_ok().then_some(difference)
     }
 }

@@ -65,6 +65,21 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
 }
 
 #[test]
+fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_it() {
+    let ((_folder, blobs), likenesses) = (site(), Likenesses::default());
+    for machine in 1..6 {
+        for model in 1..4 {
+            let log = log(model, machine, 8192 + 64 * usize::from(model));
+            let likened = kept(&likenesses, &blobs, &log);
+            // The first of a model is like none of those before.
+            assert_eq!(likened.difference.is_none(), machine == 1);
+            assert_eq!(read(&blobs, &likened).unwrap(), log);
+        }
+    }
+    assert_eq!(likenesses.compressors.0.lock().unwrap().len(), 1);
+}
+
+#[test]
 fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
     let ((folder, blobs), likenesses) = (site(), Likenesses::default());
     let base = kept(&likenesses, &blobs, &log(1, 1, 8192));

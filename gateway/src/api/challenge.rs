@@ -24,7 +24,7 @@ use crate::audit::{Basis, Decision, Digests, Record, Shown};
 use crate::clock::Clock;
 use crate::credentials::challenges;
 use crate::credentials::seal::Seal;
-use crate::machines::revocations;
+use crate::machines::{enrolment, revocations};
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;
@@ -149,6 +149,9 @@ async fn issue_by(
     let identity = ek.map(NodeIdentity::of_tpm);
     let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
     let names: Vec<&str> = request.name.as_deref().into_iter().collect();
+    if let Some(ek) = ek {
+        enrolment::soon(reading, ek);
+    }
     // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
     revocations::refuse(reading, &names, &identities).await?;
     let vouched = endpoint.endorsers.vouched(reading, ek, pool).await;

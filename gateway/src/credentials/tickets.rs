@@ -367,8 +367,11 @@ impl Presented {
         } = &self.content;
         let names: Vec<&str> = name.as_deref().into_iter().collect();
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
-        revocations::refuse(reading, &names, &identities).await?;
         let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
+        if let Some(ek) = ek {
+            enrolment::soon(reading, ek);
+        }
+        revocations::refuse(reading, &names, &identities).await?;
         self.belongs(reading).await?;
         let record = match ek {
             Some(ek) => enrolment::allowlisted(reading, ek).await?,

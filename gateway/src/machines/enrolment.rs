@@ -159,6 +159,11 @@ async fn naming(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, 
     Ok(rewrites)
 }
 
+/// Says that [`allowlisted`] will be asked about this one.
+pub fn soon(reading: &mut Reading<'_>, ek: EkDigest) {
+    reading.soon(EntryKind::Ek, [ek.to_string().as_str()]);
+}
+
 /// The EK's entry on the allowlist, if there is one.
 ///
 /// # Errors

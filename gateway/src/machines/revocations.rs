@@ -228,9 +228,8 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
 /// # Errors
 /// [`RevocationError`].
 pub async fn refuse(reading: &mut Reading<'_>, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
-    let mut asked: BTreeSet<String> = names.iter().chain(identities).map(|who| (*who).to_owned()).collect();
-    asked.extend(identities.iter().filter_map(|identity| by_its_own_tpm(identity)));
-    for who in asked {
+    soon(reading, names, identities);
+    for who in all_of(names, identities) {
         if let Some(entry) = reading.get(EntryKind::Revoked, &who).await? {
             return Err(revoked(&entry)?);
         }
@@ -239,6 +238,19 @@ pub async fn refuse(reading: &mut Reading<'_>, names: &[&str], identities: &[&st
     let by_identity = refuse_bound(reading, EntryKind::NameOf, identities).await?;
     refuse_by_document(reading, identities).await?;
     by_name.or(by_identity).map_or(Ok(()), Err)
+}
+
+/// Says that [`refuse`] will be asked about these.
+pub fn soon(reading: &mut Reading<'_>, names: &[&str], identities: &[&str]) {
+    reading.soon(EntryKind::Revoked, all_of(names, identities).iter().map(String::as_str));
+    reading.soon(EntryKind::Name, names.iter().copied());
+    reading.soon(EntryKind::NameOf, identities.iter().copied());
+}
+
+/// By what somebody may be revoked that comes with these.
+fn all_of(names: &[&str], identities: &[&str]) -> BTreeSet<String> {
+    let own = identities.iter().filter_map(|identity| by_its_own_tpm(identity));
+    names.iter().chain(identities).map(|who| (*who).to_owned()).chain(own).collect()
 }
 
 /// Refuses whoever goes with one who is revoked; gives what is not decided.

@@ -273,6 +273,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Reads an entry.
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError>;
 
+    /// Reads entries, all at one moment: for no more than one costs.
+    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError>;
+
     /// Whether there is an entry with that id, whatever becomes of the decisions that are neither settled nor given back.
     async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 

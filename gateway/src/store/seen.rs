@@ -5,7 +5,7 @@
 //! has to stand there at one moment ([`Store::confirm`]), and so does what somebody is refused for. Where a later step asks for all of it once more, reading in turn is enough: a
 //! challenge is worth nothing before its evidence is judged, nor is a ticket before it is used. Who shows nothing gets what no entry decides on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Transaction, Unfinished};
 use super::{Claim, Entry, EntryKind, Pending, Store, StoreError, held};
@@ -35,13 +35,27 @@ impl Seen {
 pub struct Reading<'s> {
     pub store: &'s dyn Store,
     seen: Seen,
+    /// What will be asked for, and was not read yet.
+    soon: BTreeSet<(EntryKind, String)>,
+    /// What was read for that, and not asked for yet: nothing is decided by it before.
+    brought: BTreeMap<(EntryKind, String), Option<Entry>>,
 }
 
 impl<'s> Reading<'s> {
     #[must_use]
     pub const fn of(store: &'s dyn Store) -> Self {
-        let seen = Seen(BTreeMap::new());
-        Self { store, seen }
+        Self {
+            store,
+            seen: Seen(BTreeMap::new()),
+            soon: BTreeSet::new(),
+            brought: BTreeMap::new(),
+        }
+    }
+
+    /// Says that these will be asked for: whatever is read next brings them along, so that they cost no transaction each. What is never asked for
+    /// is not noted.
+    pub fn soon<'i>(&mut self, kind: EntryKind, ids: impl IntoIterator<Item = &'i str>) {
+        self.soon.extend(ids.into_iter().map(|id| (kind, id.to_owned())));
     }
 
     /// An entry.
@@ -49,16 +63,31 @@ impl<'s> Reading<'s> {
     /// # Errors
     /// [`StoreError`].
     pub async fn get(&mut self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
-        if let Some(value) = self.seen.0.get(&(kind, id.to_owned())) {
+        let wanted = (kind, id.to_owned());
+        if let Some(value) = self.seen.0.get(&wanted) {
             let entry = |value: &String| Entry {
                 id: id.to_owned(),
                 value: value.clone(),
             };
             return Ok(value.as_ref().map(entry));
         }
-        let found = self.store.get(kind, id).await?;
+        if !self.brought.contains_key(&wanted) {
+            self.bring(wanted.clone()).await?;
+        }
+        let found = self.brought.remove(&wanted).flatten();
         self.seen.note(kind, id, found.as_ref().map(|entry| entry.value.as_str()));
         Ok(found)
+    }
+
+    /// Reads this one, and what will be asked for.
+    async fn bring(&mut self, wanted: (EntryKind, String)) -> Result<(), StoreError> {
+        let mut soon = std::mem::take(&mut self.soon);
+        soon.retain(|one| !self.brought.contains_key(one) && !self.seen.0.contains_key(one));
+        soon.insert(wanted);
+        let soon: Vec<_> = soon.into_iter().collect();
+        let found = self.store.get_all(soon.clone()).await?;
+        self.brought.extend(soon.into_iter().zip(found));
+        Ok(())
     }
 
     /// Notes what was found in the way, if nothing is noted of it.
@@ -165,4 +194,64 @@ pub(super) fn refuse_changed(transaction: &mut dyn Transaction, seen: &Seen) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+
+    use super::super::engine::{Engine, Work};
+    use super::super::tests::{entry, open};
+    use super::super::through::Through;
+    use super::super::{Embedded, Entry};
+    use super::*;
+
+    /// Counts transactions that read.
+    #[derive(Debug)]
+    struct Counting(Embedded, AtomicU32);
+
+    #[async_trait]
+    impl Through for Counting {
+        fn engine(&self) -> &dyn Engine {
+            &self.0
+        }
+
+        async fn read(&self, work: Work) -> Result<(), StoreError> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.read(work).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_will_be_asked_for_is_brought_along_and_counts_once_it_is_asked_for() {
+        let (_folder, store) = open();
+        let store = Counting(store, AtomicU32::new(0));
+        let put = async |id: &str, value: &str| store.put(EntryKind::Name, entry(id, value)).await.unwrap();
+        put("a", "1").await;
+        put("c", "1").await;
+        let mut reading = Reading::of(&store);
+        let get = async |reading: &mut Reading<'_>, id: &str| -> Option<Entry> { reading.get(EntryKind::Name, id).await.unwrap() };
+        reading.soon(EntryKind::Name, ["b", "c", "d"]);
+        assert_eq!(get(&mut reading, "a").await, Some(entry("a", "1")));
+        assert_eq!(get(&mut reading, "b").await, None);
+        // Said once more, of what is here and of what is noted.
+        reading.soon(EntryKind::Name, ["a", "b", "c"]);
+        assert_eq!(store.1.load(Ordering::Relaxed), 1);
+        assert_eq!(get(&mut reading, "e").await, None);
+        assert_eq!(store.1.load(Ordering::Relaxed), 2);
+        // What nobody has asked for decides nothing.
+        put("d", "2").await;
+        put("c", "2").await;
+        reading.confirm().await.unwrap();
+        // What was brought counts as of when it was read.
+        assert_eq!(get(&mut reading, "c").await, Some(entry("c", "1")));
+        let changed = reading.confirm().await;
+        assert!(
+            matches!(changed, Err(StoreError::Changed { ref id, .. }) if id == "c"),
+            "{changed:?}"
+        );
+    }
 }

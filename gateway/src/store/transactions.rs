@@ -206,6 +206,15 @@ impl<E: Engine + 'static> Store for E {
         run_as(As::Read, self, move |transaction| held::get(transaction, kind, &id)).await
     }
 
+    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError> {
+        run_as(As::Read, self, move |transaction| {
+            // All are asked for before one is looked at: an engine fetches them at once.
+            let found = wanted.iter().map(|(kind, id)| held::get(transaction, *kind, id));
+            found.collect::<Vec<_>>().into_iter().collect()
+        })
+        .await
+    }
+
     async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         let id = id.to_owned();
         run(self, move |transaction| held::stays(transaction, kind, &id)).await

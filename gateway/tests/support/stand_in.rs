@@ -122,6 +122,14 @@ impl<B: Beside> Store for StandIn<B> {
         found
     }
 
+    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError> {
+        let mut found = Vec::new();
+        for (kind, id) in wanted {
+            found.push(self.get(kind, &id).await?);
+        }
+        Ok(found)
+    }
+
     async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
         self.store.stays(kind, id).await
     }

@@ -218,6 +218,10 @@ impl<'r> EvidenceCase<'r> {
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
         let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;
+        // Of one that proves to be this TPM's nothing else is asked then.
+        let claimed = ek.map(NodeIdentity::of_tpm);
+        let identities: Vec<&str> = claimed.iter().map(NodeIdentity::as_str).collect();
+        revocations::soon(reading, &[], &identities);
         let vouched = endorsers.vouched(reading, ek, &asked.pool).await;
         let vouched = vouched.map_err(|error| Refusal::because(&error))?;
         endorsers.note(&vouched, basis);

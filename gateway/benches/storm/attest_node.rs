@@ -1,31 +1,23 @@
 //! What `attest-node` does, with its own pauses and patience: discovery, challenge and evidence on one connection, each asked for again for as
-//! long as `attest-node` asks. The figures that are its own stand in its `exchange.rs` and `attestation/mod.rs`; a test holds these equal.
+//! long as `attest-node` asks.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use attest::SpkiSha256;
-use attest::protocol::{
-    CHALLENGE_PATH, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceResponse, HOLD_LIMIT_SECONDS, Problem,
-};
+use attest::protocol::{CHALLENGE_PATH, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceResponse, Problem};
 use tokio::time::timeout;
 
 use super::http::{Connection, Lost, Server};
 use super::tally::{Noted, Step};
-use crate::deadline::{Backoff, Deadline};
-use crate::failure::Failure;
-use crate::patience::{ComeAgain, Next, Patience};
+use crate::deadline::Deadline;
+use crate::patience::Patience;
 use crate::support::POOL;
 use crate::support::node::Node;
+use crate::waits::attest_node::{
+    Asking, CHALLENGES_LIMIT, CONNECT_LIMIT, REQUEST_LIMIT, RETRY_AFTER_LIMIT_SECONDS, SLOWEST_BODY_BYTES_PER_SECOND, patience,
+};
 
-/// For what a node does by itself: the default of `--deadline`.
-const SILENCE: Duration = Duration::from_secs(60);
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-const REQUEST_LIMIT: Duration = Duration::from_secs(15);
-const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
-const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
-const PARTIAL_OUTAGE_PARTS: u32 = 10;
-const CHALLENGES_LIMIT: usize = 3;
 /// Of the codes that are worth another challenge, those that a TPM can meet.
 const WORTH_ANOTHER_CHALLENGE: [&str; 2] = ["challenge-spent", "challenge-expired"];
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
@@ -54,7 +46,7 @@ impl Answer {
 
 impl<'a> AttestNode<'a> {
     pub fn new(server: &'a Server, source: Ipv4Addr, noted: &'a mut Noted) -> Self {
-        let patience = Patience::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None);
+        let patience = patience();
         Self {
             server,
             source,
@@ -107,8 +99,7 @@ impl<'a> AttestNode<'a> {
         let limit = REQUEST_LIMIT + Duration::from_secs(seconds);
         let headers = [("accept", "*/*"), ("user-agent", "attest-node/0.1.0")];
         let request = self.server.request(line, &headers, body);
-        let mut backoff = Backoff::default();
-        let mut since = Instant::now();
+        let mut asking = Asking::begun(Instant::now());
         loop {
             let attempt = timeout(self.deadline.remaining().min(limit), self.attempt(&request)).await;
             match attempt.unwrap_or(Err("timeout")) {
@@ -125,15 +116,16 @@ impl<'a> AttestNode<'a> {
                         self.patience.answered(Instant::now());
                         return Err(code);
                     } else if answer.status == 503 && comes_again {
-                        self.hold(&code, backoff.held(answer.not_before)).await?;
-                        since = Instant::now();
+                        self.rest(asking.held(&self.patience, &code, answer.not_before, Instant::now())?)
+                            .await;
                     } else {
-                        self.wait(&mut backoff, since, step == Step::Discovery).await?;
+                        let soon = step == Step::Discovery;
+                        self.rest(asking.unanswered(&self.patience, soon, Instant::now())?).await;
                     }
                 }
                 Err(lost) => {
                     self.noted.failed(step, lost);
-                    self.wait(&mut backoff, since, false).await?;
+                    self.rest(asking.unanswered(&self.patience, false, Instant::now())?).await;
                 }
             }
         }
@@ -159,29 +151,6 @@ impl<'a> AttestNode<'a> {
                 .retry_after
                 .map(|seconds| Duration::from_secs(seconds.min(RETRY_AFTER_LIMIT_SECONDS))),
         })
-    }
-
-    /// The gateway has told this node to come again.
-    async fn hold(&mut self, code: &str, pause: Duration) -> Result<(), String> {
-        let again = ComeAgain { url: "", why: code, pause };
-        match self.patience.come_again(again, Instant::now()) {
-            Next::Pause { time, .. } => self.rest(time).await,
-            Next::Over { .. } | Next::NotHeld => return Err("held-too-long".to_owned()),
-        }
-        Ok(())
-    }
-
-    /// There was no answer. A gateway that may have configs all the same is given up at once, which is sooner than `attest-node` does it: it asks.
-    async fn wait(&mut self, backoff: &mut Backoff, since: Instant, soon: bool) -> Result<(), String> {
-        if since.elapsed() >= SILENCE * if soon { 1 } else { PARTIAL_OUTAGE_PARTS } {
-            return Err("gateway-unreachable".to_owned());
-        }
-        let failure = Failure::new("gateway-unreachable", "", "");
-        match self.patience.unanswered(&failure, backoff.endless(), Instant::now()) {
-            Next::Pause { time, .. } => self.rest(time).await,
-            Next::Over { .. } | Next::NotHeld => return Err("gateway-unreachable".to_owned()),
-        }
-        Ok(())
     }
 
     async fn rest(&mut self, time: Duration) {

@@ -1,19 +1,13 @@
 //! What Ignition does: it asks for the config until the answer is no 5xx, with the pauses and times that were measured of it (`docs/protocol.md`).
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::http::{Connection, Head, Lost, Server};
 use super::tally::{Noted, Step};
 use crate::support::{POOL, SPEC, accept, bearer};
-
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-const TLS_LIMIT: Duration = Duration::from_secs(10);
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
+use crate::waits::ignition::{CONNECT_LIMIT, HEAD_LIMIT, Pauses, TLS_LIMIT};
 
 /// Asks for the config that this has to be; what it got if it is another, or none.
 pub async fn fetch(
@@ -33,7 +27,7 @@ pub async fn fetch(
     ];
     headers.extend(claimant.map(|claimant| ("attestation-claimant", claimant)));
     let request = server.request(&format!("GET /config/{POOL}"), &headers, &[]);
-    let (mut kept, mut pause) = (None, FIRST_PAUSE);
+    let (mut kept, mut pauses) = (None, Pauses::default());
     loop {
         match ask(server, source, &request, &mut kept).await {
             Ok((mut connection, mut head)) if head.status == 200 => {
@@ -62,8 +56,7 @@ pub async fn fetch(
             }
             Err(lost) => noted.failed(Step::Config, lost),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(pauses.next()).await;
     }
 }
 

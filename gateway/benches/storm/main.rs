@@ -43,6 +43,7 @@ mod site;
 mod support;
 mod syncs;
 mod tally;
+mod waits;
 #[path = "../worker/mod.rs"]
 mod worker;
 

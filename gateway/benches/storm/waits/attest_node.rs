@@ -1,0 +1,63 @@
+//! `attest-node`'s. The figures that are its own stand in its `exchange.rs`, `http.rs` and `attestation/mod.rs`; a test holds these equal.
+
+use std::time::{Duration, Instant};
+
+use attest::protocol::HOLD_LIMIT_SECONDS;
+
+use crate::deadline::Backoff;
+use crate::failure::Failure;
+use crate::patience::{ComeAgain, Next, Patience};
+
+/// For what a node does by itself: the default of `--deadline`.
+pub const SILENCE: Duration = Duration::from_secs(60);
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+pub const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+pub const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
+pub const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
+pub const PARTIAL_OUTAGE_PARTS: u32 = 10;
+pub const CHALLENGES_LIMIT: usize = 3;
+
+/// A node that has just started.
+pub fn patience() -> Patience {
+    Patience::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None)
+}
+
+/// One thing that is asked for until there is an answer.
+#[derive(Debug)]
+pub struct Asking {
+    backoff: Backoff,
+    since: Instant,
+}
+
+impl Asking {
+    pub fn begun(now: Instant) -> Self {
+        Self {
+            backoff: Backoff::default(),
+            since: now,
+        }
+    }
+
+    /// The gateway has told this node to come again: the pause, or the code that it ends in.
+    pub fn held(&mut self, patience: &Patience, code: &str, not_before: Option<Duration>, now: Instant) -> Result<Duration, &'static str> {
+        let pause = self.backoff.held(not_before);
+        match patience.come_again(ComeAgain { url: "", why: code, pause }, now) {
+            Next::Pause { time, .. } => {
+                self.since = now + time;
+                Ok(time)
+            }
+            Next::Over { .. } | Next::NotHeld => Err("held-too-long"),
+        }
+    }
+
+    /// There was no answer. A gateway that may have configs all the same is given up at once, which is sooner than `attest-node` does it: it asks.
+    pub fn unanswered(&mut self, patience: &Patience, soon: bool, now: Instant) -> Result<Duration, &'static str> {
+        if now.saturating_duration_since(self.since) >= SILENCE * if soon { 1 } else { PARTIAL_OUTAGE_PARTS } {
+            return Err("gateway-unreachable");
+        }
+        let failure = Failure::new("gateway-unreachable", "", "");
+        match patience.unanswered(&failure, self.backoff.endless(), now) {
+            Next::Pause { time, .. } => Ok(time),
+            Next::Over { .. } | Next::NotHeld => Err("gateway-unreachable"),
+        }
+    }
+}

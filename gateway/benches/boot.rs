@@ -26,6 +26,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest::protocol::DISCOVERY_PATH;
 use attest::{HashAlg, SpkiSha256};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey};
 use aws_lc_rs::{agreement, rand};
@@ -47,6 +48,8 @@ const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;
 /// Nodes that come together.
 const TOGETHER: usize = 16;
+/// How often something is asked that costs little.
+const OFTEN: u32 = 20;
 /// Says to this program that it is the floor: the folder of its answers, certificate and key.
 const FLOOR: &str = "BOOT_FLOOR";
 /// The answers, in the order in which a boot gets them.
@@ -57,6 +60,15 @@ struct Machine {
     node: Node,
     /// What it sent when it booted last.
     sent: Option<attest::protocol::EvidenceRequest>,
+}
+
+/// How far a boot goes whose steps are measured: discovery, the same asked often, a challenge, evidence.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Discovery,
+    Often,
+    Challenge,
+    Evidence,
 }
 
 /// Where nodes come to, and by which key they know it.
@@ -81,6 +93,27 @@ impl Site {
         let config = Answer::of(Node::config(&(self.client)(), &self.url, &attested.ticket())).await;
         assert_eq!(config.status, 200);
         [challenged, attested, config]
+    }
+
+    /// The first steps of a boot, on one connection; then it ends.
+    async fn begin(&self, machine: &mut Machine, step: Step) {
+        let client = (self.client)();
+        for _ in 0..if step == Step::Often { OFTEN } else { 1 } {
+            let discovered = client
+                .get(format!("{}{DISCOVERY_PATH}?pool={POOL}", self.url))
+                .send()
+                .await
+                .unwrap();
+            assert_eq!(discovered.status(), 200);
+            discovered.bytes().await.unwrap();
+        }
+        if matches!(step, Step::Challenge | Step::Evidence) {
+            let challenged = Answer::of(machine.node.challenge(&client, &self.url)).await;
+            if step == Step::Evidence {
+                let evidence = machine.node.evidence(&challenged, &self.key);
+                Answer::of(Node::send(&client, &self.url, &evidence)).await.ticket();
+            }
+        }
     }
 
     /// The same connections, requests and answers, of which nothing is true.
@@ -163,6 +196,20 @@ fn main() {
         }));
         costs[1].push((process::spent(floor.process.id()) - begun) / u32::try_from(boots).unwrap());
     }
+    let steps = [Step::Discovery, Step::Often, Step::Challenge, Step::Evidence].map(|step| {
+        let begun = process::spent(gateway.process_id());
+        for _ in 0..rounds {
+            let begin = |mut machine: Machine| {
+                let site = Arc::clone(&real);
+                async move {
+                    site.begin(&mut machine, step).await;
+                    machine
+                }
+            };
+            machines = runtime.block_on(together(std::mem::take(&mut machines), begin));
+        }
+        (process::spent(gateway.process_id()) - begun).as_secs_f64() * 1e3 / f64::from(u32::try_from(rounds * boots).unwrap())
+    });
     let all = u32::try_from(rounds * boots).unwrap();
     if !measuring {
         return println!("no figures: this was no measuring run");
@@ -187,6 +234,22 @@ fn main() {
     );
     println!("an attested boot costs {ratio:.2}x the floor; {LIMIT_RATIO}x is allowed");
     let [of_gateway, of_floor] = costs.map(|costs| costs.iter().map(|cost| cost.as_secs_f64() * 1e3).collect::<Vec<_>>());
+    let [discovered, often, challenged, attested] = steps;
+    let mut whole = of_gateway.clone();
+    whole.sort_by(f64::total_cmp);
+    let discovery = (often - discovered) / f64::from(OFTEN - 1);
+    let handshake = discovered - discovery;
+    let each = [
+        ("a handshake", handshake),
+        ("discovery", discovery),
+        ("a challenge", challenged - discovered),
+        ("evidence", attested - challenged),
+        ("the config", results::median(&whole) - (attested - discovery) - handshake),
+    ];
+    results::tell(each.map(|(step, took)| Figure::of(format!("gateway's processor time of {step}"), "ms", &[took])));
+    for (step, took) in each {
+        println!("{:<46} {took:>7.2} ms", format!("of it, {step}"));
+    }
     results::tell([
         Figure::of("an attested boot, as a ratio to its floor", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
         Figure::of("gateway's processor time of an attested boot", "ms", &of_gateway),

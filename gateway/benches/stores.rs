@@ -1,11 +1,11 @@
 //! Attested boots on the embedded store and on etcd, side by side in the same run: how many there are in a second, and what each costs the
-//! gateway's processor and etcd's. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
+//! gateway's processor and etcd's; and what etcd writes for it, by its own count. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
 //! program, etcd Debian's, one member on this machine, and nodes are in software and take their part of the processors, too.
 //!
 //! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times what it
 //! costs on the embedded store.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
 
 mod process;
 mod results;
@@ -31,6 +31,10 @@ const BOOTS: usize = 400;
 const BEFORE: usize = 40;
 /// At the same time.
 const AT_ONCE: usize = 16;
+/// What a storm has in work at once, or a part of it.
+const CROWD: usize = 192;
+/// Boots of which etcd's work is counted, while there are no others.
+const ALONE: usize = 20;
 
 /// What nodes meet.
 struct Site {
@@ -50,10 +54,10 @@ impl Site {
         assert_eq!(config.status, 200);
     }
 
-    async fn boots(self: Arc<Self>, count: usize) {
+    async fn boots(self: Arc<Self>, count: usize, at_once: usize) {
         let mut booting = JoinSet::new();
         for _ in 0..count {
-            if booting.len() == AT_ONCE {
+            if booting.len() == at_once {
                 booting.join_next().await.unwrap().unwrap();
             }
             let site = Arc::clone(&self);
@@ -68,6 +72,37 @@ struct Measured {
     took: Duration,
     gateway: Duration,
     etcd: Duration,
+    /// What etcd has counted for a boot: of those together, of a crowd, of those alone.
+    counted: [Vec<f64>; 3],
+    /// Its processor's time for one of a crowd's, milliseconds.
+    crowd: f64,
+}
+
+/// What etcd counts of itself: the figure's name, and etcd's for it. The last two are its waits for the disk, and their seconds in all.
+const COUNTED: [(&str, &str); 5] = [
+    ("keys put in a boot", "etcd_mvcc_put_total"),
+    ("commits of a boot", "etcd_server_proposals_applied_total"),
+    ("transactions of a boot, reads included", "etcd_mvcc_txn_total"),
+    ("waits for the disk of a boot", "etcd_disk_wal_fsync_duration_seconds_count"),
+    ("one wait for the disk", "etcd_disk_wal_fsync_duration_seconds_sum"),
+];
+
+/// How far etcd has counted.
+async fn counts(etcd: Option<&Etcd>) -> Vec<f64> {
+    let Some(etcd) = etcd else {
+        return Vec::new();
+    };
+    let metrics = reqwest::get(format!("{}/metrics", etcd.endpoint()))
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    let of = |name: &str| -> f64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("etcd does not count {name}")).parse().unwrap()
+    };
+    COUNTED.iter().map(|(_, name)| of(name)).collect()
 }
 
 fn main() {
@@ -86,7 +121,13 @@ fn main() {
     );
     let (mut costs, mut figures) = (Vec::new(), Vec::new());
     for (name, settings, etcd) in engines {
-        let Measured { took, gateway, etcd } = measure(settings, etcd, boots);
+        let Measured {
+            took,
+            gateway,
+            etcd,
+            counted,
+            crowd,
+        } = measure(settings, etcd, boots);
         let each = |spent: Duration| spent.as_secs_f64() * 1e3 / count(boots);
         println!(
             "{name:<10} {:>10.1} {:>22.2} {:>22.2}",
@@ -99,8 +140,21 @@ fn main() {
             Figure::of(format!("{name}: boots a second"), "/s", &[count(boots) / took.as_secs_f64()]),
             Figure::of(format!("{name}: gateway's processor time of a boot"), "ms", &[each(gateway)]),
             Figure::of(format!("{name}: etcd's processor time of a boot"), "ms", &[each(etcd)]),
+            Figure::of(format!("{name}: etcd's processor time of a boot, in a crowd"), "ms", &[crowd]),
         ]);
+        for (counted, how) in counted.iter().zip(["", ", in a crowd", ", alone"]) {
+            if let [each @ .., waits, seconds] = &counted[..] {
+                let named = COUNTED.iter().zip(each.iter().chain([waits]));
+                figures.extend(named.map(|((what, _), value)| Figure::of(format!("{name}: {what}{how}"), "", &[*value])));
+                figures.push(Figure::of(
+                    format!("{name}: one wait for the disk{how}"),
+                    "ms",
+                    &[seconds * 1e3 / waits],
+                ));
+            }
+        }
     }
+    results::print(&figures);
     if !measuring {
         return println!("no figures: this was no measuring run");
     }
@@ -134,19 +188,34 @@ fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
         maker,
     });
     let nodes = tokio::runtime::Runtime::new().unwrap();
-    nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots)));
+    nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots), AT_ONCE));
     let spent = || {
         (
             process::spent(gateway.process_id()),
             etcd.map_or(Duration::ZERO, |etcd| process::spent(etcd.process_id())),
         )
     };
+    let counted = |boots: usize, at_once: usize| {
+        let before = nodes.block_on(counts(etcd));
+        nodes.block_on(Arc::clone(&site).boots(boots, at_once));
+        let after = nodes.block_on(counts(etcd));
+        after
+            .iter()
+            .zip(before)
+            .map(|(after, before)| (after - before) / count(boots))
+            .collect()
+    };
     let (begun, before) = (Instant::now(), spent());
-    nodes.block_on(site.boots(boots));
+    let together = counted(boots, AT_ONCE);
     let (took, after) = (begun.elapsed(), spent());
+    let (others, crowd) = (spent().1, counted(boots, CROWD));
+    let crowds = (spent().1 - others).as_secs_f64() * 1e3 / count(boots);
+    let alone = counted(ALONE.min(boots), 1);
     Measured {
         took,
         gateway: after.0 - before.0,
         etcd: after.1 - before.1,
+        counted: [together, crowd, alone],
+        crowd: crowds,
     }
 }

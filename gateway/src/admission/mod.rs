@@ -7,6 +7,8 @@
 mod bodies;
 mod budget;
 mod connections;
+mod line;
+mod rate;
 mod shares;
 mod source;
 mod turns;

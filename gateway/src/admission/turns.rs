@@ -1,16 +1,14 @@
-//! Turns: how much is done at once, and who is next. Sources take turns, so that one with a thousand requests makes another wait for one of
-//! them and not for all.
+//! Turns: how much is done at once. Who is next is a [`Line`]'s.
 
-use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use tokio::sync::oneshot;
+use std::time::{Duration, Instant};
 
 use super::Source;
+use super::line::Line;
+use super::rate::Rate;
 
-/// So many things at once. How many wait is bounded by who can ask: a connection asks for one thing at a time.
+/// So many things at once.
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<Mutex<Queue>>);
 
@@ -18,9 +16,8 @@ pub struct Turns(Arc<Mutex<Queue>>);
 struct Queue {
     at_once: usize,
     free: usize,
-    waiting: HashMap<Source, VecDeque<oneshot::Sender<Turn>>>,
-    /// The sources that wait, each once; the next one first.
-    order: VecDeque<Source>,
+    waiting: Line<Turn>,
+    done: Rate,
 }
 
 /// One of them. It is given back when this is dropped.
@@ -38,8 +35,8 @@ impl Turns {
         Self(Arc::new(Mutex::new(Queue {
             at_once,
             free: at_once,
-            waiting: HashMap::new(),
-            order: VecDeque::new(),
+            waiting: Line::default(),
+            done: Rate::default(),
         })))
     }
 
@@ -54,7 +51,7 @@ impl Turns {
                 queue.free -= 1;
                 return Ok(Turn(Some(self.clone())));
             }
-            queue.wait(source)
+            queue.waiting.wait(source)
         };
         match tokio::time::timeout(patience, coming).await {
             Ok(Ok(turn)) => Ok(turn),
@@ -67,6 +64,21 @@ impl Turns {
     pub fn under_way(&self) -> usize {
         let queue = self.lock();
         queue.at_once - queue.free
+    }
+
+    /// How many have one or wait for one.
+    #[must_use]
+    pub fn load(&self) -> usize {
+        let queue = self.lock();
+        queue.at_once - queue.free + queue.waiting.length()
+    }
+
+    /// How long it takes at `now` until those who wait have had a turn, as fast as turns were given back lately. `None` if nobody waits.
+    #[must_use]
+    pub fn backlog(&self, now: Instant) -> Option<Duration> {
+        let queue = self.lock();
+        let waiting = queue.waiting.length();
+        (waiting > 0).then(|| queue.done.time_for(waiting, now))
     }
 
     /// Completes when nobody has a turn any longer: whoever takes all of them has waited for the others.
@@ -83,10 +95,11 @@ impl Turns {
 
     /// Hands a turn on to who is next and still there.
     fn give(&self) {
+        self.lock().done.count(Instant::now());
         loop {
             let next = {
                 let mut queue = self.lock();
-                let next = queue.next();
+                let next = queue.waiting.next();
                 if next.is_none() {
                     queue.free += 1;
                 }
@@ -99,38 +112,6 @@ impl Turns {
                 Err(mut turn) => turn.0 = None,
             }
         }
-    }
-}
-
-impl Queue {
-    fn wait(&mut self, source: Source) -> oneshot::Receiver<Turn> {
-        let (sender, receiver) = oneshot::channel();
-        let waiting = self.waiting.entry(source).or_default();
-        if waiting.is_empty() {
-            self.order.push_back(source);
-        } else {
-            // Those who have gone would only be counted.
-            while waiting.back().is_some_and(oneshot::Sender::is_closed) {
-                waiting.pop_back();
-            }
-        }
-        waiting.push_back(sender);
-        receiver
-    }
-
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        let source = self.order.pop_front()?;
-        let waiting = self.waiting.get_mut(&source)?;
-        while waiting.front().is_some_and(oneshot::Sender::is_closed) && waiting.len() > 1 {
-            waiting.pop_front();
-        }
-        let next = waiting.pop_front();
-        if waiting.is_empty() {
-            self.waiting.remove(&source);
-        } else {
-            self.order.push_back(source);
-        }
-        next
     }
 }
 
@@ -154,35 +135,6 @@ mod tests {
         Ipv4Addr::from_bits(number).into()
     }
 
-    /// Who gets a turn, in order, when there is one and these sources have asked one after the other.
-    async fn order(asked: &[u32]) -> Vec<u32> {
-        let turns = Turns::new(1);
-        let first = turns.take(source(0), LONG).await.unwrap();
-        let served = Arc::new(Mutex::new(Vec::new()));
-        let mut all = Vec::new();
-        for number in asked.iter().copied() {
-            let (turns, served) = (turns.clone(), Arc::clone(&served));
-            all.push(tokio::spawn(async move {
-                let turn = turns.take(source(number), LONG).await.unwrap();
-                served.lock().unwrap().push(number);
-                drop(turn);
-            }));
-            // On one thread, the task has asked when it is this one's turn again.
-            tokio::task::yield_now().await;
-        }
-        drop(first);
-        for one in all {
-            one.await.unwrap();
-        }
-        let served = served.lock().unwrap();
-        served.clone()
-    }
-
-    #[tokio::test]
-    async fn sources_take_turns() {
-        assert_eq!(order(&[1, 1, 1, 1, 2, 3, 3]).await, [1, 2, 3, 1, 3, 1, 1]);
-    }
-
     #[tokio::test]
     async fn who_waits_too_long_is_told_and_holds_nothing() {
         let turns = Turns::new(2);
@@ -196,7 +148,7 @@ mod tests {
         assert_eq!(turns.under_way(), 2);
         drop((one, two));
         assert_eq!(turns.under_way(), 0);
-        assert!(turns.lock().waiting.is_empty() && turns.lock().order.is_empty());
+        assert_eq!(turns.lock().waiting.length(), 0);
         assert!(turns.take(source(2), Duration::ZERO).await.is_ok());
     }
 

@@ -21,6 +21,7 @@ pub struct Metrics {
     certificates_broken: Gauge,
     certificate_expiry: Family<CertificateLabels, Gauge>,
     tls_refused_by_client: Counter,
+    handshakes_waiting: Gauge,
     cloud_fetches: Family<FetchLabels, Counter>,
     google_keys_stale: Gauge,
     clock_ahead: Gauge,
@@ -136,6 +137,12 @@ impl Default for Metrics {
             "Handshakes in which the client refused the MCS certificate",
             tls_refused_by_client.clone(),
         );
+        let handshakes_waiting = Gauge::default();
+        registry.register(
+            "handshakes_waiting",
+            "Connections that wait to begin their handshake: more come than this gateway can serve at once",
+            handshakes_waiting.clone(),
+        );
         let cloud_fetches = Family::default();
         registry.register(
             "cloud_fetches",
@@ -214,6 +221,7 @@ impl Default for Metrics {
             certificates_broken,
             certificate_expiry,
             tls_refused_by_client,
+            handshakes_waiting,
             cloud_fetches,
             google_keys_stale,
             clock_ahead,
@@ -292,6 +300,13 @@ impl Metrics {
         self.tls_refused_by_client.inc();
     }
 
+    /// One more connection waits to begin its handshake, until what this gives is dropped.
+    #[must_use]
+    pub fn handshake_waits(&self) -> HandshakeWaits<'_> {
+        self.handshakes_waiting.inc();
+        HandshakeWaits(&self.handshakes_waiting)
+    }
+
     /// Counts a request of the gateway's own, by what was asked for: `google-keys`, `azure-issuer`, `aws-sts`.
     pub fn cloud_fetched(&self, what: &'static str, fetched: Fetched) {
         let result = match fetched {
@@ -356,6 +371,16 @@ impl Metrics {
     }
 }
 
+/// As long as it is there, a connection waits to begin its handshake.
+#[derive(Debug)]
+pub struct HandshakeWaits<'m>(&'m Gauge);
+
+impl Drop for HandshakeWaits<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 fn labels(pool: &str) -> PoolLabels {
     PoolLabels { pool: pool.to_owned() }
 }
@@ -386,6 +411,8 @@ mod tests {
         metrics.certificates([("mcs", "b".to_owned(), 7)].into_iter());
         metrics.certificates_broken(true);
         metrics.tls_refused_by_client();
+        let waits = [metrics.handshake_waits(), metrics.handshake_waits()];
+        drop(metrics.handshake_waits());
         metrics.cloud_fetched("aws-sts", Fetched::Limited);
         metrics.google_keys_stale(true);
         metrics.clock_ahead(7);
@@ -408,6 +435,7 @@ mod tests {
             r#"attest_gateway_certificate_expiry_seconds{certificate="mcs",fingerprint="b"} 7"#,
             "attest_gateway_certificates_broken 1",
             "attest_gateway_tls_refused_by_client_total 1",
+            "attest_gateway_handshakes_waiting 2",
             r#"attest_gateway_cloud_fetches_total{what="aws-sts",result="limited"} 1"#,
             "attest_gateway_google_keys_stale 1",
             "attest_gateway_clock_ahead_seconds 7",
@@ -422,6 +450,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
         assert!(!text.contains("fingerprint=\"a\""), "{text}");
+        drop(waits);
         metrics.pool_gone("worker");
         assert!(!metrics.text().unwrap().contains("pool_source_broken{pool=\"worker\"}"));
     }

@@ -36,6 +36,7 @@ mod examples;
 mod firmware;
 mod first_boot;
 mod given_back;
+mod handshakes;
 mod hold;
 mod inspection;
 mod inventory;

@@ -1,4 +1,5 @@
-//! Connections: one more than there may be takes the place of one on which nothing is being done.
+//! Connections: those that wait, which cost a socket and no more, and those that have a place. One more than there may be takes the place of one
+//! on which nothing is being done.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,11 +7,8 @@ use std::time::{Duration, Instant};
 use super::Source;
 use super::shares::{GRACE, NoRoom, Share, Shares};
 
-/// Connections that wait for a place, all together: as many as a storm behind one address brings while what is there before it is young. Each
-/// costs a socket and no more.
-const WAITING_LIMIT: usize = 256;
-/// How long one waits for a place. Its client waits as long for a handshake, and then comes again.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that may begin waits for a place.
+const PATIENCE: Duration = GRACE.saturating_add(GRACE);
 /// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
@@ -23,13 +21,12 @@ pub struct Connections {
     unnamed: Shares,
 }
 
-/// A connection that has been accepted, with a place or without.
+/// A connection that has been accepted, and has no place yet.
 #[derive(Debug)]
-pub struct Entered {
+pub struct Waiting {
     places: Shares,
-    share: Share,
-    /// While it has no place.
-    waits: Option<Share>,
+    source: Source,
+    waits: Share,
 }
 
 /// A balancer's connection, which has not said yet whose it is.
@@ -45,12 +42,12 @@ pub struct Place(Arc<Share>);
 pub struct Working<'p>(&'p Place);
 
 impl Connections {
-    /// So many at once.
+    /// So many at once, and so many that wait.
     #[must_use]
-    pub fn new(at_once: usize) -> Self {
+    pub fn new(at_once: usize, waiting: usize) -> Self {
         Self {
             places: Shares::new(at_once),
-            waiting: Shares::new(WAITING_LIMIT),
+            waiting: Shares::new(waiting),
             unnamed: Shares::new(UNNAMED_LIMIT),
         }
     }
@@ -66,61 +63,56 @@ impl Connections {
         Ok(Unnamed(share))
     }
 
-    /// One more connection of this source. It has a place at once if there is one: the source with most connections gives up the one that has
-    /// been idle longest. Idle are also those whose handshake, request or reading of an answer is waited for. Otherwise it may wait for one,
-    /// by the same rules. Nobody else waits for it here.
+    /// One more connection of this source, which waits from now on. Nobody else waits for it here. If there is no room, the source with most
+    /// of those that wait gives up the one that has waited longest.
     ///
     /// # Errors
-    /// [`NoRoom`], not even to wait.
-    pub fn enter(&self, source: Source) -> Result<Entered, NoRoom> {
-        let (share, now) = (self.places.enter(source), Instant::now());
-        let waits = match share.grow(1, now) {
-            Ok(()) => {
-                share.waits(now);
-                None
-            }
-            Err(NoRoom) => {
-                let waits = self.waiting.enter(source);
-                waits.grow(1, now)?;
-                waits.waits(now);
-                Some(waits)
-            }
-        };
-        Ok(Entered {
-            places: self.places.clone(),
-            share,
-            waits,
-        })
+    /// [`NoRoom`].
+    pub fn enter(&self, source: Source) -> Result<Waiting, NoRoom> {
+        let (waits, now) = (self.waiting.enter(source), Instant::now());
+        waits.grow(1, now)?;
+        waits.waits(now);
+        let places = self.places.clone();
+        Ok(Waiting { places, source, waits })
+    }
+
+    /// Nobody waits any longer.
+    pub fn send_away(&self) {
+        self.waiting.evict_all();
+        self.unnamed.evict_all();
     }
 }
 
-impl Entered {
-    /// The connection's place, as soon as it has one.
-    ///
-    /// # Errors
-    /// [`NoRoom`]: there was none in time, or others wait instead.
-    pub async fn place(self) -> Result<Place, NoRoom> {
-        if let Some(waits) = &self.waits {
-            tokio::select! {
-                () = self.until_there_is_one() => {}
-                () = waits.evicted() => return Err(NoRoom),
-                () = tokio::time::sleep(PATIENCE) => return Err(NoRoom),
-            }
-        }
-        Ok(Place(Arc::new(self.share)))
+impl Waiting {
+    /// Whose it is.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
     }
 
-    async fn until_there_is_one(&self) {
-        loop {
-            let now = Instant::now();
-            if self.share.grow(1, now).is_ok() {
-                return self.share.waits(now);
+    /// Completes when others wait instead.
+    pub async fn evicted(&self) {
+        self.waits.evicted().await;
+    }
+
+    /// The connection's place, as soon as it has one: the source with most gives up the connection that has been idle longest. Idle are also
+    /// those whose handshake, request or reading of an answer is waited for.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: there was none in time.
+    pub async fn place(self) -> Result<Place, NoRoom> {
+        let share = self.places.enter(self.source);
+        let taken = tokio::time::timeout(PATIENCE, async {
+            while share.grow(1, Instant::now()).is_err() {
+                tokio::select! {
+                    () = self.places.freed() => {}
+                    () = tokio::time::sleep(GRACE) => {}
+                }
             }
-            tokio::select! {
-                () = self.places.freed() => {}
-                () = tokio::time::sleep(GRACE) => {}
-            }
-        }
+        });
+        taken.await.map_err(|_| NoRoom)?;
+        share.waits(Instant::now());
+        Ok(Place(Arc::new(share)))
     }
 }
 
@@ -167,32 +159,59 @@ mod tests {
         connections.enter(source.into()).unwrap().place().await.unwrap()
     }
 
-    /// Whether this source's next connection has a place, or has to wait.
+    /// Whether there is a place at once for this source's next connection.
     fn has_place(connections: &Connections, source: Ipv4Addr) -> bool {
-        let entered = connections.enter(source.into()).unwrap();
-        entered.place().now_or_never().is_some()
+        let waiting = connections.enter(source.into()).unwrap();
+        waiting.place().now_or_never().is_some()
     }
 
     #[tokio::test]
-    async fn who_has_no_place_waits_for_one_and_not_many_do() {
-        let connections = Connections::new(2);
-        let busy = [place(&connections, ATTACKER).await, place(&connections, ATTACKER).await];
-        let working: Vec<_> = busy.iter().map(Place::working).collect();
-        assert!(!has_place(&connections, ATTACKER) && !has_place(&connections, NODE));
-        let waiting: Vec<_> = (0..WAITING_LIMIT).map(|_| connections.enter(ATTACKER.into()).unwrap()).collect();
+    async fn not_more_wait_than_may() {
+        const MOST: usize = 100;
+        let connections = Connections::new(1, MOST);
+        let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(ATTACKER.into()).unwrap()).collect();
         assert_eq!(connections.enter(ATTACKER.into()).unwrap_err(), NoRoom);
         // Another source waits instead of one of them.
         let node = connections.enter(NODE.into()).unwrap();
-        let sent_away = waiting.into_iter().filter_map(|waiting| waiting.place().now_or_never());
-        assert_eq!(sent_away.collect::<Vec<_>>().len(), 1);
+        let sent_away = waiting.iter().filter(|waiting| waiting.evicted().now_or_never().is_some());
+        assert_eq!(sent_away.count(), 1);
+        assert!(node.evicted().now_or_never().is_none());
+        // What has a place does not wait any longer.
+        drop(waiting);
+        let place = node.place().await.unwrap();
+        let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(NODE.into()).unwrap()).collect();
+        connections.send_away();
+        let sent_away = waiting.iter().filter(|waiting| waiting.evicted().now_or_never().is_some());
+        assert_eq!(sent_away.count(), MOST);
+        assert!(place.taken().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn who_has_no_place_has_it_when_there_is_one() {
+        let connections = Connections::new(2, 100);
+        let busy = [place(&connections, ATTACKER).await, place(&connections, ATTACKER).await];
+        let working: Vec<_> = busy.iter().map(Place::working).collect();
+        assert!(!has_place(&connections, ATTACKER) && !has_place(&connections, NODE));
+        let mut node = Box::pin(connections.enter(NODE.into()).unwrap().place());
+        assert!(node.as_mut().now_or_never().is_none());
         drop(working);
         drop(busy);
-        node.place().await.unwrap();
+        node.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_place_is_told_in_time() {
+        let connections = Connections::new(1, 100);
+        let busy = place(&connections, ATTACKER).await;
+        let _working = busy.working();
+        let none = connections.enter(NODE.into()).unwrap().place().await;
+        assert_eq!(none.unwrap_err(), NoRoom);
+        assert_eq!(connections.places.enter(NODE.into()).grow(1, Instant::now()), Err(NoRoom));
     }
 
     #[tokio::test]
     async fn who_does_not_say_whose_its_connections_are_takes_no_place_and_no_other_balancers_turn() {
-        let connections = Connections::new(1);
+        let connections = Connections::new(1, 100);
         let silent: Vec<_> = (0..UNNAMED_LIMIT)
             .map(|_| connections.enter_unnamed(ATTACKER.into()).unwrap())
             .collect();
@@ -209,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn attack_38_idle_connections_make_room_for_others() {
-        let connections = Connections::new(10);
+        let connections = Connections::new(10, 100);
         let mut idle = Vec::new();
         for _ in 0..10 {
             idle.push(place(&connections, ATTACKER).await);

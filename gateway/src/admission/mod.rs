@@ -7,6 +7,8 @@
 mod bodies;
 mod budget;
 mod connections;
+mod handshakes;
+mod known;
 mod line;
 mod rate;
 mod shares;
@@ -17,7 +19,9 @@ mod wrong;
 
 pub use bodies::{Bodies, NoBody, Whole};
 pub use budget::{Budget, Spending};
-pub use connections::{Connections, Entered, Place, Unnamed, Working};
+pub use connections::{Connections, Place, Unnamed, Waiting, Working};
+pub use handshakes::{Handshake, Handshakes, RequestTurn};
+pub use known::Known;
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};
@@ -39,6 +43,10 @@ pub struct Admission {
     pub bodies: Bodies,
     /// Requests in work.
     pub requests: Turns,
+    /// Handshakes, which begin when there is little else to do.
+    pub handshakes: Handshakes,
+    /// Whose handshakes go first.
+    pub known: Known,
     /// What takes the processor.
     pub verification: Verification,
     /// Challenges, which cost whoever asks nothing.
@@ -51,10 +59,13 @@ impl Admission {
     /// Within these limits.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
+        let requests = Turns::new(limits.requests);
         Self {
-            connections: Connections::new(limits.connections),
+            connections: Connections::new(limits.connections, limits.waiting),
             bodies: Bodies::new(limits.body_bytes, limits.request),
-            requests: Turns::new(limits.requests),
+            handshakes: Handshakes::new(limits.requests / 2, requests.clone()),
+            known: Known::default(),
+            requests,
             verification: Verification::default(),
             challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
             wrong: WrongCredentials::default(),

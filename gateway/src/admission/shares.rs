@@ -101,6 +101,14 @@ impl Shares {
         }
     }
 
+    /// Takes everything back.
+    pub fn evict_all(&self) {
+        let mut state = self.lock();
+        let parts = |(source, holder): (&Source, &Holder)| holder.parts.keys().map(|id| (*source, *id)).collect::<Vec<_>>();
+        let all: Vec<_> = state.sources.iter().flat_map(parts).collect();
+        all.into_iter().for_each(|(source, id)| state.evict(source, id));
+    }
+
     /// Completes when something was given back.
     pub async fn freed(&self) {
         self.0.freed.notified().await;

@@ -58,7 +58,7 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
     };
     // It goes with the connection, and not with the request, which may last longer.
     let place = head.extensions.remove::<Place>();
-    let Ok(turn) = admission.requests.take(source, PATIENCE).await else {
+    let Ok(turn) = admission.handshakes.request(source, PATIENCE).await else {
         return unavailable();
     };
     let _working = place.as_ref().map(Place::working);

@@ -1,15 +1,17 @@
-//! One connection: whose it is, its place, its handshake, its requests.
+//! One connection: whose it is, its turn, its place, its handshake, its requests.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
@@ -18,7 +20,7 @@ use super::pace::Paced;
 use super::proxy_protocol::{self, HeaderError, Whose};
 use super::refused;
 use super::said::Said;
-use crate::admission::{Admission, Entered, NoRoom, Place, Unnamed};
+use crate::admission::{Admission, Handshake, NoRoom, Place, Unnamed, Waiting};
 use crate::api::Peer;
 use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
@@ -31,6 +33,13 @@ const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 /// How long a connection may last: a large config over a slow line, and no longer, so that clients that do not read cannot hold on to
 /// connections for ever.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long a handshake keeps others from beginning theirs: a client that goes on takes a few ms. Who waits for a client that does not has
+/// nothing to do.
+const HANDSHAKE_TURN: Duration = Duration::from_secs(1);
+
+/// After how long it is said that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// What connections have in common.
 pub(super) struct ConnectionService {
@@ -45,13 +54,15 @@ pub(super) struct ConnectionService {
     pub refused: Said,
     /// Which balancers were said not to say whose their connections are.
     pub unnamed: Said,
+    /// Whether it was said that handshakes wait.
+    pub waits: Said,
     pub router: Router,
 }
 
 /// A connection that was let in.
 pub(super) enum Arrived {
     /// From whoever opened it.
-    Itself(Entered),
+    Itself(Waiting),
     /// From a balancer, which has to say for whom.
     ByBalancer(Unnamed),
 }
@@ -63,16 +74,20 @@ impl ConnectionService {
     /// [`NoRoom`].
     pub(super) fn arrive(&self, address: IpAddr) -> Result<Arrived, NoRoom> {
         let connections = &self.admission.connections;
-        match self.balancers.iter().any(|balancer| balancer.contains(&address)) {
+        match self.is_balancer(address) {
             true => Ok(Arrived::ByBalancer(connections.enter_unnamed(address.into())?)),
             false => Ok(Arrived::Itself(connections.enter(address.into())?)),
         }
     }
 
+    fn is_balancer(&self, address: IpAddr) -> bool {
+        self.balancers.iter().any(|balancer| balancer.contains(&address))
+    }
+
     /// One connection: whose it is, and then its requests.
     pub(super) async fn accept(&self, mut stream: TcpStream, address: SocketAddr, arrived: Arrived, watcher: Watcher) {
-        let (peer, entered) = match arrived {
-            Arrived::Itself(entered) => (address, Ok(entered)),
+        let (peer, waiting) = match arrived {
+            Arrived::Itself(waiting) => (address, Ok(waiting)),
             Arrived::ByBalancer(unnamed) => {
                 let Some(peer) = self.peer_by_balancer(&mut stream, address, &unnamed).await else {
                     return;
@@ -80,9 +95,13 @@ impl ConnectionService {
                 (peer, self.admission.connections.enter(peer.ip().into()))
             }
         };
-        match entered {
-            Ok(entered) => self.with_place(stream, peer, entered, watcher).await,
-            Err(NoRoom) => tracing::debug!(%peer, "closed: there is no place for it, and too many wait for one"),
+        let Ok(waiting) = waiting else {
+            return tracing::debug!(%peer, "closed: too many wait for their handshake");
+        };
+        match self.let_in(&stream, peer.ip(), waiting).await {
+            // What waits is small: all that a connection needs comes here.
+            Ok((handshake, place)) => Box::pin(self.serve(stream, peer, handshake, place, watcher)).await,
+            Err(why) => tracing::debug!(%peer, "closed: {why}"),
         }
     }
 
@@ -110,30 +129,60 @@ impl ConnectionService {
         }
     }
 
-    /// One connection, once it has a place.
-    async fn with_place(&self, stream: TcpStream, peer: SocketAddr, entered: Entered, watcher: Watcher) {
-        match entered.place().await {
-            Ok(place) => self.serve(stream, peer, place, watcher).await,
-            Err(NoRoom) => tracing::debug!(%peer, "closed: there was no place for it in time"),
+    /// Waits until this connection has something to say, and for its turn; or says why it has none.
+    async fn let_in(&self, stream: &TcpStream, peer: IpAddr, waiting: Waiting) -> Result<(Handshake, Place), &'static str> {
+        let turn = async {
+            // Who says nothing takes nobody's turn.
+            let first = tokio::time::timeout(self.limits.handshake, stream.peek(&mut [0])).await;
+            if !matches!(first, Ok(Ok(1..))) {
+                return Err("it said nothing");
+            }
+            let (source, since) = (waiting.source(), Instant::now());
+            // A balancer's own connections look whether this gateway lives.
+            let known = self.is_balancer(peer) || self.admission.known.knows(source, since);
+            let _waits = self.metrics.handshake_waits();
+            let handshake = self.admission.handshakes.begin(source, known).await;
+            self.say_if_long(since.elapsed());
+            Ok(handshake)
+        };
+        let handshake = tokio::select! {
+            turn = turn => turn?,
+            () = waiting.evicted() => return Err("others wait instead"),
+        };
+        if has_hung_up(stream) {
+            return Err("it hung up while it waited for its handshake");
+        }
+        let place = waiting.place().await.map_err(|NoRoom| "there was no place for it in time")?;
+        Ok((handshake, place))
+    }
+
+    /// Who reads this wants to know why nodes are late.
+    fn say_if_long(&self, waited: Duration) {
+        if waited >= LONG_WAIT && self.waits.is_worth_saying(Ipv4Addr::UNSPECIFIED.into(), self.clock.now().as_secs()) {
+            let (seconds, others) = (waited.as_secs(), self.admission.handshakes.waiting());
+            tracing::warn!(
+                "connections wait for {seconds} s to be served, {others} at the moment: more nodes come than this gateway can serve at once; they ask again, and are served one after the other"
+            );
         }
     }
 
     /// One connection, until its end or until another takes its place.
-    async fn serve(&self, stream: TcpStream, peer: SocketAddr, place: Place, watcher: Watcher) {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
         tokio::select! {
-            () = self.requests(stream, peer, place.clone(), watcher) => {}
+            () = self.requests(stream, peer, handshake, place.clone(), watcher) => {}
             () = place.taken() => tracing::debug!(%peer, "closed: idle, and another connection needs its place"),
         }
     }
 
     /// The handshake, then the requests.
-    async fn requests(&self, stream: TcpStream, peer: SocketAddr, place: Place, watcher: Watcher) {
+    async fn requests(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
         let limits = &self.limits;
         // Latency is all that this costs, and a whole config is written at once.
         drop(stream.set_nodelay(true));
         // Whatever changes from now on, this connection goes on with what it began with.
         let tls = TlsAcceptor::from(Arc::clone(&self.tls.current().config));
-        let stream = match tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream))).await {
+        let accept = tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream)));
+        let stream = match for_a_turn(handshake, accept).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return self.handshake_failed(peer, &error),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
@@ -171,6 +220,48 @@ impl ConnectionService {
             let leaf = current.serving.chain().first();
             let dates = leaf.map_or((0, u64::MAX), |leaf| (leaf.not_before, leaf.not_after));
             tracing::warn!("{peer} refuses the MCS certificate ({alert:?}): {}", refused::hint(alert, dates));
+        }
+    }
+}
+
+/// Does what this turn is for, and gives the turn back when it is done, or takes long.
+async fn for_a_turn<T>(turn: Handshake, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    match tokio::time::timeout(HANDSHAKE_TURN, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn);
+            work.await
+        }
+    }
+}
+
+/// Whether the client is gone, whatever it has sent before.
+fn has_hung_up(stream: &TcpStream) -> bool {
+    let ready = stream.ready(Interest::READABLE).now_or_never();
+    matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_has_hung_up_is_known_whatever_he_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        assert!(!has_hung_up(&stream));
+        client.write_all(b"hello").await.unwrap();
+        stream.readable().await.unwrap();
+        assert!(!has_hung_up(&stream));
+        drop(client);
+        while !has_hung_up(&stream) {
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -3,6 +3,7 @@
 mod background;
 mod checkpoints;
 mod connection;
+mod descriptors;
 mod pace;
 mod proxy_protocol;
 mod refused;
@@ -248,6 +249,7 @@ impl Server {
             retention,
         } = self;
         let limits = gateway.settings.limits;
+        descriptors::raise(&limits);
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup, standing);
@@ -259,6 +261,7 @@ impl Server {
             router: api::router(&gateway),
             refused: Said::default(),
             unnamed: Said::default(),
+            waits: Said::default(),
             limits,
             balancers: gateway.settings.balancers.clone(),
             admission: Arc::clone(&gateway.admission),
@@ -284,7 +287,7 @@ impl Server {
             };
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
             let Ok(arrived) = connections.arrive(peer.ip()) else {
-                tracing::debug!(%peer, "closed: there is no place for it, and too many wait for one");
+                tracing::debug!(%peer, "closed: too many wait for their handshake");
                 continue;
             };
             // Whoever has no place yet waits for it there, so that the next one is accepted meanwhile.
@@ -293,6 +296,7 @@ impl Server {
         }
         gateway.drain();
         drop(listener);
+        gateway.admission.connections.send_away();
         tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
         // What is begun is done to its end, also for who has hung up.
         let drained = async {

@@ -13,8 +13,10 @@ const BODY_BYTES_LEAST: usize = 2 * EVIDENCE_BODY_LIMIT_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once.
+    /// Connections at once, from their handshake on.
     pub connections: usize,
+    /// Connections at once that wait for their handshake.
+    pub waiting: usize,
     /// Requests in work at once.
     pub requests: usize,
     /// Memory for the bodies of requests, in bytes: those under way and those in work.
@@ -33,6 +35,7 @@ pub struct Limits {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct LimitsSection {
     connections: usize,
+    waiting: usize,
     requests: usize,
     body_bytes: usize,
     handshake_seconds: u32,
@@ -46,6 +49,8 @@ impl Default for LimitsSection {
         // Ignition gives up a TLS handshake, and the wait for a response's head, after 10 s.
         Self {
             connections: 4096,
+            // A power cut's worth: they cost a socket each.
+            waiting: 16_384,
             requests: 512,
             // A thousand nodes at once, each with an event log of a hundred kilobytes.
             body_bytes: 128 * 1024 * 1024,
@@ -60,6 +65,7 @@ impl Default for LimitsSection {
 pub(super) fn checked(section: &LimitsSection) -> Result<Limits, Fault> {
     let LimitsSection {
         connections,
+        waiting,
         requests,
         body_bytes,
         handshake_seconds,
@@ -67,14 +73,15 @@ pub(super) fn checked(section: &LimitsSection) -> Result<Limits, Fault> {
         request_seconds,
         drain_seconds,
     } = *section;
-    if connections == 0 || requests == 0 {
-        return Err(("limits", "0".to_owned(), "connections and requests are at least 1"));
+    if connections == 0 || waiting == 0 || requests == 0 {
+        return Err(("limits", "0".to_owned(), "connections, waiting and requests are at least 1"));
     }
     if body_bytes < BODY_BYTES_LEAST {
         return Err(("limits.body_bytes", body_bytes.to_string(), "at least 4194304"));
     }
     Ok(Limits {
         connections,
+        waiting,
         requests,
         body_bytes,
         handshake: seconds("limits.handshake_seconds", handshake_seconds, 120)?,

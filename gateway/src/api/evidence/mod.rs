@@ -3,6 +3,7 @@
 mod case;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use attest::protocol::{CONFIG_PREFIX, EvidenceRequest, EvidenceResponse};
 use attest::{AttestationResult, Challenge, NodeIdentity, UnixTime};
@@ -131,10 +132,13 @@ pub(super) async fn post(
     };
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
         Ok(judged) => {
-            endpoint
-                .decisions
-                .answer(judged.decided(spent, request.evidence, &endpoint.likenesses))
-                .await
+            let decided = judged.decided(spent, request.evidence, &endpoint.likenesses);
+            let answer = endpoint.decisions.answer(decided).await;
+            if answer.status().is_success() {
+                // Its Ignition comes next, on a connection of its own.
+                endpoint.admission.known.note(peer.ip().into(), Instant::now());
+            }
+            answer
         }
         Err(unavailable) => unavailable.into_response(),
     }

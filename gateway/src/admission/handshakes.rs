@@ -1,0 +1,282 @@
+//! Who may begin a handshake. Whoever waits for that costs a socket; whoever has begun costs a signature and memory, and has requests to follow.
+//! So a handshake begins when what was begun before is nearly done, and each node's work is done once: late rather than twice.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Source;
+use super::line::Line;
+use super::turns::{TooBusy, Turn, Turns};
+
+/// Handshakes that may be under way however many requests are: nobody who floods the gateway with requests keeps others out, and health is
+/// answered.
+const ALWAYS: usize = 8;
+/// Of so many turns in a row, the last one is a stranger's if one waits: who is known goes first, and does not keep strangers out.
+const STRANGERS_TURN: u32 = 4;
+
+/// Handshakes under way, and those that wait to begin.
+#[derive(Debug, Clone)]
+pub struct Handshakes {
+    queue: Arc<Mutex<Queue>>,
+    requests: Turns,
+}
+
+#[derive(Debug)]
+struct Queue {
+    under_way: usize,
+    /// So many, requests that are worked on or wait for it included.
+    at_once: usize,
+    known: Line<Handshake>,
+    strangers: Line<Handshake>,
+    /// Turns of those who are known since the last one of a stranger.
+    in_a_row: u32,
+}
+
+/// One that may begin. Another may when this is dropped.
+#[derive(Debug)]
+pub struct Handshake(Option<Handshakes>);
+
+/// A request's turn, which has handshakes wait.
+#[derive(Debug)]
+pub struct RequestTurn {
+    turn: Option<Turn>,
+    handshakes: Handshakes,
+}
+
+impl Handshakes {
+    /// While so many are under way, requests included, none begins.
+    #[must_use]
+    pub fn new(at_once: usize, requests: Turns) -> Self {
+        let queue = Queue {
+            under_way: 0,
+            at_once,
+            known: Line::default(),
+            strangers: Line::default(),
+            in_a_row: 0,
+        };
+        Self {
+            queue: Arc::new(Mutex::new(queue)),
+            requests,
+        }
+    }
+
+    /// Completes when this source may begin a handshake. Whoever waits may go at any time.
+    pub async fn begin(&self, source: Source, known: bool) -> Handshake {
+        let waiting = {
+            let load = self.requests.load();
+            let mut queue = self.lock();
+            if queue.nobody_waits() && queue.may_begin(load) {
+                queue.under_way += 1;
+                return Handshake(Some(self.clone()));
+            }
+            if known {
+                queue.known.wait(source)
+            } else {
+                queue.strangers.wait(source)
+            }
+        };
+        // What was under way may have ended before this waited.
+        self.let_begin();
+        match waiting.await {
+            Ok(handshake) => handshake,
+            // Nobody forgets who waits.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// A request's turn, after `patience` at most.
+    ///
+    /// # Errors
+    /// [`TooBusy`].
+    pub async fn request(&self, source: Source, patience: Duration) -> Result<RequestTurn, TooBusy> {
+        let turn = self.requests.take(source, patience).await?;
+        Ok(RequestTurn {
+            turn: Some(turn),
+            handshakes: self.clone(),
+        })
+    }
+
+    /// How many wait to begin.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let queue = self.lock();
+        queue.known.length() + queue.strangers.length()
+    }
+
+    /// Lets those begin whose turn it is.
+    fn let_begin(&self) {
+        loop {
+            let load = self.requests.load();
+            let next = {
+                let mut queue = self.lock();
+                if !queue.may_begin(load) {
+                    return;
+                }
+                let Some(next) = queue.next() else { return };
+                queue.under_way += 1;
+                next
+            };
+            if let Err(mut handshake) = next.send(Handshake(Some(self.clone()))) {
+                // Whoever waited is gone.
+                handshake.0 = None;
+                self.lock().under_way -= 1;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    const fn may_begin(&self, requests: usize) -> bool {
+        self.under_way < ALWAYS || self.under_way.saturating_add(requests) < self.at_once
+    }
+
+    const fn nobody_waits(&self) -> bool {
+        self.known.length() == 0 && self.strangers.length() == 0
+    }
+
+    fn next(&mut self) -> Option<oneshot::Sender<Handshake>> {
+        if self.in_a_row + 1 < STRANGERS_TURN
+            && let Some(known) = self.known.next()
+        {
+            self.in_a_row += 1;
+            return Some(known);
+        }
+        self.in_a_row = 0;
+        self.strangers.next().or_else(|| self.known.next())
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        if let Some(handshakes) = self.0.take() {
+            handshakes.lock().under_way -= 1;
+            handshakes.let_begin();
+        }
+    }
+}
+
+impl Drop for RequestTurn {
+    fn drop(&mut self) {
+        self.turn = None;
+        self.handshakes.let_begin();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const KNOWN: bool = true;
+    const STRANGER: bool = false;
+
+    fn source(number: u32) -> Source {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    fn handshakes(at_once: usize, requests: usize) -> Handshakes {
+        Handshakes::new(at_once, Turns::new(requests))
+    }
+
+    async fn begun(handshakes: &Handshakes, many: usize) -> Vec<Handshake> {
+        let mut begun = Vec::new();
+        for _ in 0..many {
+            begun.push(handshakes.begin(source(1), STRANGER).await);
+        }
+        begun
+    }
+
+    #[tokio::test]
+    async fn handshakes_wait_while_there_is_enough_to_do() {
+        let handshakes = handshakes(20, 100);
+        let mut requests = Vec::new();
+        for _ in 0..10 {
+            requests.push(handshakes.request(source(1), LONG).await.unwrap());
+        }
+        let mut under_way = begun(&handshakes, 10).await;
+        let mut next = Box::pin(handshakes.begin(source(2), STRANGER));
+        assert!(next.as_mut().now_or_never().is_none());
+        assert_eq!(handshakes.waiting(), 1);
+        // A request less, or a handshake.
+        drop(requests.pop());
+        let begun = next.now_or_never().unwrap();
+        let mut next = Box::pin(handshakes.begin(source(2), STRANGER));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(under_way.pop());
+        drop((next.now_or_never().unwrap(), begun));
+        drop((requests, under_way));
+        assert_eq!(handshakes.waiting(), 0);
+        assert_eq!(handshakes.lock().under_way, 0);
+    }
+
+    #[tokio::test]
+    async fn some_handshakes_begin_however_many_requests_wait() {
+        let handshakes = handshakes(20, 30);
+        let mut requests = Vec::new();
+        for _ in 0..30 {
+            requests.push(handshakes.request(source(1), LONG).await.unwrap());
+        }
+        let waiting: Vec<_> = (0..1000).map(|_| Box::pin(handshakes.request(source(1), LONG))).collect();
+        let mut under_way = begun(&handshakes, ALWAYS).await;
+        let mut next = Box::pin(handshakes.begin(source(2), STRANGER));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(under_way.pop());
+        assert!(next.now_or_never().is_some());
+        drop((waiting, requests));
+    }
+
+    #[tokio::test]
+    async fn who_is_known_goes_first_and_keeps_strangers_not_out() {
+        let handshakes = handshakes(ALWAYS, 100);
+        let mut under_way = begun(&handshakes, ALWAYS).await;
+        let wait = |known| {
+            let mut waiting = Box::pin(handshakes.begin(source(u32::from(known)), known));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            Some(waiting)
+        };
+        let mut waiting: Vec<_> = [[STRANGER; 8], [KNOWN; 8]].concat().into_iter().map(wait).collect();
+        let mut order = String::new();
+        while order.len() < 16 {
+            under_way.remove(0);
+            for (place, waiting) in waiting.iter_mut().enumerate() {
+                if let Some(begun) = waiting.as_mut().and_then(|waiting| waiting.as_mut().now_or_never()) {
+                    order.push(if place < 8 { 's' } else { 'k' });
+                    under_way.push(begun);
+                    *waiting = None;
+                }
+            }
+        }
+        assert_eq!(order, "kkkskkkskkssssss");
+    }
+
+    #[tokio::test]
+    async fn whoever_goes_takes_nobodys_turn() {
+        let handshakes = handshakes(ALWAYS, 100);
+        let mut under_way = begun(&handshakes, ALWAYS).await;
+        let mut gone = Box::pin(handshakes.begin(source(2), STRANGER));
+        let mut stays = Box::pin(handshakes.begin(source(3), STRANGER));
+        assert!(gone.as_mut().now_or_never().is_none() && stays.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(under_way.pop());
+        drop(stays.now_or_never().unwrap());
+        // One that is on its way to somebody who goes, too.
+        let mut gone = Box::pin(handshakes.begin(source(2), STRANGER));
+        under_way.push(gone.as_mut().now_or_never().unwrap());
+        let mut gone = Box::pin(handshakes.begin(source(2), STRANGER));
+        assert!(gone.as_mut().now_or_never().is_none());
+        drop(under_way);
+        drop(gone);
+        assert_eq!(handshakes.lock().under_way, 0);
+    }
+}

@@ -1,0 +1,87 @@
+//! Sources that have proven something lately: what they come for next is nearly theirs.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Source;
+
+/// How long it counts: from a ticket until Ignition has the config, with an hour's worth of neither.
+const LASTS: Duration = Duration::from_secs(600);
+/// How many are remembered; of more, those that came last.
+const MOST: usize = 65_536;
+
+/// Where evidence came from that was found good.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<Sources>);
+
+#[derive(Debug, Default)]
+struct Sources {
+    since: HashMap<Source, Instant>,
+    /// All of them, and how each was remembered; the first one longest ago.
+    order: VecDeque<(Instant, Source)>,
+}
+
+impl Known {
+    /// At `now` this source has proven something.
+    pub fn note(&self, source: Source, now: Instant) {
+        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.since.insert(source, now);
+        sources.order.push_back((now, source));
+        while sources.order.len() > MOST || sources.order.front().is_some_and(|(since, _)| is_over(*since, now)) {
+            let Some((since, source)) = sources.order.pop_front() else { break };
+            // It may have done so again since.
+            if sources.since.get(&source) == Some(&since) {
+                sources.since.remove(&source);
+            }
+        }
+    }
+
+    /// Whether it has, not long before `now`.
+    #[must_use]
+    pub fn knows(&self, source: Source, now: Instant) -> bool {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.since.get(&source).is_some_and(|since| !is_over(*since, now))
+    }
+}
+
+fn is_over(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= LASTS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn source(number: usize) -> Source {
+        Ipv4Addr::from_bits(u32::try_from(number).unwrap_or_default()).into()
+    }
+
+    #[test]
+    fn a_source_is_known_for_a_while_from_the_last_time_on() {
+        let (known, start) = (Known::default(), Instant::now());
+        assert!(!known.knows(source(1), start));
+        known.note(source(1), start);
+        known.note(source(2), start + LASTS / 2);
+        known.note(source(1), start + LASTS / 2);
+        let late = start + LASTS;
+        assert!(known.knows(source(1), late) && known.knows(source(2), late) && !known.knows(source(3), late));
+        known.note(source(3), late + LASTS / 2);
+        assert!(!known.knows(source(1), late + LASTS / 2));
+        let sources = known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!((sources.since.len(), sources.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_is_room_for() {
+        let (known, start) = (Known::default(), Instant::now());
+        (0..MOST + 10).for_each(|number| known.note(source(number), start));
+        assert!(!known.knows(source(9), start) && known.knows(source(10), start) && known.knows(source(MOST + 9), start));
+        // Whoever does so without end takes one place in the end.
+        (0..MOST).for_each(|_| known.note(source(7), start));
+        let sources = known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!((sources.since.len(), sources.order.len()), (1, MOST));
+    }
+}

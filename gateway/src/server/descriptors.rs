@@ -1,0 +1,34 @@
+//! File descriptors: one for each connection, and some for the rest.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::settings::Limits;
+
+/// For the store, the log, what is fetched, balancers' connections that have not said whose they are.
+const REST: usize = 2048;
+
+/// Takes as many as there may be connections, or as the hard limit allows. Without them the gateway cannot accept, and nodes wait in the kernel.
+pub(super) fn raise(limits: &Limits) {
+    let wanted = wanted(limits);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let limit = Rlimit {
+        current: Some(raised),
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot take {wanted} file descriptors");
+    } else if raised < wanted {
+        tracing::warn!(
+            "limits.connections and limits.waiting together need {wanted} file descriptors, and no more than {raised} are allowed: raise the hard limit (LimitNOFILE= of the unit), or lower them"
+        );
+    }
+}
+
+fn wanted(limits: &Limits) -> u64 {
+    let all = limits.connections.saturating_add(limits.waiting).saturating_add(REST);
+    u64::try_from(all).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,134 @@
+//! Who waits for a handshake, and whom others keep from one.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use attest_gateway::api::Gateway as Inside;
+use rustls::ClientConnection;
+use rustls::version::TLS13;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::support::kubelet::{PATH, client, embedded, in_process};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
+
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// Handshakes that are under way however many requests are.
+const ALWAYS: usize = 8;
+
+async fn connect(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    socket.connect(gateway.address()).await.unwrap()
+}
+
+/// A connection that has said the first word of a handshake, and says no more.
+async fn begun(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
+    let mut stream = connect(gateway, from).await;
+    let config = client(gateway, &[&TLS13], None);
+    let mut tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    let mut hello = Vec::new();
+    tls.write_tls(&mut hello).unwrap();
+    stream.write_all(&hello).await.unwrap();
+    stream
+}
+
+fn waiting(inside: &Inside) -> usize {
+    let metrics = inside.metrics.text().unwrap();
+    let value = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("attest_gateway_handshakes_waiting "));
+    value.unwrap().parse().unwrap()
+}
+
+async fn until(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < LIMIT);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
+    let mut gateway = Gateway::init();
+    // One handshake at a time, but for those that are always let in; whoever is silent may be so for long.
+    gateway.settings("[limits]\nrequests = 2\nhandshake_seconds = 120");
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    for from in [STRANGER, NODE] {
+        let mut held = Vec::new();
+        for _ in 0..4 * ALWAYS {
+            held.push(connect(&gateway, from).await);
+        }
+        for _ in 0..2 * ALWAYS {
+            held.push(begun(&gateway, from).await);
+        }
+        let served = tokio::time::timeout(LIMIT, async {
+            let ticket = gateway.ticket().await;
+            gateway.config(PATH, &[&bearer(&ticket)]).await.is_config(&full);
+        });
+        served.await.unwrap();
+        drop(held);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_is_known_once_it_has_proven_something() {
+    let gateway = Gateway::init();
+    let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let knows = |address: Ipv4Addr| inside.admission.known.knows(address.into(), Instant::now());
+    let (case, stranger) = (tpm(), gateway.client_from(STRANGER));
+    let ask = |path: &str, body: serde_json::Value| stranger.post(gateway.url(path)).json(&body);
+    // Whoever shows a certificate that he has found gets a challenge, and answers with nothing that is good.
+    gateway.endorse(&case, &[]);
+    let asked = serde_json::to_value(challenge_request(&case, POOL)).unwrap();
+    assert_eq!(Answer::of(ask("/v1/attest/challenge", asked)).await.status, 200);
+    let evidence = serde_json::json!({ "challenge": "A".repeat(64), "evidence": {} });
+    assert_ne!(Answer::of(ask("/v1/attest/evidence", evidence)).await.status, 200);
+    let config = stranger.get(gateway.url(PATH)).header("accept", accept(SPEC));
+    assert_eq!(Answer::of(config).await.status, 200, "the pre-approved config");
+    assert!(!knows(STRANGER) && !knows(NODE));
+    let _ticket = gateway.ticket().await;
+    assert!(!knows(STRANGER) && knows(NODE));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
+    let gateway = Gateway::init();
+    gateway.settings("[limits]\nrequests = 2\nhandshake_seconds = 120");
+    let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    assert_eq!(waiting(&inside), 0);
+    // All turns, for as long as this is there.
+    let mut turns = Vec::new();
+    for _ in 0..ALWAYS {
+        turns.push(inside.admission.handshakes.begin(STRANGER.into(), false).await);
+    }
+    let mut nodes = Vec::new();
+    for _ in 0..5 {
+        nodes.push(begun(&gateway, NODE).await);
+    }
+    until(|| waiting(&inside) == 5).await;
+    let served = gateway.client_from(NODE).get(gateway.url("/healthz")).send();
+    // In turn, those that have hung up without a handshake.
+    drop(nodes);
+    drop(turns);
+    assert_eq!(tokio::time::timeout(LIMIT, served).await.unwrap().unwrap().status(), 200);
+    until(|| waiting(&inside) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_waits_for_nobody_who_waits() {
+    let mut gateway = Gateway::init();
+    gateway.settings("[limits]\nhandshake_seconds = 120\ndrain_seconds = 300");
+    gateway.run();
+    let silent = [connect(&gateway, NODE).await, connect(&gateway, STRANGER).await];
+    // They have been accepted when one that came after them has been served.
+    assert_eq!(gateway.config(PATH, &[]).await.status, 200);
+    let begun = Instant::now();
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    assert!(begun.elapsed() < LIMIT, "it waited for {silent:?}");
+}

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use attest_gateway::admission::Spending;
 use attest_gateway::api::Gateway as Inside;
 use rustls::ClientConnection;
 use rustls::version::TLS13;
@@ -131,4 +132,35 @@ async fn sigterm_waits_for_nobody_who_waits() {
     gateway.terminate();
     assert!(gateway.wait().success());
     assert!(begun.elapsed() < LIMIT, "it waited for {silent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_too_long_is_told_when_to_come_again_and_ignition_is_not() {
+    let gateway = Gateway::init();
+    gateway.settings("[limits]\nrequests = 1");
+    let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let turn = inside.admission.requests.take(STRANGER.into(), LIMIT).await.unwrap();
+    let node = gateway.client_from(NODE);
+    let asked = challenge_request(&tpm(), POOL);
+    let challenge = node.post(gateway.url("/v1/attest/challenge")).json(&asked).send();
+    let config = node.get(gateway.url(PATH)).header("accept", accept(SPEC)).send();
+    let (challenge, config) = tokio::time::timeout(LIMIT, async { tokio::join!(challenge, config) })
+        .await
+        .unwrap();
+    let (challenge, config) = (challenge.unwrap(), config.unwrap());
+    assert_eq!(
+        (challenge.status(), config.status()),
+        (503.try_into().unwrap(), 503.try_into().unwrap())
+    );
+    let told = challenge.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap();
+    assert!((1..=60).contains(&told), "{told}");
+    assert_eq!((config.headers().get("retry-after"), config.content_length()), (None, Some(0)));
+    // Nothing is known of when what else stands in the way is gone.
+    drop(turn);
+    while inside.admission.challenges.spend(NODE.into(), 1, inside.clock.now()) == Spending::Granted {}
+    let answer = node.post(gateway.url("/v1/attest/challenge")).json(&asked).send().await.unwrap();
+    assert_eq!(
+        (answer.status(), answer.headers().get("retry-after")),
+        (503.try_into().unwrap(), None)
+    );
 }

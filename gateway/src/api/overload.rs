@@ -1,10 +1,11 @@
 //! Overload: how much is done at once, and how long for.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -13,8 +14,12 @@ use super::awaited::Waiting;
 use super::problem::{self, Refusal};
 use crate::admission::{Admission, NoBody, Place, Source, Whole};
 
-/// How long a request waits for its turn. Ignition waits 10 s for the head of an answer, and the answer takes its time too.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a request for a config waits for its turn: Ignition waits 10 s for the head of an answer, whose making takes its time too.
+const CONFIG_PATIENCE: Duration = Duration::from_secs(8);
+/// Another: `attest-node` waits 15 s.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// Longest time after which one is told to come again. `attest-node` heeds a minute at most, and comes up to a half later.
+const COME_AGAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// What guards one path.
 #[derive(Debug, Clone)]
@@ -27,40 +32,44 @@ pub(super) struct Guard {
 }
 
 /// Does a request when it is there whole and it is its source's turn, if it comes to an end in time. Nothing that others need is held while
-/// its sender is waited for. On `/config` the answer is an empty 503 otherwise: Ignition retries that for ever, on the same connection.
+/// its sender is waited for. On `/config` the answer is an empty 503 otherwise: Ignition retries that for ever, on the same connection, and
+/// heeds no time that it is told.
+pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let requests = guard.admission.requests.clone();
+    let config = problem::is_config(request.uri().path());
+    let answer = in_turn(guard, request, next, if config { CONFIG_PATIENCE } else { PATIENCE }).await;
+    match answer {
+        None if config => problem::empty_503(),
+        None => told_when(Refusal::unavailable().into_response(), requests.backlog(Instant::now())),
+        Some(answer) if !config && answer.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            told_when(answer, requests.backlog(Instant::now()))
+        }
+        Some(answer) => answer,
+    }
+}
+
+/// The answer to a request; `None` if it did not come to its turn, or to its end, in time.
 ///
 /// A request that is begun is done to its end, although its client hangs up or its time is over: only so is what it used up recorded, or
 /// given back. It has its turn until then, so that whoever hangs up makes no more work than others.
-pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let config = problem::is_config(request.uri().path());
-    let unavailable = || {
-        if config {
-            problem::empty_503()
-        } else {
-            Refusal::unavailable().into_response()
-        }
-    };
+async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration) -> Option<Response> {
     let Guard {
         admission,
         limit,
         body_bytes,
     } = guard;
-    let Some(Peer(peer)) = request.extensions().get().copied() else {
-        return unavailable();
-    };
+    let Peer(peer) = request.extensions().get().copied()?;
     let source = Source::from(peer.ip());
     let (mut head, body) = request.into_parts();
     let body = match admission.bodies.read(source, body, body_bytes).await {
         Ok(body) => body,
-        Err(NoBody::TooLarge) => return Refusal::body_too_large().into_response(),
-        Err(NoBody::Broken) => return Refusal::malformed("the body did not arrive whole").into_response(),
-        Err(NoBody::TooSlow | NoBody::NoRoom) => return unavailable(),
+        Err(NoBody::TooLarge) => return Some(Refusal::body_too_large().into_response()),
+        Err(NoBody::Broken) => return Some(Refusal::malformed("the body did not arrive whole").into_response()),
+        Err(NoBody::TooSlow | NoBody::NoRoom) => return None,
     };
     // It goes with the connection, and not with the request, which may last longer.
     let place = head.extensions.remove::<Place>();
-    let Ok(turn) = admission.handshakes.request(source, PATIENCE).await else {
-        return unavailable();
-    };
+    let turn = admission.handshakes.request(source, patience).await.ok()?;
     let _working = place.as_ref().map(Place::working);
     let Whole { bytes, room } = body;
     let mut request = Request::from_parts(head, Body::from(bytes));
@@ -71,5 +80,34 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
         drop((turn, room));
         answer
     };
-    waiting.answer(limit, work).await.unwrap_or_else(unavailable)
+    waiting.answer(limit, work).await
+}
+
+/// Says after how long those who wait have had their turn. Where nobody waits it is something else that stands in the way, and nobody knows for how
+/// long.
+fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
+    if let Some(backlog) = backlog {
+        let seconds = backlog.min(COME_AGAIN_LIMIT).as_secs().max(1);
+        answer.headers_mut().entry(header::RETRY_AFTER).or_insert(seconds.into());
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_told_to_come_again_is_told_when_if_that_is_known() {
+        let told = |backlog: Option<u64>| {
+            let answer = told_when(problem::empty_503(), backlog.map(Duration::from_secs));
+            let told = answer.headers().get(header::RETRY_AFTER);
+            told.and_then(|told| told.to_str().ok()?.parse::<u64>().ok())
+        };
+        assert_eq!(told(None), None);
+        assert_eq!((told(Some(0)), told(Some(7)), told(Some(1000))), (Some(1), Some(7), Some(60)));
+        // Who knows better has said so.
+        let known = [(header::RETRY_AFTER, "30")].into_response();
+        assert_eq!(told_when(known, Some(Duration::from_secs(7))).headers()[header::RETRY_AFTER], "30");
+    }
 }

@@ -15,12 +15,14 @@ use super::tls::{self, TlsProblem};
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::patience::{ComeAgain, Next, Patience};
+use crate::patience::{ComeAgain, Next, Patience, WAY_OUT};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
-/// How long one request may take before it counts as lost. A loaded gateway answers in milliseconds.
-const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+/// How long one request may take before it counts as lost, with its connection: on one that is open, a loaded gateway answers within 15 s.
+const REQUEST_LIMIT: Duration = Duration::from_secs(45);
+/// How often the console is told of an answer that has not come yet.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Largest config read: a pool's files together have at most that much.
 pub(super) const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// How long a config may take: the largest one at 5 Mbit/s.
@@ -269,7 +271,7 @@ impl Gateway<'_> {
         let Some(runtime) = &self.http.runtime else {
             return Err(Lost::Surely(GatewayError::Client("it is shut down".to_owned())));
         };
-        runtime.block_on(async {
+        let answer = async {
             let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
                 Some(refused) => match self.http.trust.explain(refused) {
                     // Ignition gets there, or may, with what it is about to show.
@@ -301,8 +303,33 @@ impl Gateway<'_> {
                 server_key,
                 not_before,
             })
-        })
+        };
+        runtime.block_on(telling(answer, SAY_EVERY, |waited| {
+            if self.patience.is_some() {
+                console::say(&overdue(url, waited));
+            }
+        }))
     }
+}
+
+/// Does this, and says each time that so much time has passed how long it has taken.
+async fn telling<T>(work: impl Future<Output = T>, every: Duration, mut say: impl FnMut(Duration)) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut waited = Duration::ZERO;
+    loop {
+        if let Ok(done) = tokio::time::timeout(every, &mut work).await {
+            return done;
+        }
+        waited += every;
+        say(waited);
+    }
+}
+
+fn overdue(url: &str, waited: Duration) -> String {
+    format!(
+        "waiting: {url} has not answered for {} s; a gateway that more nodes come to than it can serve at once takes them one after the other; {WAY_OUT}",
+        waited.as_secs()
+    )
 }
 
 /// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway.
@@ -329,4 +356,31 @@ pub(super) fn refused(answer: &GatewayAnswer) -> Option<GatewayError> {
 fn retry_after(response: &reqwest::Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(RETRY_AFTER_LIMIT_SECONDS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_console_is_told_of_an_answer_that_does_not_come() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let every = Duration::from_millis(20);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (mut sender, mut said) = (Some(sender), Vec::new());
+        let answer = runtime.block_on(telling(receiver, every, |waited| {
+            said.push(waited);
+            if said.len() == 3 {
+                sender.take().map(|sender| sender.send(7));
+            }
+        }));
+        assert_eq!((answer, said), (Ok(7), vec![every, every * 2, every * 3]));
+        // What comes at once is nothing to speak of.
+        assert_eq!(runtime.block_on(telling(async { 8 }, every, |_| unreachable!())), 8);
+        let line = overdue("https://a/v1/attest", Duration::from_secs(20));
+        assert!(
+            line.contains("https://a/v1/attest has not answered for 20 s") && line.contains("rd.systemd.mask=attest-node.service"),
+            "{line}"
+        );
+    }
 }

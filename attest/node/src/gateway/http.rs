@@ -12,8 +12,9 @@ use super::error::GatewayError;
 use super::identity::Identity;
 use super::tls::Trust;
 
-/// How long a connection may take: a TCP handshake with two retransmissions.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may take, with its TLS handshake: a gateway that more nodes come to than it can serve at once takes them one after the
+/// other, and who hangs up begins anew. Ignition waits as long for a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The HTTP client for all gateways of one pointer.
 pub struct Http {

@@ -10,8 +10,8 @@ use crate::patience::{ComeAgain, Next, Patience};
 
 /// For what a node does by itself: the default of `--deadline`.
 pub const SILENCE: Duration = Duration::from_secs(60);
-pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-pub const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+pub const REQUEST_LIMIT: Duration = Duration::from_secs(45);
 pub const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
 pub const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
 pub const PARTIAL_OUTAGE_PARTS: u32 = 10;

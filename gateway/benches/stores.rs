@@ -36,6 +36,14 @@ const CROWD: usize = 192;
 /// Boots of which etcd's work is counted, while there are no others.
 const ALONE: usize = 20;
 
+/// How far boots go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Far {
+    Challenge,
+    Evidence,
+    Config,
+}
+
 /// What nodes meet.
 struct Site {
     client: reqwest::Client,
@@ -45,23 +53,30 @@ struct Site {
 }
 
 impl Site {
-    async fn boot(&self) {
+    /// A boot, or so much of it.
+    async fn boot(&self, far: Far) {
         let mut node = Node::made_by(&self.maker);
         let challenged = Answer::of(node.challenge(&self.client, &self.url)).await;
+        if far == Far::Challenge {
+            return;
+        }
         let evidence = node.evidence(&challenged, &self.key);
         let ticket = Answer::of(Node::send(&self.client, &self.url, &evidence)).await.ticket();
+        if far == Far::Evidence {
+            return;
+        }
         let config = Answer::of(Node::config(&self.client, &self.url, &ticket)).await;
         assert_eq!(config.status, 200);
     }
 
-    async fn boots(self: Arc<Self>, count: usize, at_once: usize) {
+    async fn boots(self: Arc<Self>, count: usize, at_once: usize, far: Far) {
         let mut booting = JoinSet::new();
         for _ in 0..count {
             if booting.len() == at_once {
                 booting.join_next().await.unwrap().unwrap();
             }
             let site = Arc::clone(&self);
-            booting.spawn(async move { site.boot().await });
+            booting.spawn(async move { site.boot(far).await });
         }
         booting.join_all().await;
     }
@@ -72,11 +87,14 @@ struct Measured {
     took: Duration,
     gateway: Duration,
     etcd: Duration,
-    /// What etcd has counted for a boot: of those together, of a crowd, of those alone.
-    counted: [Vec<f64>; 3],
+    /// What etcd has counted for a boot.
+    counted: [Vec<f64>; HOW.len()],
     /// Its processor's time for one of a crowd's, milliseconds.
     crowd: f64,
 }
+
+/// Of boots together, of a crowd, and of those alone, how far.
+const HOW: [&str; 5] = ["", ", in a crowd", ", alone, the challenge", ", alone, up to evidence", ", alone"];
 
 /// What etcd counts of itself: the figure's name, and etcd's for it. The last two are its waits for the disk, and their seconds in all.
 const COUNTED: [(&str, &str); 5] = [
@@ -142,7 +160,7 @@ fn main() {
             Figure::of(format!("{name}: etcd's processor time of a boot"), "ms", &[each(etcd)]),
             Figure::of(format!("{name}: etcd's processor time of a boot, in a crowd"), "ms", &[crowd]),
         ]);
-        for (counted, how) in counted.iter().zip(["", ", in a crowd", ", alone"]) {
+        for (counted, how) in counted.iter().zip(HOW) {
             if let [each @ .., waits, seconds] = &counted[..] {
                 let named = COUNTED.iter().zip(each.iter().chain([waits]));
                 figures.extend(named.map(|((what, _), value)| Figure::of(format!("{name}: {what}{how}"), "", &[*value])));
@@ -188,16 +206,16 @@ fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
         maker,
     });
     let nodes = tokio::runtime::Runtime::new().unwrap();
-    nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots), AT_ONCE));
+    nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots), AT_ONCE, Far::Config));
     let spent = || {
         (
             process::spent(gateway.process_id()),
             etcd.map_or(Duration::ZERO, |etcd| process::spent(etcd.process_id())),
         )
     };
-    let counted = |boots: usize, at_once: usize| {
+    let counted = |boots: usize, at_once: usize, far: Far| {
         let before = nodes.block_on(counts(etcd));
-        nodes.block_on(Arc::clone(&site).boots(boots, at_once));
+        nodes.block_on(Arc::clone(&site).boots(boots, at_once, far));
         let after = nodes.block_on(counts(etcd));
         after
             .iter()
@@ -206,16 +224,16 @@ fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
             .collect()
     };
     let (begun, before) = (Instant::now(), spent());
-    let together = counted(boots, AT_ONCE);
+    let together = counted(boots, AT_ONCE, Far::Config);
     let (took, after) = (begun.elapsed(), spent());
-    let (others, crowd) = (spent().1, counted(boots, CROWD));
+    let (others, crowd) = (spent().1, counted(boots, CROWD, Far::Config));
     let crowds = (spent().1 - others).as_secs_f64() * 1e3 / count(boots);
-    let alone = counted(ALONE.min(boots), 1);
+    let [challenge, evidence, alone] = [Far::Challenge, Far::Evidence, Far::Config].map(|far| counted(ALONE.min(boots), 1, far));
     Measured {
         took,
         gateway: after.0 - before.0,
         etcd: after.1 - before.1,
-        counted: [together, crowd, alone],
+        counted: [together, crowd, challenge, evidence, alone],
         crowd: crowds,
     }
 }

@@ -126,6 +126,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/architecture.md",
         "docs/protocol.md",
         "docs/replicas.md",
+        "docs/scale.md",
         "docs/threat-model.md",
         "docs/certificates.md",
         "docs/configuration.md",

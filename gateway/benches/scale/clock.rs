@@ -1,0 +1,45 @@
+//! The simulation's time, and what happens next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// Nanoseconds since the power came back.
+pub type Time = u64;
+
+pub const SECOND: Time = 1_000_000_000;
+
+pub fn nanos(time: Duration) -> Time {
+    u64::try_from(time.as_nanos()).unwrap_or(Time::MAX)
+}
+
+/// What will happen, in order of time; of two at one time, what was said first.
+#[derive(Debug)]
+pub struct Clock<E> {
+    pub now: Time,
+    said: u64,
+    coming: BinaryHeap<Reverse<(Time, u64, E)>>,
+}
+
+impl<E: Ord> Clock<E> {
+    pub const fn new() -> Self {
+        Self {
+            now: 0,
+            said: 0,
+            coming: BinaryHeap::new(),
+        }
+    }
+
+    /// So long from now.
+    pub fn after(&mut self, time: Time, event: E) {
+        self.said += 1;
+        self.coming.push(Reverse((self.now + time, self.said, event)));
+    }
+
+    /// The next thing, whose time it is then.
+    pub fn next(&mut self) -> Option<E> {
+        let Reverse((time, _, event)) = self.coming.pop()?;
+        self.now = time;
+        Some(event)
+    }
+}

@@ -1,0 +1,121 @@
+//! One node: what it asks for next, and how long it waits first. Its pauses are `attest-node`'s and Ignition's.
+
+use std::time::{Duration, Instant};
+
+use super::clock::{Time, nanos};
+use super::site::{CONFIG_BYTES, Step};
+use crate::patience::Patience;
+use crate::waits::attest_node::{self, Asking};
+use crate::waits::ignition::{self, Pauses};
+
+/// What came of one attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// 200.
+    Answer,
+    /// 503, on a connection that stays.
+    ComeAgain,
+    /// No connection, or no answer in time.
+    Nothing,
+}
+
+/// What a node does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Ask,
+    Pause(Time),
+    /// It has its full config.
+    Full,
+    /// It has given up, and will not have it.
+    GaveUp,
+}
+
+pub struct Node {
+    pub step: Step,
+    pub connected: bool,
+    /// For a connection, or for its turn.
+    pub waits: bool,
+    /// Of the attempt that is under way: what belongs to an earlier one is nobody's.
+    pub attempt: u32,
+    pub failed: u32,
+    pub came: Time,
+    patience: Patience,
+    asking: Asking,
+    pauses: Pauses,
+}
+
+impl Node {
+    /// One that has just come up.
+    pub fn new(now: Time, start: Instant) -> Self {
+        Self {
+            step: Step::Discovery,
+            connected: false,
+            waits: false,
+            attempt: 0,
+            failed: 0,
+            came: now,
+            patience: attest_node::patience(),
+            asking: Asking::begun(at(now, start)),
+            pauses: Pauses::default(),
+        }
+    }
+
+    /// How long it waits for a connection; of Ignition, what its handshake may take, which is what the gateway makes it wait for.
+    pub fn connect_limit(&self) -> Time {
+        nanos(match self.step {
+            Step::Config => ignition::TLS_LIMIT,
+            _ => attest_node::CONNECT_LIMIT,
+        })
+    }
+
+    /// How long for an answer.
+    pub fn answer_limit(&self) -> Time {
+        nanos(match self.step {
+            Step::Config => ignition::HEAD_LIMIT,
+            _ => attest_node::REQUEST_LIMIT,
+        })
+    }
+
+    /// What it does about what came. The time is what passes, and `start` stands for its begin.
+    pub fn goes_on(&mut self, came: Came, by_token: bool, now: Time, start: Instant) -> Next {
+        self.attempt += 1;
+        let time = at(now, start);
+        if came != Came::Answer {
+            self.failed += 1;
+        }
+        // Its connection is lost with what it waited for.
+        self.connected &= came != Came::Nothing;
+        if self.step == Step::Config {
+            return match came {
+                Came::Answer => Next::Full,
+                _ => Next::Pause(nanos(self.pauses.next())),
+            };
+        }
+        let paused = match came {
+            Came::Answer => {
+                self.patience.answered(time);
+                self.asking = Asking::begun(time);
+                self.step = match self.step {
+                    Step::Discovery if !by_token => Step::Challenge,
+                    Step::Challenge => Step::Evidence,
+                    _ => Step::Config,
+                };
+                // Ignition comes on a connection of its own.
+                self.connected &= self.step != Step::Config;
+                return Next::Ask;
+            }
+            Came::ComeAgain => self.asking.held(&self.patience, "unavailable", None, time),
+            Came::Nothing => self.asking.unanswered(&self.patience, false, time),
+        };
+        paused.map_or(Next::GaveUp, |pause| Next::Pause(nanos(pause)))
+    }
+}
+
+fn at(now: Time, start: Instant) -> Instant {
+    start + Duration::from_nanos(now)
+}
+
+/// How long a config takes on a network of so many gigabits a second.
+pub const fn transfer(gigabits: u64) -> Time {
+    CONFIG_BYTES * 8 / gigabits
+}

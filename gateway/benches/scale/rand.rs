@@ -1,0 +1,27 @@
+//! Chance that is the same in each run: `attest-node`'s pauses find it where they look for the system's.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+
+thread_local! {
+    static STATE: Cell<u64> = const { Cell::new(1) };
+}
+
+/// What comes from now on is decided by this.
+pub fn seed(seed: u64) {
+    STATE.set(seed.max(1));
+}
+
+/// As the function of this name that fills bytes by the system's chance.
+pub fn fill(bytes: &mut [u8]) -> Result<(), Infallible> {
+    for byte in bytes {
+        // Marsaglia's xorshift.
+        let mut state = STATE.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        STATE.set(state);
+        *byte = state.to_be_bytes()[0];
+    }
+    Ok(())
+}

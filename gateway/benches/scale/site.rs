@@ -1,0 +1,135 @@
+//! What is simulated: the fleet, what it meets, and what each step costs. `docs/scale.md` says where each figure comes from.
+
+use super::clock::{SECOND, Time};
+
+const MICROSECOND: Time = 1000;
+
+/// What a node asks for, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    Discovery,
+    Challenge,
+    Evidence,
+    Config,
+}
+
+impl Step {
+    pub const ALL: [Self; 4] = [Self::Discovery, Self::Challenge, Self::Evidence, Self::Config];
+}
+
+/// What the gateway's processor does for each, measured by the benchmarks `boot` and `storm`.
+pub const HANDSHAKE: Time = 250 * MICROSECOND;
+/// What it does for a request that it refuses: as much as for a discovery, which does as little.
+pub const REFUSAL: Time = cost(Step::Discovery);
+
+pub const fn cost(step: Step) -> Time {
+    match step {
+        Step::Discovery => 50 * MICROSECOND,
+        Step::Challenge => 300 * MICROSECOND,
+        Step::Evidence => 1000 * MICROSECOND,
+        Step::Config => 700 * MICROSECOND,
+    }
+}
+
+const READ: bool = false;
+const WRITE: bool = true;
+/// Keys of a commit that one ask takes.
+pub const KEYS: usize = 2;
+
+/// How often a step asks the store, one after the other, and whether it writes then; counted by the benchmark `stores`.
+pub const fn asks(step: Step) -> &'static [bool] {
+    match step {
+        Step::Discovery => &[],
+        Step::Challenge => &[READ],
+        Step::Evidence => &[READ, READ, READ, READ, WRITE, READ, READ, READ, WRITE],
+        Step::Config => &[READ, READ, READ, READ, READ, READ, READ, READ, WRITE],
+    }
+}
+
+/// The gateway's own figures: challenges at once and each second (`admission/mod.rs`); connections, sockets that wait for their handshake and
+/// requests in work (`settings/limits.rs`); handshakes that begin while requests are under
+/// way, and of how many in a row the last is a stranger's (`admission/handshakes.rs`); how long a
+/// request waits for its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
+pub const CHALLENGES_AT_ONCE: u64 = 20_000;
+pub const CHALLENGES_EACH_SECOND: u64 = 250;
+pub const CONNECTIONS: usize = 4096;
+pub const REQUESTS: usize = 512;
+pub const SOCKETS: usize = 16_384;
+pub const HANDSHAKES_ALWAYS: usize = 8;
+pub const STRANGERS_TURN: u32 = 4;
+pub const PATIENCE: Time = 12 * SECOND;
+pub const CONFIG_PATIENCE: Time = 8 * SECOND;
+pub const MOST_KEYS: usize = 120;
+
+/// Who waits longer than that has no config in time.
+pub const LONGEST: Time = 1800 * SECOND;
+
+/// A node's full config.
+pub const CONFIG_BYTES: u64 = 838_000;
+
+/// One fleet, and what it meets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Site {
+    pub nodes: u64,
+    /// The seconds in which they come, evenly.
+    pub over: u64,
+    /// By a provisioning token: no challenge and no evidence.
+    pub by_token: bool,
+    pub replicas: u64,
+    /// Of each replica.
+    pub cores: u64,
+    pub gigabits: u64,
+    /// Whether each replica's challenges have a budget.
+    pub budget: bool,
+    /// `None`: the embedded store, whose work is the gateway's.
+    pub etcd: Option<Etcd>,
+}
+
+/// The store that replicas share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Etcd {
+    /// For its disk, and for its answer.
+    pub commit: Time,
+    pub read: Time,
+    /// Cores of each member, and their time for one transaction, and for each thing that is asked in it.
+    pub cores: u64,
+    pub transaction: Time,
+    pub ask: Time,
+    /// What the gateway's processor takes more for one boot than on a store of its own.
+    pub gateway: Time,
+}
+
+/// As the benchmark `stores` has measured it, of one member.
+pub const ETCD: Etcd = Etcd {
+    commit: 2000 * MICROSECOND,
+    read: 500 * MICROSECOND,
+    cores: 4,
+    transaction: 340 * MICROSECOND,
+    ask: 20 * MICROSECOND,
+    gateway: 1650 * MICROSECOND,
+};
+
+impl Etcd {
+    /// With half of the work.
+    pub const fn halved(self) -> Self {
+        Self {
+            transaction: self.transaction / 2,
+            ask: self.ask / 2,
+            ..self
+        }
+    }
+}
+
+impl Site {
+    /// What a step costs the gateway's processor, with what its store costs it.
+    pub fn cost(&self, step: Step) -> Time {
+        let asks = |step: Step| Time::try_from(asks(step).len()).unwrap_or_default();
+        let all: Time = Step::ALL.into_iter().map(asks).sum();
+        cost(step) + self.etcd.map_or(0, |etcd| etcd.gateway * asks(step) / all)
+    }
+
+    /// What comes to one replica: each gets its part.
+    pub const fn share(&self) -> u64 {
+        self.nodes.div_ceil(self.replicas)
+    }
+}

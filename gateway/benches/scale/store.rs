@@ -1,0 +1,57 @@
+//! The store that replicas share, as one of them meets it: one commit at a time, with what has queued up meanwhile.
+
+use std::collections::VecDeque;
+
+use super::clock::Time;
+use super::site::{Etcd, KEYS, MOST_KEYS, Site, Step};
+
+/// What a request asks the store for.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    pub node: u32,
+    pub attempt: u32,
+    /// How often it has asked before.
+    pub round: usize,
+    pub step: Step,
+    pub writes: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Store {
+    waiting: VecDeque<Work>,
+    under_way: Vec<Work>,
+    pub commits: u64,
+    /// How long etcd's processor was at work for all replicas.
+    pub worked: Time,
+    /// How long a commit of this replica was under way that had no room for more.
+    pub full: Time,
+}
+
+impl Store {
+    pub fn ask(&mut self, work: Work) {
+        self.waiting.push_back(work);
+    }
+
+    /// How long the next commit takes, if there is one to begin.
+    pub fn begin(&mut self, etcd: &Etcd, site: &Site) -> Option<Time> {
+        if self.waiting.is_empty() || !self.under_way.is_empty() {
+            return None;
+        }
+        let count = self.waiting.len().min(MOST_KEYS / KEYS);
+        self.under_way.extend(self.waiting.drain(..count));
+        let writes = self.under_way.iter().any(|work| work.writes);
+        self.commits += u64::from(writes);
+        let work = etcd.transaction + etcd.ask * Time::try_from(count).unwrap_or_default();
+        // All replicas come with as much.
+        self.worked += work * site.replicas;
+        let waits_for_others = work * site.replicas.div_ceil(etcd.cores);
+        let time = if writes { etcd.commit } else { etcd.read } + waits_for_others;
+        self.full += if count == MOST_KEYS / KEYS { time } else { 0 };
+        Some(time)
+    }
+
+    /// What is done by now.
+    pub fn end(&mut self) -> Vec<Work> {
+        std::mem::take(&mut self.under_way)
+    }
+}

@@ -11,7 +11,7 @@ use crate::azure::vtpm::AkRoots;
 use crate::gcp::GoogleKeys;
 use crate::kinds::held_against;
 use crate::tpm::ek::EkDigest;
-use crate::tpm::ek_certificate::EkRoots;
+use crate::tpm::ek_certificate::{EkRoots, KnownChains};
 use crate::tpm::endorsements::TpmEndorsements;
 use crate::tpm::vtpm::VtpmRoots;
 
@@ -48,6 +48,7 @@ impl Endorsements {
                 roots,
                 allowed: BTreeSet::new(),
                 vtpm_roots: None,
+                known: None,
             },
             clouds: CloudEndorsements {
                 google_keys: None,
@@ -65,6 +66,13 @@ impl Endorsements {
         let mut endorsements = Self::new(Arc::default());
         endorsements.tpm.vtpm_roots = Some(roots);
         endorsements
+    }
+
+    /// The same; chains of EK certificates that are known to hold are not verified again.
+    #[must_use]
+    pub fn knowing(mut self, known: Arc<dyn KnownChains>) -> Self {
+        self.tpm.known = Some(known);
+        self
     }
 
     /// The same, and trust in what the clouds sign.

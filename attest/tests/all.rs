@@ -28,6 +28,7 @@ mod gcp;
 mod gcp_authority;
 mod gcp_rules;
 mod gcp_vtpm;
+mod known_chains;
 mod log_builder;
 mod nitro_authority;
 mod nitro_tpm;

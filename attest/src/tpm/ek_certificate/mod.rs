@@ -15,6 +15,7 @@
 //! node choose what the gateway connects to.
 
 mod error;
+mod known;
 mod roots;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ use crate::x509::{self, Budget, Led, Terms};
 
 pub use attest_wire::tpm::{EkKey, INTERMEDIATES_LIMIT};
 pub use error::EkCertificateError;
+pub(crate) use known::verify_unless_known;
+pub use known::{KnownChain, KnownChains};
 pub(crate) use roots::all_of;
 pub use roots::{CaProblem, EkRoots, EkRootsError};
 

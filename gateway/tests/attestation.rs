@@ -99,6 +99,41 @@ async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_32_a_maker_whose_root_was_taken_away_after_the_challenge_vouches_for_no_evidence() {
+    let mut gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    let root = gateway.path("ek-roots/maker.der");
+    fs::write(&root, maker.root()).unwrap();
+    gateway.edit_pool(
+        "worker",
+        "endorsement = \"allowlist\"",
+        "endorsement = \"any-tpm-of-a-trusted-maker\"",
+    );
+    gateway.run();
+    for taken_away in [false, true] {
+        let (area, certificate) = maker.ek();
+        let case = tpm().but(|case| {
+            case.ek_area = area;
+            case.ek_certificate = Some(certificate);
+        });
+        let asked = gateway.post("/v1/attest/challenge", &challenge_request(&case, "worker")).await;
+        assert_eq!(asked.status, 200);
+        let challenge = gateway.challenge(&case, None);
+        let evidence = gateway.answer(case, &challenge);
+        if taken_away {
+            gateway.kill();
+            fs::write(&root, Maker::new("Another maker").root()).unwrap();
+            gateway.run();
+        }
+        let answer = gateway.post("/v1/attest/evidence", &evidence).await;
+        match taken_away {
+            false => drop(answer.ticket()),
+            true => answer.refused(403, "ek-not-endorsed"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells_it_again() {
     let gateway = Gateway::start();
     let case = tpm();

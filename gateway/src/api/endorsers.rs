@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attest::{EkDigest, Endorsements};
 
+use super::recent_chains::RecentChains;
 use crate::audit::{Basis, BlobError, Blobs, CloudBasis};
 use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
@@ -21,6 +22,8 @@ pub struct Endorsers {
     pub(super) clouds: Clouds,
     /// The blobs that hold the configured certificates of clouds, likewise.
     pub(super) cloud_blobs: CloudBasis,
+    /// Of makers' certificates: what was verified for a challenge, and its evidence stands on as well.
+    chains: Arc<RecentChains>,
 }
 
 impl Endorsers {
@@ -41,6 +44,7 @@ impl Endorsers {
             ek_root_blobs,
             clouds,
             cloud_blobs,
+            chains: Arc::default(),
         })
     }
 
@@ -77,7 +81,10 @@ impl Endorsers {
         // Where Google has to say which instance it is, the administrator's word about an EK says too little.
         let allowlisted = record.filter(|_| !elsewhere && by != RootsTaken::OfGoogle);
         let mut endorsements = match by {
-            RootsTaken::OfMakers => Endorsements::new(Arc::clone(&self.ek_roots.roots)),
+            RootsTaken::OfMakers => {
+                let chains = Arc::<RecentChains>::clone(&self.chains);
+                Endorsements::new(Arc::clone(&self.ek_roots.roots)).knowing(chains)
+            }
             RootsTaken::OfGoogle => Endorsements::of_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
             RootsTaken::None => Endorsements::new(Arc::default()),
         };

@@ -16,6 +16,7 @@ mod health;
 mod kubelet;
 mod overload;
 mod problem;
+mod recent_chains;
 mod token;
 
 use std::net::SocketAddr;

@@ -112,26 +112,23 @@ fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
 
 /// Who the store is and how far it has come.
 pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
-    let standing = connection
-        .prepare_cached("SELECT id, mark FROM store WHERE one = 1")?
-        .query_row([], |row| {
-            Ok(StoreMark {
-                id: row.get(0)?,
-                // Counted from 1 upwards.
-                mark: row.get::<_, i64>(1)?.unsigned_abs(),
-                wrote: None,
-            })
-        })
-        .optional()?;
-    standing.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
 }
 
-/// Counts a transaction that has written something.
-pub(super) fn advance(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection
-        .prepare_cached("UPDATE store SET mark = mark + 1")?
-        .execute(params![])
-        .map(drop)
+/// Counts a transaction that has written something; gives how far the store has come with it.
+pub(super) fn advance(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+    mark_of(connection, "UPDATE store SET mark = mark + 1 RETURNING id, mark")
+}
+
+fn mark_of(connection: &Connection, sql: &str) -> Result<StoreMark, rusqlite::Error> {
+    connection.prepare_cached(sql)?.query_row([], |row| {
+        Ok(StoreMark {
+            id: row.get(0)?,
+            // Counted from 1 upwards.
+            mark: row.get::<_, i64>(1)?.unsigned_abs(),
+            wrote: None,
+        })
+    })
 }
 
 /// What it was called, and where it has gone, if it was moved.

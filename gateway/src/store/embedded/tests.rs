@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use super::super::tests::{entry, file, open, thing};
 use super::super::{Embedded, EntryKind, Occasion, Pending, Reading, Spend, Store, StoreError};
+use super::CHECKPOINT_PAGES;
 
 #[tokio::test]
 async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_after_it() {
@@ -72,6 +73,27 @@ async fn who_reads_waits_for_nobody_and_sees_what_was_answered_before() {
     reading.confirm().await.unwrap();
     drop(held.0);
     writing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_log_of_transactions_grows_to_its_limit_and_begins_anew_then() {
+    const MB: u64 = 1_000_000;
+    let (folder, store) = open();
+    let log = || fs::metadata(folder.path().join("gateway.db-wal")).unwrap().len();
+    let mut longest = 0;
+    for number in 0..30 {
+        let some = format!("INSERT INTO pairs VALUES ('{number}', zeroblob({}))", 2 * MB);
+        store.sql(move |connection| connection.execute_batch(&some)).await.unwrap();
+        // Who reads beside it holds nothing that keeps it from beginning anew.
+        store.get(EntryKind::Name, "a").await.unwrap();
+        longest = longest.max(log());
+    }
+    let limit = u64::from(CHECKPOINT_PAGES) * 4120;
+    assert!(longest > limit && longest < limit + 3 * MB, "{longest}");
+    // It is as long as it was, and holds what was written since.
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "1")));
+    assert_eq!(log(), longest);
 }
 
 #[tokio::test]

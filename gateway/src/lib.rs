@@ -3,7 +3,9 @@
 //! One request's way through the house:
 //!
 //! ```text
-//! server       accept, limits, TLS                      TcpStream → TlsStream
+//! server       accept, limits                           TcpStream
+//! admission    a turn for the handshake, and a place    → Handshake, Place
+//! server       TLS                                      → TlsStream
 //! admission    the body, within memory and time; a turn → Whole → Turn
 //! api          decode, strictly                         → EvidenceRequest
 //! credentials  the seal is ours                         → Opened

@@ -36,9 +36,9 @@ use super::{StoreError, StoreMark, schema};
 const BATCH_LIMIT: usize = 256;
 /// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 const WRITES_LIMIT: usize = 3000;
-/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 6 MB. Each time is three fsyncs, and each try that a reader
-/// keeps from its end is one. More of them would be fewer fsyncs, and a storm of ten thousand more than 8 KiB on disk a node.
-const CHECKPOINT_PAGES: u32 = 1500;
+/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 4 MB, as SQLite has it. Each time is three fsyncs, and
+/// each try that a reader keeps from its end is one. More of them would be fewer fsyncs, and a storm of ten thousand more than 8 KiB on disk a node.
+const CHECKPOINT_PAGES: u32 = 1000;
 /// How long nobody has to ask for anything before that is done by itself which is to be done later.
 const LATER_AFTER: Duration = Duration::from_secs(1);
 /// Requests that may wait; beyond that the gateway is overloaded and says so.

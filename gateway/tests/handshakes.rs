@@ -17,7 +17,7 @@ use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challen
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Handshakes that are under way however many requests are.
-const ALWAYS: usize = 8;
+const ALWAYS: usize = 2;
 
 async fn connect(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();

@@ -52,10 +52,10 @@ pub const fn asks(step: Step) -> &'static [bool] {
 /// request waits for its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
 pub const CHALLENGES_AT_ONCE: u64 = 20_000;
 pub const CHALLENGES_EACH_SECOND: u64 = 250;
-pub const CONNECTIONS: usize = 4096;
+pub const CONNECTIONS: usize = 2048;
 pub const REQUESTS: usize = 512;
 pub const SOCKETS: usize = 16_384;
-pub const HANDSHAKES_ALWAYS: usize = 8;
+pub const HANDSHAKES_ALWAYS: usize = 2;
 pub const STRANGERS_TURN: u32 = 4;
 pub const PATIENCE: Time = 12 * SECOND;
 pub const CONFIG_PATIENCE: Time = 8 * SECOND;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::Source;
 use super::shares::{GRACE, NoRoom, Share, Shares};
 
-/// How long one that may begin waits for a place.
-const PATIENCE: Duration = GRACE.saturating_add(GRACE);
+/// How long one that may begin waits for a place: as long as Ignition waits for its handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
@@ -101,8 +101,12 @@ impl Waiting {
     /// # Errors
     /// [`NoRoom`]: there was none in time.
     pub async fn place(self) -> Result<Place, NoRoom> {
+        self.place_within(PATIENCE).await
+    }
+
+    async fn place_within(self, patience: Duration) -> Result<Place, NoRoom> {
         let share = self.places.enter(self.source);
-        let taken = tokio::time::timeout(PATIENCE, async {
+        let taken = tokio::time::timeout(patience, async {
             while share.grow(1, Instant::now()).is_err() {
                 tokio::select! {
                     () = self.places.freed() => {}
@@ -204,7 +208,8 @@ mod tests {
         let connections = Connections::new(1, 100);
         let busy = place(&connections, ATTACKER).await;
         let _working = busy.working();
-        let none = connections.enter(NODE.into()).unwrap().place().await;
+        let waiting = connections.enter(NODE.into()).unwrap();
+        let none = waiting.place_within(Duration::from_millis(10)).await;
         assert_eq!(none.unwrap_err(), NoRoom);
         assert_eq!(connections.places.enter(NODE.into()).grow(1, Instant::now()), Err(NoRoom));
     }

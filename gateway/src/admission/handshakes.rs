@@ -12,7 +12,7 @@ use super::turns::{TooBusy, Turn, Turns};
 
 /// Handshakes that may be under way however many requests are: nobody who floods the gateway with requests keeps others out, and health is
 /// answered.
-const ALWAYS: usize = 8;
+const ALWAYS: usize = 2;
 /// Of so many turns in a row, the last one is a stranger's if one waits: who is known goes first, and does not keep strangers out.
 const STRANGERS_TURN: u32 = 4;
 
@@ -37,6 +37,10 @@ struct Queue {
 /// One that may begin. Another may when this is dropped.
 #[derive(Debug)]
 pub struct Handshake(Option<Handshakes>);
+
+/// The same, for all who know when the next one may begin.
+#[derive(Debug, Clone)]
+pub struct Begun(Arc<Mutex<Option<Handshake>>>);
 
 /// A request's turn, which has handshakes wait.
 #[derive(Debug)]
@@ -152,6 +156,20 @@ impl Queue {
     }
 }
 
+impl From<Handshake> for Begun {
+    fn from(handshake: Handshake) -> Self {
+        Self(Arc::new(Mutex::new(Some(handshake))))
+    }
+}
+
+impl Begun {
+    /// Another one may begin now, if it was not so before.
+    pub fn done(&self) {
+        let handshake = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(handshake);
+    }
+}
+
 impl Drop for Handshake {
     fn drop(&mut self) {
         if let Some(handshakes) = self.0.take() {
@@ -258,6 +276,20 @@ mod tests {
             }
         }
         assert_eq!(order, "kkkskkkskkssssss");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_done_twice_lets_one_begin() {
+        let handshakes = handshakes(ALWAYS, 100);
+        let mut under_way = begun(&handshakes, ALWAYS).await;
+        let one = Begun::from(under_way.remove(0));
+        let also = one.clone();
+        let mut next: Vec<_> = (0..2).map(|_| Box::pin(handshakes.begin(source(2), STRANGER))).collect();
+        assert!(next.iter_mut().all(|next| next.as_mut().now_or_never().is_none()));
+        one.done();
+        also.done();
+        let begun: Vec<_> = next.iter_mut().filter_map(|next| next.as_mut().now_or_never()).collect();
+        assert_eq!(begun.len(), 1);
     }
 
     #[tokio::test]

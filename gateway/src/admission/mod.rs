@@ -20,7 +20,7 @@ mod wrong;
 pub use bodies::{Bodies, NoBody, Whole};
 pub use budget::{Budget, Spending};
 pub use connections::{Connections, Place, Unnamed, Waiting, Working};
-pub use handshakes::{Handshake, Handshakes, RequestTurn};
+pub use handshakes::{Begun, Handshake, Handshakes, RequestTurn};
 pub use known::Known;
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;

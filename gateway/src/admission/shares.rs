@@ -12,6 +12,9 @@ use super::Source;
 /// How long something waits for its peer before others of the same source take its place. A storm of good machines behind one address must
 /// not push each other out: what they send arrives within milliseconds, so that something is wrong with whoever is older than this.
 pub const GRACE: Duration = Duration::from_secs(1);
+/// The same for others of sources that have as much: as long as a client is waited for at all. A fleet that boots at once is of such sources, and
+/// what one of its nodes was given is not taken from it for the next one, which would have it begin anew: the next one waits.
+const EQUALS_GRACE: Duration = Duration::from_secs(10);
 
 /// So much of it.
 #[derive(Debug, Clone)]
@@ -162,18 +165,18 @@ impl Drop for Share {
 
 impl State {
     /// Who gives back: of all sources that have something to give, the one with most; of what it has, what has waited longest. Not before
-    /// its [`GRACE`] is over, unless its source has more than the one that asks will have; and never one that has less.
+    /// its [`GRACE`] or [`EQUALS_GRACE`] is over, unless its source has more than the one that asks will have; and never one that has less.
     fn victim(&self, asking: Source, amount: usize, now: Instant) -> Option<(Source, u64)> {
         let (has, source, since, id) = self.by_amount.iter().rev().find_map(|(has, source)| {
             let (since, id) = self.sources.get(source)?.waiting.first()?;
             Some((*has, *source, *since, *id))
         })?;
         let will_have = self.sources.get(&asking).map_or(0, |holder| holder.amount).saturating_add(amount);
-        let long = now.saturating_duration_since(since) >= GRACE;
+        let waited = now.saturating_duration_since(since);
         let fair = if source == asking {
-            long
+            waited >= GRACE
         } else {
-            will_have < has || (will_have == has && long)
+            will_have < has || (will_have == has && waited >= EQUALS_GRACE)
         };
         fair.then_some((source, id))
     }
@@ -310,8 +313,8 @@ mod tests {
         assert_eq!(case.take(ATTACKER, 1, 60_000).unwrap_err(), NoRoom);
         assert!(!is_evicted(&node));
         // One that has as much gives what has waited too long, and nothing else.
-        assert_eq!(case.take(8, 1, 900).unwrap_err(), NoRoom);
-        let other = case.take(8, 1, 1000).unwrap();
+        assert_eq!(case.take(8, 1, 9900).unwrap_err(), NoRoom);
+        let other = case.take(8, 1, 10_000).unwrap();
         assert!(is_evicted(&node) && !is_evicted(&other));
     }
 

@@ -20,7 +20,7 @@ use super::pace::Paced;
 use super::proxy_protocol::{self, HeaderError, Whose};
 use super::refused;
 use super::said::Said;
-use crate::admission::{Admission, Handshake, NoRoom, Place, Unnamed, Waiting};
+use crate::admission::{Admission, Begun, Handshake, NoRoom, Place, Unnamed, Waiting};
 use crate::api::Peer;
 use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
@@ -34,8 +34,8 @@ const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 /// connections for ever.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a handshake keeps others from beginning theirs: a client that goes on takes a few ms. Who waits for a client that does not has
-/// nothing to do.
+/// How long a handshake keeps others from beginning theirs, unless a request comes of it before: a client that goes on takes a few ms. Who waits
+/// for a client that does not has nothing to do.
 const HANDSHAKE_TURN: Duration = Duration::from_secs(1);
 
 /// After how long it is said that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
@@ -168,21 +168,27 @@ impl ConnectionService {
 
     /// One connection, until its end or until another takes its place.
     async fn serve(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
+        let begun = Begun::from(handshake);
+        let over = async {
+            tokio::time::sleep(HANDSHAKE_TURN).await;
+            begun.done();
+            std::future::pending().await
+        };
         tokio::select! {
-            () = self.requests(stream, peer, handshake, place.clone(), watcher) => {}
+            () = self.requests(stream, peer, begun.clone(), place.clone(), watcher) => {}
+            () = over => {}
             () = place.taken() => tracing::debug!(%peer, "closed: idle, and another connection needs its place"),
         }
     }
 
     /// The handshake, then the requests.
-    async fn requests(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
+    async fn requests(&self, stream: TcpStream, peer: SocketAddr, begun: Begun, place: Place, watcher: Watcher) {
         let limits = &self.limits;
         // Latency is all that this costs, and a whole config is written at once.
         drop(stream.set_nodelay(true));
         // Whatever changes from now on, this connection goes on with what it began with.
         let tls = TlsAcceptor::from(Arc::clone(&self.tls.current().config));
-        let accept = tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream)));
-        let stream = match for_a_turn(handshake, accept).await {
+        let stream = match tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return self.handshake_failed(peer, &error),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
@@ -191,6 +197,8 @@ impl ConnectionService {
         // Not a layer of the router, which would wrap every route anew for each connection.
         let router = self.router.clone();
         let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            // What this connection is for begins: its turn at work is the request's now.
+            begun.done();
             request.extensions_mut().insert(Peer(peer));
             request.extensions_mut().insert(place.clone());
             if let Some(presented) = &presented {
@@ -220,18 +228,6 @@ impl ConnectionService {
             let leaf = current.serving.chain().first();
             let dates = leaf.map_or((0, u64::MAX), |leaf| (leaf.not_before, leaf.not_after));
             tracing::warn!("{peer} refuses the MCS certificate ({alert:?}): {}", refused::hint(alert, dates));
-        }
-    }
-}
-
-/// Does what this turn is for, and gives the turn back when it is done, or takes long.
-async fn for_a_turn<T>(turn: Handshake, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    match tokio::time::timeout(HANDSHAKE_TURN, &mut work).await {
-        Ok(done) => done,
-        Err(_) => {
-            drop(turn);
-            work.await
         }
     }
 }

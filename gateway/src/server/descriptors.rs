@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::settings::Limits;
 
 /// For the store, the log, what is fetched, balancers' connections that have not said whose they are.
-const REST: usize = 2048;
+const REST: usize = 1536;
 
 /// Takes as many as there may be connections, or as the hard limit allows. Without them the gateway cannot accept, and nodes wait in the kernel.
 pub(super) fn raise(limits: &Limits) {

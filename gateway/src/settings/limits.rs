@@ -48,7 +48,7 @@ impl Default for LimitsSection {
     fn default() -> Self {
         // Ignition gives up a TLS handshake, and the wait for a response's head, after 10 s.
         Self {
-            connections: 4096,
+            connections: 2048,
             // A power cut's worth: they cost a socket each.
             waiting: 16_384,
             requests: 512,

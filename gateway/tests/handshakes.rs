@@ -112,12 +112,12 @@ async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
         nodes.push(begun(&gateway, NODE).await);
     }
     until(|| waiting(&inside) == 5).await;
-    let served = gateway.client_from(NODE).get(gateway.url("/healthz")).send();
-    // In turn, those that have hung up without a handshake.
+    // Whoever hangs up does not wait any longer, and costs whoever comes next from there no turn.
     drop(nodes);
-    drop(turns);
-    assert_eq!(tokio::time::timeout(LIMIT, served).await.unwrap().unwrap().status(), 200);
     until(|| waiting(&inside) == 0).await;
+    drop(turns);
+    let served = gateway.client_from(NODE).get(gateway.url("/healthz")).send();
+    assert_eq!(tokio::time::timeout(LIMIT, served).await.unwrap().unwrap().status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
@@ -148,10 +147,9 @@ impl ConnectionService {
         let handshake = tokio::select! {
             turn = turn => turn?,
             () = waiting.evicted() => return Err("others wait instead"),
+            // At once, so that its place in the line is its source's next one's, and not lost with it.
+            () = hung_up(stream) => return Err("it hung up while it waited for its handshake"),
         };
-        if has_hung_up(stream) {
-            return Err("it hung up while it waited for its handshake");
-        }
         let place = waiting.place().await.map_err(|NoRoom| "there was no place for it in time")?;
         Ok((handshake, place))
     }
@@ -232,15 +230,16 @@ impl ConnectionService {
     }
 }
 
-/// Whether the client is gone, whatever it has sent before.
-fn has_hung_up(stream: &TcpStream) -> bool {
-    let ready = stream.ready(Interest::READABLE).now_or_never();
-    matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
+/// Completes when the client is gone, whatever it has sent before: that there is something to read says nothing of it.
+async fn hung_up(stream: &TcpStream) {
+    // Urgent bytes are nothing that TLS knows; beside them, what this waits for is the end of what comes.
+    drop(stream.ready(Interest::PRIORITY).await);
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use futures_util::FutureExt;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
@@ -251,13 +250,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        assert!(!has_hung_up(&stream));
         client.write_all(b"hello").await.unwrap();
-        stream.readable().await.unwrap();
-        assert!(!has_hung_up(&stream));
+        assert_eq!(stream.peek(&mut [0]).await.unwrap(), 1);
+        let mut gone = Box::pin(hung_up(&stream));
+        assert!(gone.as_mut().now_or_never().is_none());
         drop(client);
-        while !has_hung_up(&stream) {
-            tokio::task::yield_now().await;
-        }
+        gone.await;
     }
 }

@@ -2,13 +2,11 @@
 //! on which nothing is being done.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Source;
 use super::shares::{GRACE, NoRoom, Share, Shares};
 
-/// How long one that may begin waits for a place: as long as Ignition waits for its handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
@@ -95,28 +93,24 @@ impl Waiting {
         self.waits.evicted().await;
     }
 
-    /// The connection's place, as soon as it has one: the source with most gives up the connection that has been idle longest. Idle are also
-    /// those whose handshake, request or reading of an answer is waited for.
+    /// The connection's place: the source with most gives up the connection that has been idle longest. Idle are also those whose handshake,
+    /// request or reading of an answer is waited for.
     ///
     /// # Errors
-    /// [`NoRoom`]: there was none in time.
-    pub async fn place(self) -> Result<Place, NoRoom> {
-        self.place_within(PATIENCE).await
+    /// [`NoRoom`], at the moment.
+    pub fn place(&self) -> Result<Place, NoRoom> {
+        let (share, now) = (self.places.enter(self.source), Instant::now());
+        share.grow(1, now)?;
+        share.waits(now);
+        Ok(Place(Arc::new(share)))
     }
 
-    async fn place_within(self, patience: Duration) -> Result<Place, NoRoom> {
-        let share = self.places.enter(self.source);
-        let taken = tokio::time::timeout(patience, async {
-            while share.grow(1, Instant::now()).is_err() {
-                tokio::select! {
-                    () = self.places.freed() => {}
-                    () = tokio::time::sleep(GRACE) => {}
-                }
-            }
-        });
-        taken.await.map_err(|_| NoRoom)?;
-        share.waits(Instant::now());
-        Ok(Place(Arc::new(share)))
+    /// Completes when there may be a place: one was given back, or others have been idle for longer.
+    pub async fn room(&self) {
+        tokio::select! {
+            () = self.places.freed() => {}
+            () = tokio::time::sleep(GRACE) => {}
+        }
     }
 }
 
@@ -160,13 +154,18 @@ mod tests {
     const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 
     async fn place(connections: &Connections, source: Ipv4Addr) -> Place {
-        connections.enter(source.into()).unwrap().place().await.unwrap()
+        let waiting = connections.enter(source.into()).unwrap();
+        loop {
+            match waiting.place() {
+                Ok(place) => return place,
+                Err(NoRoom) => waiting.room().await,
+            }
+        }
     }
 
     /// Whether there is a place at once for this source's next connection.
     fn has_place(connections: &Connections, source: Ipv4Addr) -> bool {
-        let waiting = connections.enter(source.into()).unwrap();
-        waiting.place().now_or_never().is_some()
+        connections.enter(source.into()).unwrap().place().is_ok()
     }
 
     #[tokio::test]
@@ -182,7 +181,8 @@ mod tests {
         assert!(node.evicted().now_or_never().is_none());
         // What has a place does not wait any longer.
         drop(waiting);
-        let place = node.place().await.unwrap();
+        let place = node.place().unwrap();
+        drop(node);
         let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(NODE.into()).unwrap()).collect();
         connections.send_away();
         let sent_away = waiting.iter().filter(|waiting| waiting.evicted().now_or_never().is_some());
@@ -196,22 +196,14 @@ mod tests {
         let busy = [place(&connections, ATTACKER).await, place(&connections, ATTACKER).await];
         let working: Vec<_> = busy.iter().map(Place::working).collect();
         assert!(!has_place(&connections, ATTACKER) && !has_place(&connections, NODE));
-        let mut node = Box::pin(connections.enter(NODE.into()).unwrap().place());
-        assert!(node.as_mut().now_or_never().is_none());
+        let node = connections.enter(NODE.into()).unwrap();
+        assert_eq!(node.place().unwrap_err(), NoRoom);
+        // Who has found none leaves nothing behind that others would take for one that was given back.
+        assert!(connections.places.freed().now_or_never().is_none());
         drop(working);
         drop(busy);
-        node.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn who_finds_no_place_is_told_in_time() {
-        let connections = Connections::new(1, 100);
-        let busy = place(&connections, ATTACKER).await;
-        let _working = busy.working();
-        let waiting = connections.enter(NODE.into()).unwrap();
-        let none = waiting.place_within(Duration::from_millis(10)).await;
-        assert_eq!(none.unwrap_err(), NoRoom);
-        assert_eq!(connections.places.enter(NODE.into()).grow(1, Instant::now()), Err(NoRoom));
+        node.room().await;
+        node.place().unwrap();
     }
 
     #[tokio::test]

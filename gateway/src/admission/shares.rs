@@ -158,8 +158,10 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.shares.lock().remove(self.source, self.id);
-        self.shares.0.freed.notify_one();
+        let part = self.shares.lock().remove(self.source, self.id);
+        if part.is_some_and(|part| part.amount > 0) {
+            self.shares.0.freed.notify_one();
+        }
     }
 }
 

@@ -35,7 +35,7 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long a handshake keeps others from beginning theirs, unless a request comes of it before: a client that goes on takes a few ms. Who waits
 /// for a client that does not has nothing to do.
-const HANDSHAKE_TURN: Duration = Duration::from_secs(1);
+const HANDSHAKE_TURN: Duration = Duration::from_millis(100);
 
 /// After how long it is said that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
 const LONG_WAIT: Duration = Duration::from_secs(5);
@@ -140,18 +140,23 @@ impl ConnectionService {
             // A balancer's own connections look whether this gateway lives.
             let known = self.is_balancer(peer) || self.admission.known.knows(source, since);
             let _waits = self.metrics.handshake_waits();
-            let handshake = self.admission.handshakes.begin(source, known).await;
-            self.say_if_long(since.elapsed());
-            Ok(handshake)
+            loop {
+                let handshake = self.admission.handshakes.begin(source, known).await;
+                if let Ok(place) = waiting.place() {
+                    self.say_if_long(since.elapsed());
+                    return Ok((handshake, place));
+                }
+                // Others may find one: nobody keeps a turn that he cannot take.
+                drop(handshake);
+                waiting.room().await;
+            }
         };
-        let handshake = tokio::select! {
-            turn = turn => turn?,
-            () = waiting.evicted() => return Err("others wait instead"),
+        tokio::select! {
+            turn = turn => turn,
+            () = waiting.evicted() => Err("others wait instead"),
             // At once, so that its place in the line is its source's next one's, and not lost with it.
-            () = hung_up(stream) => return Err("it hung up while it waited for its handshake"),
-        };
-        let place = waiting.place().await.map_err(|NoRoom| "there was no place for it in time")?;
-        Ok((handshake, place))
+            () = hung_up(stream) => Err("it hung up while it waited for its handshake"),
+        }
     }
 
     /// Who reads this wants to know why nodes are late.

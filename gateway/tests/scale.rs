@@ -91,20 +91,24 @@ fn numbers<const N: usize>(document: &str, line: &str, words: [&str; N]) -> [f64
 #[test]
 fn the_simulation_gives_what_the_storm_has_measured() {
     let measured = file("docs/performance.md");
-    // Who comes first is another since that was measured, and with it the half; the last ones are as late.
-    let [lasted, p99] = numbers(&measured, "| 10,000 nodes at once, attested |", ["full config after ", ", p99 "]);
+    let [lasted, p50, p99] = numbers(
+        &measured,
+        "| 10,000 nodes at once, attested |",
+        ["full config after ", "; p50 ", ", p99 "],
+    );
     let attested = Outcome::of(STORM);
     assert_eq!((attested.full, attested.without), (10_000, 0));
     is_near(attested.lasted, lasted, "the last one");
+    is_near(attested.p50, p50, "p50");
     is_near(attested.p99, p99, "p99");
-    let [p50, p99] = numbers(&measured, "| 5,000 by token |", ["; p50 ", ", p99 "]);
+    // The half of these is sooner done in the simulation than in the storm, as docs/scale.md says.
+    let [p99] = numbers(&measured, "| 5,000 by token |", [", p99 "]);
     let by_token = Outcome::of(Site {
         nodes: 5000,
         by_token: true,
         ..STORM
     });
     assert_eq!((by_token.full, by_token.without, by_token.failed), (5000, 0, 0.0));
-    is_near(by_token.p50, p50, "by token, p50");
     is_near(by_token.p99, p99, "by token, p99");
 }
 

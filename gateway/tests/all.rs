@@ -28,6 +28,7 @@ mod config_copies;
 mod conformance;
 mod doubt;
 mod embedded;
+mod endorsement;
 mod enrolled;
 mod etcd;
 mod event_logs;

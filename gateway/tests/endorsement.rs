@@ -1,0 +1,129 @@
+//! Who vouches for a TPM: the allowlist, a maker that the pool trusts, or nobody; at the challenge and at the evidence.
+
+use std::fs;
+
+use crate::support::soft_tpm::Case;
+use crate::support::soft_tpm::maker::Maker;
+use crate::support::{Answer, Gateway, challenge_request, digest, next_boot, now, tpm};
+use attest::protocol::ChallengeResponse;
+
+/// A TPM with a certificate of this maker.
+fn certified(maker: &Maker) -> Case {
+    let (area, certificate) = maker.ek();
+    tpm().but(|case| {
+        case.ek_area = area;
+        case.ek_certificate = Some(certificate);
+    })
+}
+
+/// The pool of workers takes any TPM of a maker that is trusted.
+fn takes_makers(gateway: &Gateway) {
+    let any = "endorsement = \"any-tpm-of-a-trusted-maker\"";
+    gateway.edit_pool("worker", "endorsement = \"allowlist\"", any);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says_what_to_do() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    let ek = digest(&case);
+    let request = challenge_request(&case, "worker");
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    answer.refused(403, "ek-not-endorsed");
+    let line = gateway.line(|line| line.contains("NOT TRUSTED") && line.contains(&ek));
+    assert!(
+        line.contains("code=ek-not-endorsed") && line.contains(&format!("attest-gateway ek add {ek}")),
+        "{line}"
+    );
+    assert!(
+        answer.problem().next_step.contains(&format!("attest-gateway ek add {ek}")),
+        "{answer:?}"
+    );
+    let record = gateway.records().pop().unwrap();
+    assert_eq!(
+        (record["decision"].as_str(), record["verdict"].as_str()),
+        (Some("challenge"), Some("refused"))
+    );
+    assert_eq!(record["code"], "ek-not-endorsed");
+    assert_eq!(record["identity"], format!("tpm:{ek}"));
+
+    // The administrator does just that, while the gateway serves.
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    let answer = gateway.post("/v1/attest/challenge", &request).await;
+    let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((response.nonce.0.len(), response.purpose.as_str()), (32, "ignition-config"));
+    assert!(response.expires > now());
+    assert_eq!(gateway.records().len(), 1, "a challenge given decides nothing");
+
+    // And takes it back: a challenge that was given before is worth nothing either.
+    let challenge = gateway.challenge(&case, None);
+    let evidence = gateway.answer(case, &challenge);
+    gateway.command(&["ek", "remove", &ek]);
+    gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "ek-not-endorsed");
+}
+
+/// A pool that takes any TPM of a maker beside one that takes the allowlist; and a machine that the administrator has let into one pool only.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
+    let mut gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    takes_makers(&gateway);
+    gateway.run();
+    gateway.line(|line| line.contains("pool worker gives its full config to whoever buys a TPM of a maker in the EK roots"));
+    let bought = certified(&maker);
+    let asked = async |case: &Case, pool: &str| gateway.post("/v1/attest/challenge", &challenge_request(case, pool)).await;
+    let given = |answer: &Answer| assert!(serde_json::from_slice::<ChallengeResponse>(&answer.body).is_ok(), "{answer:?}");
+    given(&asked(&bought, "worker").await);
+    asked(&bought, "infra").await.refused(403, "ek-not-endorsed");
+    let record = gateway.records().pop().unwrap();
+    assert!(record["reason"].as_str().unwrap().contains("or taken by the pool"), "{record}");
+    // Also of a challenge that was given while the pool took it.
+    let into = |pool: &str| {
+        next_boot(&bought).but(|case| {
+            case.pool = pool.to_owned();
+            case.ek_certificate.clone_from(&bought.ek_certificate);
+        })
+    };
+    gateway.attest(into("infra"), None).await.refused(403, "ek-not-endorsed");
+    drop(gateway.attest(into("worker"), None).await.ticket());
+
+    // A machine that is let into one pool may not join another, whoever has made its TPM.
+    let restricted = certified(&maker);
+    given(&asked(&restricted, "worker").await);
+    gateway.endorse(&restricted, &["--pool", "infra"]);
+    given(&asked(&restricted, "infra").await);
+    asked(&restricted, "worker").await.refused(403, "ek-not-endorsed");
+    gateway.endorse(&restricted, &["--pool", "infra", "--pool", "worker"]);
+    given(&asked(&restricted, "worker").await);
+    // Another TPM's certificate does not help.
+    let borrowed = certified(&maker).but(|case| case.ek_certificate.clone_from(&bought.ek_certificate));
+    asked(&borrowed, "worker").await.refused(403, "ek-certificate-mismatch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_32_a_maker_whose_root_was_taken_away_after_the_challenge_vouches_for_no_evidence() {
+    let mut gateway = Gateway::init();
+    let maker = Maker::new("A maker of TPMs");
+    let root = gateway.path("ek-roots/maker.der");
+    fs::write(&root, maker.root()).unwrap();
+    takes_makers(&gateway);
+    gateway.run();
+    for taken_away in [false, true] {
+        let case = certified(&maker);
+        let asked = gateway.post("/v1/attest/challenge", &challenge_request(&case, "worker")).await;
+        assert_eq!(asked.status, 200);
+        let challenge = gateway.challenge(&case, None);
+        let evidence = gateway.answer(case, &challenge);
+        if taken_away {
+            gateway.kill();
+            fs::write(&root, Maker::new("Another maker").root()).unwrap();
+            gateway.run();
+        }
+        let answer = gateway.post("/v1/attest/evidence", &evidence).await;
+        match taken_away {
+            false => drop(answer.ticket()),
+            true => answer.refused(403, "ek-not-endorsed"),
+        }
+    }
+}

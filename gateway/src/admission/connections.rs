@@ -74,10 +74,10 @@ impl Connections {
         Ok(Waiting { places, source, waits })
     }
 
-    /// Nobody waits any longer.
-    pub fn send_away(&self) {
-        self.waiting.evict_all();
-        self.unnamed.evict_all();
+    /// Nobody waits any longer, and nobody will.
+    pub fn close(&self) {
+        self.waiting.close();
+        self.unnamed.close();
     }
 }
 
@@ -184,9 +184,13 @@ mod tests {
         let place = node.place().unwrap();
         drop(node);
         let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(NODE.into()).unwrap()).collect();
-        connections.send_away();
+        connections.close();
         let sent_away = waiting.iter().filter(|waiting| waiting.evicted().now_or_never().is_some());
         assert_eq!(sent_away.count(), MOST);
+        // Nor does one of whom a balancer has only just said whose it is.
+        drop(waiting);
+        assert_eq!(connections.enter(NODE.into()).unwrap_err(), NoRoom);
+        assert_eq!(connections.enter_unnamed(NODE.into()).unwrap_err(), NoRoom);
         assert!(place.taken().now_or_never().is_none());
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Source;
 
-/// How long it counts: from a ticket until Ignition has the config, with an hour's worth of neither.
+/// How long it counts: as long as a ticket is good by default. Whoever comes later waits with the others.
 const LASTS: Duration = Duration::from_secs(600);
 /// How many are remembered; of more, those that came last.
 const MOST: usize = 65_536;

@@ -104,9 +104,10 @@ impl Shares {
         }
     }
 
-    /// Takes everything back.
-    pub fn evict_all(&self) {
+    /// Takes everything back, and gives nothing any more.
+    pub fn close(&self) {
         let mut state = self.lock();
+        state.limit = 0;
         let parts = |(source, holder): (&Source, &Holder)| holder.parts.keys().map(|id| (*source, *id)).collect::<Vec<_>>();
         let all: Vec<_> = state.sources.iter().flat_map(parts).collect();
         all.into_iter().for_each(|(source, id)| state.evict(source, id));

@@ -296,7 +296,7 @@ impl Server {
         }
         gateway.drain();
         drop(listener);
-        gateway.admission.connections.send_away();
+        gateway.admission.connections.close();
         tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
         // What is begun is done to its end, also for who has hung up.
         let drained = async {

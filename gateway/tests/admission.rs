@@ -14,7 +14,7 @@ use attest_gateway::admission::Spending;
 use attest_gateway::audit::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -26,9 +26,7 @@ const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// A connection from this address, after its handshake.
 async fn connect(gateway: &Gateway, from: Ipv4Addr) -> std::io::Result<TlsStream<TcpStream>> {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind((from, 0).into()).unwrap();
-    let stream = socket.connect(gateway.address()).await?;
+    let stream = gateway.connect_from(from).await?;
     let config = client(gateway, &[&TLS13], None);
     TlsConnector::from(Arc::new(config))
         .connect("localhost".try_into().unwrap(), stream)
@@ -245,9 +243,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     }
     let idle = [connect(&gateway, OTHER).await.unwrap(), connect(&gateway, OTHER).await.unwrap()];
     // Nothing of its own can be given up for it, and others have less.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind((STRANGER, 0).into()).unwrap();
-    let waiting = socket.connect(gateway.address()).await.unwrap();
+    let waiting = gateway.connect_from(STRANGER).await.unwrap();
     let node = gateway.client_from(NODE);
     let answer = tokio::time::timeout(LIMIT, fetch(&gateway, &node, "no-such-token")).await;
     answer.unwrap().refused(403, "token-invalid");

@@ -9,7 +9,6 @@ use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use rustls::version::TLS13;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 /// Where nodes and strangers come from. All of 127.0.0.0/8 is this machine's.
@@ -99,13 +98,6 @@ async fn haproxys_health_checks_are_its_own() {
     assert_eq!(peers(&gateway), [IpAddr::from(NODE)]);
 }
 
-/// A connection from this address.
-async fn connect(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind((from, 0).into()).unwrap();
-    socket.connect(gateway.address()).await.unwrap()
-}
-
 /// A header that says PROXY, and this source.
 fn header(source: Ipv4Addr) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
@@ -116,7 +108,7 @@ fn header(source: Ipv4Addr) -> Vec<u8> {
 
 /// The status of a request over a connection on which this was sent first; an error if there is no TLS.
 async fn status_after(gateway: &Gateway, from: Ipv4Addr, first: &[u8]) -> std::io::Result<u16> {
-    let mut stream = connect(gateway, from).await;
+    let mut stream = gateway.connect_from(from).await.unwrap();
     stream.write_all(first).await?;
     let connector = TlsConnector::from(Arc::new(client(gateway, &[&TLS13], None)));
     let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await?;
@@ -158,7 +150,7 @@ async fn a_balancer_that_says_nothing_is_closed_and_named_once() {
         status_after(&gateway, BALANCER, first).await.unwrap_err();
     }
     // A byte, and then nothing for longer than a handshake may take.
-    let mut slow = connect(&gateway, BALANCER).await;
+    let mut slow = gateway.connect_from(BALANCER).await.unwrap();
     slow.write_all(b"\r").await.unwrap();
     let closed = tokio::time::timeout(LIMIT, slow.read(&mut [0; 1])).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -177,7 +169,7 @@ async fn attack_38_who_does_not_say_whose_its_connections_are_holds_no_place() {
     gateway.run();
     let mut silent = Vec::new();
     for _ in 0..20 {
-        let mut stream = connect(&gateway, BALANCER).await;
+        let mut stream = gateway.connect_from(BALANCER).await.unwrap();
         stream.write_all(b"\r\n").await.unwrap();
         silent.push(stream);
     }

@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use attest_gateway::admission::Spending;
 use attest_gateway::api::Gateway as Inside;
+use cloud_fixtures::haproxy::BALANCER;
 use rustls::ClientConnection;
 use rustls::version::TLS13;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::support::kubelet::{PATH, client, embedded, in_process};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
@@ -19,15 +21,9 @@ const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Handshakes that are under way however many requests are.
 const ALWAYS: usize = 2;
 
-async fn connect(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind((from, 0).into()).unwrap();
-    socket.connect(gateway.address()).await.unwrap()
-}
-
 /// A connection that has said the first word of a handshake, and says no more.
 async fn begun(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
-    let mut stream = connect(gateway, from).await;
+    let mut stream = gateway.connect_from(from).await.unwrap();
     let config = client(gateway, &[&TLS13], None);
     let mut tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
     let mut hello = Vec::new();
@@ -62,7 +58,7 @@ async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
     for from in [STRANGER, NODE] {
         let mut held = Vec::new();
         for _ in 0..4 * ALWAYS {
-            held.push(connect(&gateway, from).await);
+            held.push(gateway.connect_from(from).await.unwrap());
         }
         for _ in 0..2 * ALWAYS {
             held.push(begun(&gateway, from).await);
@@ -96,6 +92,40 @@ async fn a_source_is_known_once_it_has_proven_something() {
     assert!(!knows(STRANGER) && knows(NODE));
 }
 
+/// One turn to give, and two hundred sources before them, each of which would keep it for a tenth of a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
+    const STRANGERS: u8 = 200;
+    let gateway = Gateway::init();
+    gateway.settings(&format!(
+        "proxy_protocol_from = [\"{BALANCER}\"]\n[limits]\nrequests = 2\nhandshake_seconds = 120"
+    ));
+    let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    inside.admission.known.note(NODE.into(), Instant::now());
+    // Of the command LOCAL: the balancer looks whether the gateway lives.
+    for (from, first) in [(NODE, &b""[..]), (BALANCER, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")] {
+        let mut turns = Vec::new();
+        for _ in 0..ALWAYS {
+            turns.push(inside.admission.handshakes.begin(STRANGER.into(), false).await);
+        }
+        let mut strangers = Vec::new();
+        for number in 0..STRANGERS {
+            strangers.push(begun(&gateway, Ipv4Addr::new(127, 0, 1, number)).await);
+        }
+        until(|| waiting(&inside) == usize::from(STRANGERS)).await;
+        let mut stream = gateway.connect_from(from).await.unwrap();
+        stream.write_all(first).await.unwrap();
+        let connector = TlsConnector::from(Arc::new(client(&gateway, &[&TLS13], None)));
+        let connected = tokio::spawn(async move { connector.connect("localhost".try_into().unwrap(), stream).await });
+        until(|| waiting(&inside) == usize::from(STRANGERS) + 1).await;
+        drop(turns.pop());
+        tokio::time::timeout(LIMIT, connected).await.unwrap().unwrap().unwrap();
+        assert!(waiting(&inside) > usize::from(STRANGERS) / 2, "{from} has waited for strangers");
+        drop((strangers, turns));
+        until(|| waiting(&inside) == 0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
     let gateway = Gateway::init();
@@ -125,7 +155,7 @@ async fn sigterm_waits_for_nobody_who_waits() {
     let mut gateway = Gateway::init();
     gateway.settings("[limits]\nhandshake_seconds = 120\ndrain_seconds = 300");
     gateway.run();
-    let silent = [connect(&gateway, NODE).await, connect(&gateway, STRANGER).await];
+    let silent = [gateway.connect_from(NODE).await, gateway.connect_from(STRANGER).await];
     // They have been accepted when one that came after them has been served.
     assert_eq!(gateway.config(PATH, &[]).await.status, 200);
     let begun = Instant::now();

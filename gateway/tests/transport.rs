@@ -1,10 +1,12 @@
 //! What Ignition and load balancers see: TLS, limits, overload, the end.
 
+use std::fs;
 use std::net::Ipv4Addr;
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept};
+use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, program};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, NamedGroup, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
 use rustls_pki_types::CertificateDer;
@@ -238,5 +240,29 @@ async fn the_connection_survives_a_503_and_a_refusal() {
         }
         let expected = if authorization.is_empty() { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
         assert!(String::from_utf8(head).unwrap().starts_with(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_takes_the_file_descriptors_that_it_may_need_as_far_as_it_may() {
+    // A soft limit, which it may raise; a hard one, which it may not.
+    for (limit, raised, told) in [("-S -n 500", "1736", false), ("-n 1000", "1000", true)] {
+        let mut gateway = Gateway::init();
+        gateway.settings("[limits]\nconnections = 100\nwaiting = 100");
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-c", &format!("ulimit {limit}; exec \"$@\""), "bash"])
+            .arg(program().get_program())
+            .args(["serve", "--config"])
+            .arg(gateway.path("gateway.toml"));
+        gateway.run_as(shell);
+        // It has taken them when it serves.
+        assert_eq!(gateway.config("/config/worker", &[]).await.status, 200);
+        let limits = fs::read_to_string(format!("/proc/{}/limits", gateway.process_id())).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        assert_eq!(line.split_whitespace().next(), Some(raised), "{limits}");
+        if told {
+            gateway.line(|line| line.contains("need 1736 file descriptors, and no more than 1000 are allowed"));
+        }
     }
 }

@@ -161,11 +161,10 @@ impl ConnectionService {
 
     /// Who reads this wants to know why nodes are late.
     fn say_if_long(&self, waited: Duration) {
-        if waited >= LONG_WAIT && self.waits.is_worth_saying(Ipv4Addr::UNSPECIFIED.into(), self.clock.now().as_secs()) {
-            let (seconds, others) = (waited.as_secs(), self.admission.handshakes.waiting());
-            tracing::warn!(
-                "connections wait for {seconds} s to be served, {others} at the moment: more nodes come than this gateway can serve at once; they ask again, and are served one after the other"
-            );
+        let line = long_wait(waited, || self.admission.handshakes.waiting());
+        let Some(line) = line else { return };
+        if self.waits.is_worth_saying(Ipv4Addr::UNSPECIFIED.into(), self.clock.now().as_secs()) {
+            tracing::warn!("{line}");
         }
     }
 
@@ -235,6 +234,16 @@ impl ConnectionService {
     }
 }
 
+/// What is to be said of a connection that has waited for so long, and of those that wait.
+fn long_wait(waited: Duration, others: impl FnOnce() -> usize) -> Option<String> {
+    (waited >= LONG_WAIT).then(|| {
+        let (seconds, others) = (waited.as_secs(), others());
+        format!(
+            "connections wait for {seconds} s to be served, {others} at the moment: more nodes come than this gateway can serve at once; they ask again, and are served one after the other"
+        )
+    })
+}
+
 /// Completes when the client is gone, whatever it has sent before: that there is something to read says nothing of it.
 async fn hung_up(stream: &TcpStream) {
     // Urgent bytes are nothing that TLS knows; beside them, what this waits for is the end of what comes.
@@ -249,6 +258,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_wait_is_worth_a_line_when_it_is_long() {
+        assert_eq!(long_wait(LONG_WAIT - Duration::from_millis(1), || 7), None);
+        let line = long_wait(LONG_WAIT, || 7).unwrap();
+        assert!(line.contains("for 5 s to be served, 7 at the moment"), "{line}");
+    }
 
     #[tokio::test]
     async fn who_has_hung_up_is_known_whatever_he_said() {

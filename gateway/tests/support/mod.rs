@@ -25,7 +25,7 @@ pub mod stand_in;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -44,6 +44,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 pub use soft_tpm::{Case, SoftKey};
+use tokio::net::{TcpSocket, TcpStream};
 
 /// The pool that `init` makes.
 pub const POOL: &str = "worker";
@@ -112,6 +113,13 @@ impl Gateway {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
+    }
+
+    /// A connection from another address of this machine.
+    pub async fn connect_from(&self, address: Ipv4Addr) -> std::io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((address, 0).into())?;
+        socket.connect(self.address()).await
     }
 
     pub fn url(&self, path: &str) -> String {

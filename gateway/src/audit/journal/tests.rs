@@ -1,4 +1,5 @@
 use std::fs;
+use std::sync::atomic::AtomicU64;
 
 use super::super::chain::Chain;
 use super::super::log_end::CHUNK_BYTES;
@@ -175,6 +176,26 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
         done,
     };
     assert!(writer.write(&[append]).is_err());
+}
+
+#[tokio::test]
+async fn the_pause_begins_when_records_were_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path()).unwrap();
+    let looks = Arc::new(AtomicU64::default());
+    let journal = journal.with_company({
+        let looks = Arc::clone(&looks);
+        // Nobody else: there is no pause, but it is looked whether there is one.
+        move || {
+            looks.fetch_add(1, Ordering::Relaxed);
+            0
+        }
+    });
+    journal.record(&record("a"), Vec::new(), ()).await.unwrap();
+    let before = looks.load(Ordering::Relaxed);
+    assert!(before <= 1);
+    journal.record(&record("b"), Vec::new(), ()).await.unwrap();
+    assert_eq!(looks.load(Ordering::Relaxed), before + 2);
 }
 
 async fn spend(store: &dyn Store, id: &str) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
+use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -132,7 +133,11 @@ impl Writer {
         if batch.is_empty() {
             return;
         }
+        let begun = Instant::now();
         let result = self.write(&batch);
+        if let Some(company) = &mut self.company {
+            company.have_written(begun);
+        }
         self.look();
         if let Err(error) = &result {
             tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");

@@ -25,7 +25,7 @@ pub use known::Known;
 pub use shares::{GRACE, NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};
-pub use verification::Verification;
+pub use verification::{Length, Verification};
 pub use wrong::{Wrong, WrongCredentials};
 
 use crate::settings::Limits;

@@ -8,6 +8,7 @@ use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 
+use super::effort;
 use super::endorsers::Endorsers;
 use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
@@ -106,6 +107,8 @@ impl Anchors {
         endorsements: &Endorsements,
         basis: &mut Basis,
     ) -> Result<Result<Claims, Reject>, TooBusy> {
+        let asked_of = asked.challenge.subject.tpm.as_ref();
+        let length = effort::of_evidence(asked.evidence, asked_of.map(|tpm| &tpm.attester));
         let mut retries = 0;
         loop {
             let sts = match (&basis.cloud.sts_answer, asked.pool.policy.aws_sts()) {
@@ -122,7 +125,7 @@ impl Anchors {
             };
             let endorsements = endorsements.clone().with_clouds(self.clouds.clone());
             let verify = || attest::verify(&submission, &endorsements, asked.now);
-            let reject = match verification.run(asked.peer.into(), verify).await? {
+            let reject = match verification.run(asked.peer.into(), length, verify).await? {
                 Ok(claims) => return Ok(Ok(claims)),
                 Err(reject) => reject,
             };

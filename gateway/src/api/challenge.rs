@@ -14,11 +14,11 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
-use super::Peer;
 use super::decisions::Decisions;
 use super::endorsers::Endorsers;
 use super::gateway::Gateway;
 use super::problem::Refusal;
+use super::{Peer, effort};
 use crate::admission::{Admission, Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
 use crate::clock::Clock;
@@ -162,7 +162,8 @@ async fn issue_by(
         return Err(Refusal::unavailable());
     };
     let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
-    let issued = endpoint.admission.verification.run(source, issue).await??;
+    let length = effort::of_challenge(request.attester.kinds(), request.attester.tpm.as_ref());
+    let issued = endpoint.admission.verification.run(source, length, issue).await??;
     let challenge = challenges::seal(&endpoint.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use attest::UnixTime;
 
 use super::problem::Refusal;
-use crate::admission::{TooBusy, Verification};
+use crate::admission::{Length, TooBusy, Verification};
 use crate::audit::{Basis, Blobs, LargeParts};
 use crate::certificates::Certificate;
 use crate::clock::rfc3339;
@@ -33,7 +33,7 @@ pub(super) async fn examine(
     now: UnixTime,
 ) -> Result<Examined, TooBusy> {
     let verify = || kubelet::verify(presented, authorities, now);
-    let verified = verification.run(peer.into(), verify).await?;
+    let verified = verification.run(peer.into(), Length::Long, verify).await?;
     let mut basis = Basis {
         client_certificate_sha256: presented.leaf_fingerprint().map(|fingerprint| fingerprint.to_string()),
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),

@@ -8,6 +8,7 @@ mod config;
 mod credential;
 mod decisions;
 mod discovery;
+mod effort;
 mod endorsers;
 mod evidence;
 mod gateway;

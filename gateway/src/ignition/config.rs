@@ -64,6 +64,11 @@ impl Config {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Err(NotAConfig::Empty);
         }
+        if let Some((version, config)) = right(bytes)
+            && let Ok(Value::Object(held)) = serde_json::to_value(config)
+        {
+            return Self::taken(held, version);
+        }
         let value: Value = serde_json::from_slice(bytes).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
         // From the bytes, not the value: errors name line and column, and a key that is there twice is found.
         Self::read(bytes, value)
@@ -75,20 +80,29 @@ impl Config {
     /// [`NotAConfig`].
     pub fn from_value(value: Value) -> Result<Self, NotAConfig> {
         let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
-        Self::read(&bytes, value.clone()).map_err(|error| match error {
-            // Lines of what was written just now tell nobody anything.
-            NotAConfig::Parse(_) => wrong_field(&value).unwrap_or(error),
-            error => error,
-        })
+        match (right(&bytes), value) {
+            // What is right by its schema says the same as a value of any type.
+            (Some((version, _)), Value::Object(held)) => Self::taken(held, version),
+            (_, value) => Self::read(&bytes, value.clone()).map_err(|error| match error {
+                // Lines of what was written just now tell nobody anything.
+                NotAConfig::Parse(_) => wrong_field(&value).unwrap_or(error),
+                error => error,
+            }),
+        }
     }
 
     fn read(bytes: &[u8], value: Value) -> Result<Self, NotAConfig> {
         let version = version_of(&value)?;
-        let mut held = if version == SpecVersion::V2_2 {
+        let held = if version == SpecVersion::V2_2 {
             spec2::to_spec3(value)?
         } else {
             typed(bytes, version)?
         };
+        Self::taken(held, version)
+    }
+
+    /// A config that is right by the schema of its version.
+    fn taken(mut held: Map<String, Value>, version: SpecVersion) -> Result<Self, NotAConfig> {
         if version < SpecVersion::V3_6 {
             mask_special_mode_bits(&mut held);
         }
@@ -193,6 +207,23 @@ fn version_of(value: &Value) -> Result<SpecVersion, NotAConfig> {
     text.parse().map_err(|_| unknown(text))
 }
 
+/// A config of spec 3 that is right by the schema of its version, in one pass; `None` of what is not, or is of another: why, the long way finds.
+fn right(bytes: &[u8]) -> Option<(SpecVersion, ignition_config::Config)> {
+    use ignition_config::Config::{V3_0, V3_1, V3_2, V3_3, V3_4, V3_5, V3_6};
+    let (config, unknown) = ignition_config::Config::parse_slice(bytes).ok()?;
+    let version = match config {
+        V3_0(_) => SpecVersion::V3_0,
+        V3_1(_) => SpecVersion::V3_1,
+        V3_2(_) => SpecVersion::V3_2,
+        V3_3(_) => SpecVersion::V3_3,
+        V3_4(_) => SpecVersion::V3_4,
+        V3_5(_) => SpecVersion::V3_5,
+        V3_6(_) => SpecVersion::V3_6,
+        _ => return None,
+    };
+    unknown.is_empty().then_some((version, config))
+}
+
 /// The config by the schema of its version, without what is not set.
 fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAConfig> {
     let parse = |problem: &dyn fmt::Display| NotAConfig::Parse(without_values(&problem.to_string()));
@@ -242,6 +273,22 @@ fn prune(value: &mut Value) -> bool {
                 prune(entry);
             }
             !list.is_empty()
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+/// Whether nothing would be taken out of it. What cannot be told at once is said not to be.
+pub(super) fn is_pruned(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Object(map) => !map.is_empty() && map.values().all(is_pruned),
+        Value::Array(list) => {
+            let entry = |entry: &Value| match entry {
+                Value::Object(map) => map.values().all(is_pruned),
+                other => is_pruned(other),
+            };
+            !list.is_empty() && list.iter().all(entry)
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
@@ -319,6 +366,34 @@ mod tests {
         .unwrap();
         let expected = serde_json::json!({"ignition": {"version": "3.6.0"}, "storage": {"files": [{"path": "/a"}]}});
         assert_eq!(Value::Object(config.value().clone()), expected);
+    }
+
+    #[test]
+    fn a_value_is_the_same_config_as_its_text() {
+        let value = serde_json::json!({
+            "ignition": {"version": "3.4.0", "proxy": {}, "timeouts": {"httpTotal": 3}, "config": {"merge": [], "replace": {"source": null}}},
+            "kernelArguments": {"shouldExist": ["a"], "shouldNotExist": null},
+            "passwd": {"users": [{"name": "core", "uid": 0, "groups": [], "sshAuthorizedKeys": ["k"]}]},
+            "storage": {
+                "files": [{"path": "/a", "mode": 0o4755, "user": {}, "contents": {"source": "data:,x", "httpHeaders": []}, "append": [{}]}],
+                "luks": [{"name": "l", "device": "/d", "clevis": {"tpm2": true, "tang": []}, "openOptions": ["o"]}],
+                "disks": [{"device": "/d", "partitions": [{"number": 1, "sizeMiB": 7, "label": "p"}]}],
+            },
+            "systemd": {"units": [{"name": "a.service", "mask": false, "dropins": [{"name": "b.conf", "contents": null}]}]},
+        });
+        let parsed = Config::parse(value.to_string().as_bytes()).unwrap();
+        assert!(Config::from_value(value).unwrap() == parsed, "{parsed:?}");
+        // What is wrong is named, in both, by what does not read it in one pass.
+        let unknown = serde_json::json!({"ignition": {"version": "3.4.0"}, "storage": {"file": []}});
+        for error in [Config::parse(unknown.to_string().as_bytes()), Config::from_value(unknown)] {
+            assert!(matches!(
+                error,
+                Err(NotAConfig::UnknownKey {
+                    version: SpecVersion::V3_4,
+                    ..
+                })
+            ));
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! A config in the spec version that a node asks for.
 
+use std::borrow::Cow;
+
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-use super::config::without_values;
+use super::config::{is_pruned, without_values};
 use super::{Config, SpecVersion, spec2};
 
 /// A config that an older spec version has no words for.
@@ -92,22 +95,10 @@ impl Config {
     /// # Errors
     /// [`Inexpressible`]: nothing is left out in silence.
     pub fn express(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
-        let known = known_to(self, version)?;
-        let bytes = |config: Map<String, Value>| {
-            serde_json::to_vec(&config).map_err(|error| Inexpressible {
-                version,
-                place: "$".to_owned(),
-                problem: error.to_string(),
-            })
-        };
+        let bytes = self.said(version)?;
         if version == SpecVersion::V2_2 {
-            return bytes(spec2::from_spec3(known)?);
+            return Ok(bytes);
         }
-        let mut config = Self::held(known).into_map();
-        if let Some(Value::Object(ignition)) = config.get_mut("ignition") {
-            ignition.insert("version".to_owned(), version.as_str().into());
-        }
-        let bytes = bytes(config)?;
         // What the table above should miss, the version's own schema finds.
         let refuse = |place: &str, problem: String| Inexpressible {
             version,
@@ -123,23 +114,113 @@ impl Config {
             },
         }
     }
+
+    /// The same, not looked at by that version's schema: for whoever serves nobody with it.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub(crate) fn said(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
+        let bytes = |config: Result<Vec<u8>, serde_json::Error>| {
+            config.map_err(|error| Inexpressible {
+                version,
+                place: "$".to_owned(),
+                problem: error.to_string(),
+            })
+        };
+        if version == SpecVersion::V2_2 {
+            let known = known_to(self, version)?;
+            return bytes(serde_json::to_vec(&spec2::from_spec3(known.into_owned())?));
+        }
+        bytes(serde_json::to_vec(&self.in_version(version)?))
+    }
+
+    /// The same, to be written by others, in a version of spec 3.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub(crate) fn in_version(&self, version: SpecVersion) -> Result<InVersion<'_>, Inexpressible> {
+        let mut config = known_to(self, version)?;
+        if !config.values().all(is_pruned) || !config.contains_key("ignition") {
+            config = Cow::Owned(Self::held(config.into_owned()).into_map());
+        }
+        Ok(InVersion { config, version })
+    }
+}
+
+/// A config with another version in it.
+pub(crate) struct InVersion<'c> {
+    config: Cow<'c, Map<String, Value>>,
+    version: SpecVersion,
+}
+
+/// What such a config says of itself.
+struct Ignition<'c>(&'c Map<String, Value>, SpecVersion);
+
+impl Serialize for InVersion<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.config.len()))?;
+        for (section, value) in self.config.as_ref() {
+            match value {
+                Value::Object(ignition) if section == "ignition" => map.serialize_entry(section, &Ignition(ignition, self.version))?,
+                _ => map.serialize_entry(section, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Ignition<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (field, value) in self.0 {
+            if field == "version" {
+                map.serialize_entry(field, self.1.as_str())?;
+            } else {
+                map.serialize_entry(field, value)?;
+            }
+        }
+        map.end()
+    }
 }
 
 /// The config without what says nothing, if that version knows the rest. Spec 2.2 knows less than 3.0 of each thing.
-pub(super) fn known_to(config: &Config, version: SpecVersion) -> Result<Map<String, Value>, Inexpressible> {
-    let mut value = Value::Object(config.value().clone());
-    for feature in FEATURES.iter().filter(|feature| feature.since > version) {
-        feature.take_out(&mut value, feature.place, version)?;
-    }
-    for feature in RESOURCE_FEATURES.iter().filter(|feature| feature.since > version) {
-        for resource in RESOURCES {
-            feature.take_out(&mut value, &format!("{resource}.{}", feature.place), version)?;
+pub(super) fn known_to(config: &Config, version: SpecVersion) -> Result<Cow<'_, Map<String, Value>>, Inexpressible> {
+    let mut says_nothing = Vec::new();
+    for (feature, place) in newer_than(version) {
+        let found = feature.look(config.value(), &place);
+        let found = found.map_err(|place| Inexpressible {
+            version,
+            place,
+            problem: format!("{} came with spec {}", feature.what, feature.since),
+        });
+        if found? {
+            says_nothing.push((feature, place));
         }
     }
-    match value {
-        Value::Object(config) => Ok(config),
-        _ => Ok(Map::new()),
+    if says_nothing.is_empty() {
+        return Ok(Cow::Borrowed(config.value()));
     }
+    let mut value = Value::Object(config.value().clone());
+    for (feature, place) in says_nothing {
+        feature.take_out(&mut value, &place);
+    }
+    match value {
+        Value::Object(config) => Ok(Cow::Owned(config)),
+        _ => Ok(Cow::Owned(Map::new())),
+    }
+}
+
+/// What that version does not know, and the steps to each of its places.
+fn newer_than(version: SpecVersion) -> impl Iterator<Item = (&'static Feature, Vec<&'static str>)> {
+    let newer = move |feature: &&Feature| feature.since > version;
+    let plain = FEATURES.iter().filter(newer);
+    let of_resources = RESOURCE_FEATURES.iter().filter(newer).flat_map(|feature| {
+        let places = RESOURCES.into_iter();
+        places.map(move |resource| (feature, resource.split('.').chain(feature.place.split('.')).collect()))
+    });
+    plain
+        .map(|feature| (feature, feature.place.split('.').collect()))
+        .chain(of_resources)
 }
 
 impl Feature {
@@ -147,38 +228,48 @@ impl Feature {
         Self { since, place, judge, what }
     }
 
-    fn take_out(&self, value: &mut Value, place: &str, version: SpecVersion) -> Result<(), Inexpressible> {
-        let steps: Vec<&str> = place.split('.').collect();
-        self.walk(value, &steps, "").map_err(|place| Inexpressible {
-            version,
-            place,
-            problem: format!("{} came with spec {}", self.what, self.since),
-        })
+    /// Whether something is there that says nothing. The error is the place of what says something.
+    fn look(&self, fields: &Map<String, Value>, steps: &[&str]) -> Result<bool, String> {
+        let [field, rest @ ..] = steps else { return Ok(false) };
+        let Some(value) = fields.get(*field) else { return Ok(false) };
+        if !rest.is_empty() {
+            return self.look_into(value, rest).map_err(|place| format!("{field}.{place}"));
+        }
+        match (self.judge)(value) {
+            Verdict::Known => Ok(false),
+            Verdict::Nothing => Ok(true),
+            Verdict::Unsaid => Err((*field).to_owned()),
+        }
     }
 
-    /// The error is the place.
-    fn walk(&self, value: &mut Value, steps: &[&str], place: &str) -> Result<(), String> {
+    fn look_into(&self, value: &Value, steps: &[&str]) -> Result<bool, String> {
         match (steps, value) {
             (["*", rest @ ..], Value::Array(entries)) => {
-                for (index, entry) in entries.iter_mut().enumerate() {
-                    self.walk(entry, rest, &format!("{place}{index}."))?;
+                let mut found = false;
+                for (index, entry) in entries.iter().enumerate() {
+                    found |= self.look_into(entry, rest).map_err(|place| format!("{index}.{place}"))?;
                 }
+                Ok(found)
             }
-            ([last], Value::Object(fields)) => match fields.get(*last).map(self.judge) {
-                None | Some(Verdict::Known) => {}
-                Some(Verdict::Nothing) => {
-                    fields.remove(*last);
-                }
-                Some(Verdict::Unsaid) => return Err(format!("{place}{last}")),
-            },
+            (_, Value::Object(fields)) => self.look(fields, steps),
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes out what says nothing.
+    fn take_out(&self, value: &mut Value, steps: &[&str]) {
+        match (steps, value) {
+            (["*", rest @ ..], Value::Array(entries)) => entries.iter_mut().for_each(|entry| self.take_out(entry, rest)),
+            ([last], Value::Object(fields)) => {
+                fields.retain(|field, value| field != last || !matches!((self.judge)(value), Verdict::Nothing));
+            }
             ([field, rest @ ..], Value::Object(fields)) => {
                 if let Some(value) = fields.get_mut(*field) {
-                    self.walk(value, rest, &format!("{place}{field}."))?;
+                    self.take_out(value, rest);
                 }
             }
             _ => {}
         }
-        Ok(())
     }
 }
 

@@ -2,16 +2,47 @@
 
 use data_encoding::BASE64;
 
+/// Bytes that are looked at together.
+const AT_A_TIME: usize = 64;
+
 /// What a `data:` URL carries; `None` if it is another URL, or damaged.
 #[must_use]
 pub fn decode(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
-    let bytes = unescape(data)?;
-    if kind.ends_with(";base64") {
-        BASE64.decode(&bytes).ok()
-    } else {
-        Some(bytes)
+    match (kind.ends_with(";base64"), data.contains('%')) {
+        (true, false) => BASE64.decode(data.as_bytes()).ok(),
+        (true, true) => BASE64.decode(&unescape(data)?).ok(),
+        (false, _) => unescape(data),
     }
+}
+
+/// Whether it is base64, without decoding it.
+pub(super) fn is_base64(text: &[u8]) -> bool {
+    let is_of_base64 = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'+') | (*byte == b'/');
+    let Some((whole, last)) = text.len().checked_sub(4).and_then(|last| text.split_at_checked(last)) else {
+        return text.is_empty();
+    };
+    // Of padding within it, which is taken as well, the decoder knows.
+    if text.len().is_multiple_of(4) && all(whole, is_of_base64) {
+        BASE64.decode(last).is_ok()
+    } else {
+        BASE64.decode(text).is_ok()
+    }
+}
+
+/// Whether something holds of all bytes: some at a time, as a processor can, and not one after the other.
+pub(super) fn all(bytes: &[u8], holds: impl Fn(&u8) -> bool) -> bool {
+    bytes
+        .chunks(AT_A_TIME)
+        .all(|bytes| bytes.iter().fold(true, |all, byte| all & holds(byte)))
+}
+
+/// Whether each `%` has its two digits.
+pub(super) fn is_escaped(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'%', text).all(|at| {
+        text.get(at + 1..at + 3)
+            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 /// The `data:` URL of some contents: text stays readable.
@@ -20,18 +51,15 @@ pub fn encode(contents: &[u8]) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut url = String::with_capacity(contents.len() + contents.len() / 4 + 8);
     url.push_str("data:,");
-    let mut rest = contents;
-    loop {
-        let plain = rest.iter().take_while(|byte| is_unreserved(**byte)).count();
-        let (text, after) = rest.split_at_checked(plain).unwrap_or_default();
-        // Unreserved characters are ASCII.
-        url.push_str(std::str::from_utf8(text).unwrap_or_default());
-        let [byte, after @ ..] = after else { break };
+    for byte in contents {
+        if is_unreserved(*byte) {
+            url.push(char::from(*byte));
+            continue;
+        }
         url.push('%');
         for digit in [byte >> 4, byte & 15] {
             url.push(HEX.get(usize::from(digit)).copied().map_or('0', char::from));
         }
-        rest = after;
     }
     url
 }
@@ -43,14 +71,16 @@ const fn is_unreserved(byte: u8) -> bool {
 
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut parts = text.as_bytes().split(|byte| *byte == b'%');
-    bytes.extend_from_slice(parts.next()?);
-    for part in parts {
-        let [high, low, plain @ ..] = part else { return None };
+    let mut rest = text.as_bytes();
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        let (plain, escaped) = rest.split_at_checked(at)?;
+        let [_, high, low, after @ ..] = escaped else { return None };
         let digit = |byte: u8| char::from(byte).to_digit(16);
-        bytes.push(u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?);
         bytes.extend_from_slice(plain);
+        bytes.push(u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?);
+        rest = after;
     }
+    bytes.extend_from_slice(rest);
     Some(bytes)
 }
 
@@ -71,6 +101,21 @@ mod tests {
         check("data:,100%4", None);
         check("data:,%zz", None);
         check("https://example.com/a,b", None);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_base64_is_what_can_be_decoded(start in "([AQgw+/]{4}){0,40}", end in "[AQg=%\\-é]{0,6}") {
+            let text = format!("{start}{end}");
+            assert_eq!(is_base64(text.as_bytes()), BASE64.decode(text.as_bytes()).is_ok(), "{text}");
+        }
+
+        #[test]
+        fn what_is_escaped_is_what_can_be_unescaped(text in "[a%4fFgé]{0,12}") {
+            assert_eq!(is_escaped(text.as_bytes()), unescape(&text).is_some(), "{text}");
+        }
     }
 
     #[test]

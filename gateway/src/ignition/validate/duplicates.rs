@@ -10,19 +10,18 @@ use crate::ignition::schema::{Family, ListRule, rule_of};
 
 /// No list has two entries of one key, and no two lists of one family have.
 pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {
-    object(config, "")
+    object(config).map_err(|place| Invalid {
+        place,
+        problem: "an entry that is not there already is expected".to_owned(),
+    })
 }
 
-fn object(fields: &Map<String, Value>, place: &str) -> Result<(), Invalid> {
+/// The error is the place.
+fn object(fields: &Map<String, Value>) -> Result<(), String> {
     let mut families: HashMap<Family, HashSet<Cow<'_, str>>> = HashMap::new();
     for (field, value) in fields {
-        let place = if place.is_empty() {
-            field.clone()
-        } else {
-            format!("{place}.{field}")
-        };
         match value {
-            Value::Object(fields) => object(fields, &place)?,
+            Value::Object(fields) => object(fields).map_err(|place| format!("{field}.{place}"))?,
             Value::Array(entries) => {
                 if let ListRule::ByKey(key, family) = rule_of(field, entries) {
                     let mut alone = HashSet::new();
@@ -33,16 +32,13 @@ fn object(fields: &Map<String, Value>, place: &str) -> Result<(), Invalid> {
                     };
                     for (index, entry) in entries.iter().enumerate() {
                         if !seen.insert(key.of(entry)) {
-                            return Err(Invalid {
-                                place: format!("{place}.{index}"),
-                                problem: "an entry that is not there already is expected".to_owned(),
-                            });
+                            return Err(format!("{field}.{index}"));
                         }
                     }
                 }
                 for (index, entry) in entries.iter().enumerate() {
                     if let Value::Object(fields) = entry {
-                        object(fields, &format!("{place}.{index}"))?;
+                        object(fields).map_err(|place| format!("{field}.{index}.{place}"))?;
                     }
                 }
             }

@@ -201,7 +201,8 @@ impl Reader {
         };
         for _ in 0..READ_ATTEMPTS {
             let before = stamp(path)?;
-            let mut bytes = Vec::new();
+            // One more, so that it need not grow to find that there is no more.
+            let mut bytes = Vec::with_capacity(usize::try_from(before.length).unwrap_or_default() + 1);
             let file = files::open(path).map_err(io)?;
             file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
             if stamp(path)? != before || u64::try_from(bytes.len()).ok() != Some(before.length) {

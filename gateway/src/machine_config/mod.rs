@@ -12,7 +12,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::{Map, Value};
 
 use crate::ignition::Config;
 
@@ -244,9 +245,73 @@ fn object(name: &str, spec: &Spec, config: Value) -> Value {
     })
 }
 
+/// An object whose config is written from where it is.
+struct WithConfig<'o, C> {
+    object: &'o Value,
+    config: C,
+}
+
+/// Its fields; in `spec` the config has its place.
+struct Fields<'o, C> {
+    fields: &'o Map<String, Value>,
+    config: &'o C,
+    within: bool,
+}
+
+impl<C: Serialize> Serialize for WithConfig<'_, C> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.object {
+            Value::Object(fields) => Fields {
+                fields,
+                config: &self.config,
+                within: false,
+            }
+            .serialize(serializer),
+            other => other.serialize(serializer),
+        }
+    }
+}
+
+impl<C: Serialize> Serialize for Fields<'_, C> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
+        for (field, value) in self.fields {
+            match (self.within, field.as_str(), value) {
+                (false, "spec", Value::Object(fields)) => map.serialize_entry(
+                    field,
+                    &Fields {
+                        fields,
+                        config: self.config,
+                        within: true,
+                    },
+                )?,
+                (true, "config", _) => map.serialize_entry(field, self.config)?,
+                _ => map.serialize_entry(field, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_config_that_is_written_from_where_it_is_stands_where_it_would() {
+        let spec = Spec {
+            kernel_arguments: vec!["config".to_owned()],
+            ..Spec::default()
+        };
+        let config = serde_json::json!({"spec": {"config": 1}, "ignition": {"version": "3.4.0"}, "storage": {"files": []}});
+        let whole = object("a", &spec, config.clone());
+        let written = WithConfig {
+            object: &object("a", &spec, Value::Null),
+            config: &config,
+        };
+        assert_eq!(serde_json::to_string(&written).unwrap(), whole.to_string());
+        assert_eq!(serde_json::to_string_pretty(&written).unwrap(), format!("{whole:#}"));
+    }
 
     fn labels(role: &str) -> BTreeMap<String, String> {
         BTreeMap::from([(ROLE_LABEL.to_owned(), role.to_owned())])

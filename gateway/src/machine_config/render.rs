@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 
-use super::{ControllerConfig, EXTENSIONS, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, object};
+use super::{
+    ControllerConfig, EXTENSIONS, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, WithConfig, object,
+};
 use crate::ignition::{Config, Invalid};
 
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
@@ -58,6 +60,25 @@ impl Rendered {
     #[must_use]
     pub fn config(&self) -> Config {
         self.spec.config.clone().unwrap_or_else(Config::empty)
+    }
+
+    /// All of it but its Ignition config.
+    #[must_use]
+    pub fn without_config(&self) -> Self {
+        let spec = &self.spec;
+        Self {
+            name: self.name.clone(),
+            spec: Spec {
+                config: None,
+                kernel_arguments: spec.kernel_arguments.clone(),
+                extensions: spec.extensions.clone(),
+                fips: spec.fips,
+                kernel_type: spec.kernel_type,
+                os_image_url: spec.os_image_url.clone(),
+                base_os_extensions_container_image: spec.base_os_extensions_container_image.clone(),
+            },
+            pre_built_image: self.pre_built_image.clone(),
+        }
     }
 
     /// The object, with this in the place of its Ignition config.
@@ -249,9 +270,12 @@ fn image(configs: &[&MachineConfig], base: &str, of: impl Fn(&Spec) -> &String) 
 
 /// The same content has the same name, as with the operator; the hash is our own.
 fn name(pool: &str, spec: &Spec) -> String {
-    let config = spec.config.as_ref().map(|config| Value::Object(config.value().clone()));
-    let text = object("", spec, config.unwrap_or_default()).to_string();
-    let hash = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes()).as_ref());
+    let object = WithConfig {
+        object: &object("", spec, Value::Null),
+        config: spec.config.as_ref().map(Config::value),
+    };
+    let text = serde_json::to_vec(&object).unwrap_or_default();
+    let hash = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text).as_ref());
     let hash: String = hash.chars().take(NAME_HASH_CHARACTERS).collect();
     format!("{RENDERED_PREFIX}{pool}-{hash}")
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::ControllerConfig;
 use super::render::Rendered;
+use super::{ControllerConfig, WithConfig};
 use crate::ignition::{Config, Inexpressible, SpecVersion, data_url};
 
 /// The kubelet's bootstrap credential.
@@ -52,15 +52,13 @@ impl std::fmt::Debug for Kubeconfig {
 }
 
 impl Appended {
-    /// The config with everything added, for a node that asks for this spec version.
+    /// The config with everything added, for a node that asks for this spec version. `own` is the MachineConfig's, if that is another one.
     ///
     /// # Errors
     /// [`Inexpressible`]: kernel arguments that should not exist, before spec 3.3.
-    pub fn append(&self, config: Config, version: SpecVersion) -> Result<Config, Inexpressible> {
-        self.append_with(config, version, |machine_config| {
-            let content = machine_config.object(content(machine_config));
-            format!("{content:#}").into_bytes()
-        })
+    pub fn append(&self, config: Config, own: Option<&Config>, version: SpecVersion) -> Result<Config, Inexpressible> {
+        let content = self.content(&config, own, version)?;
+        self.append_with(config, version, &content)
     }
 
     /// The same, in the newest version, without the contents of [`CONTENT`], which only repeats all the rest: for who looks at the rest.
@@ -68,22 +66,39 @@ impl Appended {
     /// # Errors
     /// [`Inexpressible`].
     pub(crate) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
-        self.append_with(config, SpecVersion::NEWEST, |_| Vec::new())
+        self.append_with(config, SpecVersion::NEWEST, b"")
     }
 
-    fn append_with(
-        &self,
-        mut config: Config,
-        version: SpecVersion,
-        content: impl FnOnce(&Rendered) -> Vec<u8>,
-    ) -> Result<Config, Inexpressible> {
-        let mut machine_config = self.machine_config.clone();
+    /// The contents of [`CONTENT`]; the Ignition config in a version that the operator reads, if that can say it.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub(crate) fn content(&self, config: &Config, own: Option<&Config>, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
+        let object = self.machine_config(config, version)?.object(Value::Null);
+        let own = own.unwrap_or(config);
+        // No schema looks at it here: one does when the config itself is served.
+        let config = own
+            .in_version(OPERATOR_NEWEST)
+            .or_else(|_| own.in_version(SpecVersion::NEWEST))
+            .ok();
+        let whole = WithConfig { object: &object, config };
+        Ok(serde_json::to_vec_pretty(&whole).unwrap_or_default())
+    }
+
+    /// The MachineConfig without its config, with what the config's version has no words for.
+    fn machine_config(&self, config: &Config, version: SpecVersion) -> Result<Rendered, Inexpressible> {
+        let mut machine_config = self.machine_config.without_config();
         if version < KERNEL_ARGUMENTS_SINCE {
             // Older Ignition does not know them; machine-config-daemon does, by the encapsulated MachineConfig.
-            machine_config
-                .spec
-                .kernel_arguments
-                .extend(move_kernel_arguments(&mut config, version)?);
+            machine_config.spec.kernel_arguments.extend(kernel_arguments(config, version)?);
+        }
+        Ok(machine_config)
+    }
+
+    fn append_with(&self, mut config: Config, version: SpecVersion, content: &[u8]) -> Result<Config, Inexpressible> {
+        let machine_config = self.machine_config(&config, version)?;
+        if version < KERNEL_ARGUMENTS_SINCE {
+            config.take("kernelArguments");
         }
         if let Some(bundle) = &self.controller.kubelet_ca {
             replace_or_add(&mut config, KUBELET_CA, bundle);
@@ -109,7 +124,7 @@ impl Appended {
         if let Some(Kubeconfig(kubeconfig)) = &self.kubeconfig {
             add(&mut config, KUBECONFIG, kubeconfig);
         }
-        add(&mut config, CONTENT, &content(&machine_config));
+        add(&mut config, CONTENT, content);
         let encapsulated = machine_config.object(json!({"ignition": {"version": version}}));
         add(&mut config, ENCAPSULATED, encapsulated.to_string().as_bytes());
         Ok(config)
@@ -121,18 +136,18 @@ impl Appended {
 /// # Errors
 /// [`Inexpressible`]: kernel arguments before spec 3.3, and no MachineConfig to take them, or such that should not exist.
 pub fn made_older(mut config: Config, version: SpecVersion) -> Result<Config, Inexpressible> {
-    let kernel_arguments = if version < KERNEL_ARGUMENTS_SINCE {
-        move_kernel_arguments(&mut config, version)?
-    } else {
-        Vec::new()
-    };
+    let mut moved = Vec::new();
+    if version < KERNEL_ARGUMENTS_SINCE {
+        moved = kernel_arguments(&config, version)?;
+        config.take("kernelArguments");
+    }
     let at = |file: &Value| file.get("path").and_then(Value::as_str) == Some(ENCAPSULATED);
     let found = config.list(["storage", "files"]).iter().position(at);
     let encapsulated = found
         .and_then(|place| config.list(["storage", "files"]).get(place)?.pointer("/contents/source")?.as_str())
         .and_then(data_url::decode)
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .and_then(|machine_config| with_kernel_arguments(machine_config, &kernel_arguments, version));
+        .and_then(|machine_config| with_kernel_arguments(machine_config, &moved, version));
     match encapsulated {
         Some(encapsulated) => {
             let files = config.list_mut(["storage", "files"]);
@@ -142,7 +157,7 @@ pub fn made_older(mut config: Config, version: SpecVersion) -> Result<Config, In
                 .for_each(|source| *source = data_url::encode(encapsulated.to_string().as_bytes()).into());
             Ok(config)
         }
-        None if kernel_arguments.is_empty() => Ok(config),
+        None if moved.is_empty() => Ok(config),
         None => Err(Inexpressible {
             version,
             place: KERNEL_ARGUMENTS.join("."),
@@ -163,15 +178,8 @@ fn with_kernel_arguments(mut machine_config: Value, arguments: &[String], versio
     Some(machine_config)
 }
 
-/// The Ignition config in a version that the operator reads, if that can say it.
-fn content(machine_config: &Rendered) -> Value {
-    let config = machine_config.config();
-    let bytes = config.express(OPERATOR_NEWEST).or_else(|_| config.express(SpecVersion::NEWEST));
-    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
-}
-
-/// Takes the config's kernel arguments, for the MachineConfig.
-fn move_kernel_arguments(config: &mut Config, version: SpecVersion) -> Result<Vec<String>, Inexpressible> {
+/// The config's kernel arguments, for the MachineConfig.
+fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>, Inexpressible> {
     if !config.list(["kernelArguments", "shouldNotExist"]).is_empty() {
         return Err(Inexpressible {
             version,
@@ -180,9 +188,12 @@ fn move_kernel_arguments(config: &mut Config, version: SpecVersion) -> Result<Ve
         });
     }
     let wanted = config.list(KERNEL_ARGUMENTS);
-    let moved = wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    config.take("kernelArguments");
-    Ok(moved)
+    Ok(wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+/// Puts the contents of [`CONTENT`] into a config that has it, by [`Appended::outline`].
+pub(crate) fn fill(outline: &mut Config, content: &[u8]) {
+    replace_or_add(outline, CONTENT, content);
 }
 
 fn replace_or_add(config: &mut Config, path: &str, contents: &[u8]) {
@@ -254,7 +265,7 @@ mod tests {
         };
         let stale = json!({"path": KUBELET_CA, "mode": 384, "contents": {"source": "data:,stale", "compression": "gzip"}});
         let given = config(json!({"storage": {"files": [stale, {"path": "/a"}]}}));
-        let made = appended(controller).append(given, SpecVersion::NEWEST).unwrap();
+        let made = appended(controller).append(given, None, SpecVersion::NEWEST).unwrap();
         assert_eq!(
             file(&made, KUBELET_CA),
             [&json!({"path": KUBELET_CA, "mode": 384, "contents": {"source": "data:,new"}})]
@@ -267,7 +278,9 @@ mod tests {
     #[test]
     fn a_file_that_is_there_gives_way_and_none_is_there_twice() {
         let given = config(json!({"storage": {"files": [{"path": KUBECONFIG, "contents": {"source": "data:,old"}}]}}));
-        let made = appended(ControllerConfig::default()).append(given, SpecVersion::NEWEST).unwrap();
+        let made = appended(ControllerConfig::default())
+            .append(given, None, SpecVersion::NEWEST)
+            .unwrap();
         assert_eq!(file(&made, KUBECONFIG).len(), 1);
         assert_eq!(file(&made, KUBECONFIG)[0]["contents"]["source"], "data:,credential");
         let without = Appended {
@@ -275,7 +288,7 @@ mod tests {
             annotations: false,
             ..appended(ControllerConfig::default())
         };
-        let made = without.append(Config::empty(), SpecVersion::NEWEST).unwrap();
+        let made = without.append(Config::empty(), None, SpecVersion::NEWEST).unwrap();
         assert_eq!(made.list(["storage", "files"]).len(), REPEATING.len());
     }
 
@@ -284,7 +297,7 @@ mod tests {
         let annotations = |image: Option<&str>| {
             let mut appended = appended(ControllerConfig::default());
             appended.machine_config.pre_built_image = image.map(str::to_owned);
-            let made = appended.append(Config::empty(), SpecVersion::NEWEST).unwrap();
+            let made = appended.append(Config::empty(), None, SpecVersion::NEWEST).unwrap();
             let source = file(&made, NODE_ANNOTATIONS)[0]["contents"]["source"].as_str().map(str::to_owned);
             serde_json::from_slice::<Value>(&data_url::decode(&source.unwrap()).unwrap()).unwrap()
         };
@@ -358,7 +371,7 @@ mod tests {
         let given = || config(json!({"kernelArguments": {"shouldNotExist": ["a"]}}));
         let append = |version| {
             appended(ControllerConfig::default())
-                .append(given(), version)
+                .append(given(), None, version)
                 .map(|_| ())
                 .map_err(|error| error.place)
         };

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::folder::{Folder, Reader};
 use super::outline::Outlines;
-use super::packed::Kept;
+use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
@@ -110,20 +111,25 @@ impl Pool {
             return Err(nothing(ConfigSet::Full));
         }
         let controller = manifests.controller.unwrap_or_default();
-        let made = |set, rendered: Option<Rendered>, plain: &[&[Config]]| {
-            let mut config = rendered.as_ref().map_or_else(Config::empty, Rendered::config);
-            for over in plain.iter().copied().flatten() {
-                config = render::over(config, over.clone());
-            }
+        let made = |set, mut rendered: Option<Rendered>, plain: Vec<Config>| {
+            let of_rendered = rendered.as_mut().and_then(|rendered| rendered.spec.config.take());
             // What was rendered is validated already.
-            if rendered.is_none() || plain.iter().any(|plain| !plain.is_empty()) {
+            let is_validated = rendered.is_some() && plain.is_empty();
+            let own = of_rendered.as_ref().filter(|_| !plain.is_empty()).cloned();
+            let mut config = of_rendered.unwrap_or_else(Config::empty);
+            for over in plain {
+                config = render::over(config, over);
+            }
+            if !is_validated {
                 config = config.validated().map_err(|source| PoolError::Merged {
                     pool: name.to_owned(),
                     set,
                     source,
                 })?;
             }
-            let kind = rendered.map_or(Kind::Plain, |machine_config| {
+            let kind = rendered.map_or(Kind::Plain, |mut machine_config| {
+                // It would be there twice.
+                machine_config.spec.config = own.filter(|own| *own != config);
                 Kind::Operator(Box::new(Appended {
                     machine_config,
                     controller: controller.clone(),
@@ -134,8 +140,9 @@ impl Pool {
             Ok::<_, PoolError>((config, kind))
         };
         let (rendered_pre_approved, rendered_full) = rendered.map(|rendered| (rendered.pre_approved, rendered.full)).unzip();
-        let pre_approved = made(ConfigSet::PreApproved, rendered_pre_approved, &[&plain_pre_approved])?;
-        let full = made(ConfigSet::Full, rendered_full, &[&plain_pre_approved, &plain_full])?;
+        let pre_approved = made(ConfigSet::PreApproved, rendered_pre_approved, plain_pre_approved.clone())?;
+        let plain = plain_pre_approved.into_iter().chain(plain_full).collect();
+        let full = made(ConfigSet::Full, rendered_full, plain)?;
         Self::new(name, file, inventory, pre_approved, full)
     }
 
@@ -173,7 +180,18 @@ impl Pool {
         pre_approved: (Config, Kind),
         full: (Config, Kind),
     ) -> Result<Self, PoolError> {
-        let outlines = Outlines::of(&pre_approved, &full).map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
+        let mut packing = Packing::default();
+        let mut places = |set, (config, kind): &(Config, Kind)| {
+            let own = kind.own().map(|own| packing.add(own)).transpose();
+            let both = packing.add(config).and_then(|config| Ok((config, own?)));
+            both.map_err(|problem| unusable(name, set, &problem))
+        };
+        let of_pre_approved = places(ConfigSet::PreApproved, &pre_approved)?;
+        let of_full = places(ConfigSet::Full, &full)?;
+        let texts = packing.texts();
+        let ((pre_approved, kind), (full, kind_of_full)) = (pre_approved, full);
+        let outlines = Outlines::of((pre_approved, &kind), (full, &kind_of_full));
+        let outlines = outlines.map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
         if let Some(missing) = outlines.missing() {
             return Err(PoolError::NoSubset {
                 pool: name.to_owned(),
@@ -182,7 +200,7 @@ impl Pool {
             });
         }
         // Where the gateway has added them itself, it is known what they repeat. Another server's say what is in the full config.
-        let repeating = match pre_approved.1 {
+        let repeating = match kind {
             Kind::Operator(_) => &REPEATING[..],
             Kind::Plain | Kind::Given(_) => &[],
         };
@@ -199,12 +217,13 @@ impl Pool {
             });
         }
         let known = outlines.known();
-        let mut kept = Kept::default();
-        let mut versions = |set, (config, kind)| {
-            let versions = Versions::sharing(&config, kind, &mut kept);
-            versions.map_err(|problem| unusable(name, set, &problem))
+        let [digest, digest_of_full] = outlines.digests();
+        let versions = |(config, own): (Places, Option<Places>), kind: Kind, digest| {
+            let packed = |places| Packed::new(Arc::clone(&texts), places);
+            Versions::new(packed(config), kind.without_own(), own.map(packed), digest)
         };
-        let (pre_approved, full) = (versions(ConfigSet::PreApproved, pre_approved)?, versions(ConfigSet::Full, full)?);
+        let pre_approved = versions(of_pre_approved, kind, digest);
+        let full = versions(of_full, kind_of_full, digest_of_full);
         Ok(Self {
             name: name.to_owned(),
             grants: file.grants,

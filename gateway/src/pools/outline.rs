@@ -2,13 +2,16 @@
 
 use super::again;
 use super::difference::{self, Difference};
-use super::versions::Kind;
-use crate::ignition::{Config, Inexpressible};
+use super::versions::{Kind, sha256};
+use crate::ignition::{Config, Inexpressible, SpecVersion};
+use crate::machine_config::appended;
 
 /// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
 pub(super) struct Outlines {
     pub pre_approved: Config,
     full: Config,
+    /// These contents.
+    left_out: [Option<Vec<u8>>; 2],
     /// Whether both are made of the same.
     same_kind: bool,
 }
@@ -27,16 +30,28 @@ pub(super) struct Known {
 }
 
 impl Outlines {
-    pub fn of(pre_approved: &(Config, Kind), full: &(Config, Kind)) -> Result<Self, Inexpressible> {
-        let outline = |(config, kind): &(Config, Kind)| kind.outline(config.clone());
-        let same_kind = match (&pre_approved.1, &full.1) {
+    pub fn of(pre_approved: (Config, &Kind), full: (Config, &Kind)) -> Result<Self, Inexpressible> {
+        let left_out = [pre_approved.1.left_out(&pre_approved.0)?, full.1.left_out(&full.0)?];
+        let same_kind = match (pre_approved.1, full.1) {
             (Kind::Operator(pre_approved), Kind::Operator(full)) => pre_approved.machine_config == full.machine_config,
             _ => true,
         };
         Ok(Self {
-            pre_approved: outline(pre_approved)?,
-            full: outline(full)?,
+            pre_approved: pre_approved.1.outline(pre_approved.0)?,
+            full: full.1.outline(full.0)?,
+            left_out,
             same_kind,
+        })
+    }
+
+    /// The SHA-256 of both configs, with everything, in the newest version.
+    pub fn digests(self) -> [Result<String, Inexpressible>; 2] {
+        let [of_pre_approved, of_full] = self.left_out;
+        [(self.pre_approved, of_pre_approved), (self.full, of_full)].map(|(mut config, left_out)| {
+            if let Some(content) = left_out {
+                appended::fill(&mut config, &content);
+            }
+            config.said(SpecVersion::NEWEST).map(|bytes| sha256(&bytes))
         })
     }
 

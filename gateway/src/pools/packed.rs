@@ -1,7 +1,7 @@
 //! A config as it is kept while nobody asks for it: as JSON, entry by entry, so that two configs keep once what both have.
 
-use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -9,38 +9,40 @@ use serde_json::{Map, Value};
 use crate::ignition::Config;
 
 /// A config in a fraction of the memory that its values take.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct Packed {
+    /// The texts of all that was packed together. One piece of memory: many small ones, between what is given back, hold much more than they are.
+    texts: Arc<[u8]>,
+    places: Places,
+}
+
+/// A config's texts among those of others that were packed with it.
+#[derive(Clone)]
+pub(super) struct Places {
     /// The config with empty lists.
-    rest: Arc<[u8]>,
+    rest: Range<usize>,
     lists: Vec<List>,
 }
 
 /// A list of files, units and so on: the texts of its entries.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 struct List {
     section: String,
     name: String,
-    entries: Vec<Arc<[u8]>>,
+    entries: Vec<Range<usize>>,
 }
 
-/// Entries that are kept already.
-#[derive(Debug, Default)]
-pub(super) struct Kept(BTreeSet<Arc<[u8]>>);
-
-impl Kept {
-    fn keep(&mut self, text: Vec<u8>) -> Arc<[u8]> {
-        if let Some(known) = self.0.get(text.as_slice()) {
-            return Arc::clone(known);
-        }
-        let text: Arc<[u8]> = text.into();
-        self.0.insert(Arc::clone(&text));
-        text
-    }
+/// What is being packed together.
+#[derive(Default)]
+pub(super) struct Packing {
+    texts: Vec<u8>,
+    /// Where the texts are, in the order of what they say.
+    known: Vec<Range<usize>>,
 }
 
-impl Packed {
-    pub fn of(config: &Config, kept: &mut Kept) -> Result<Self, serde_json::Error> {
+impl Packing {
+    /// Packs a config.
+    pub fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
         let (mut rest, mut lists) = (Map::new(), Vec::new());
         for (section, value) in config.value() {
             let Value::Object(fields) = value else {
@@ -53,44 +55,103 @@ impl Packed {
                     others.insert(name.clone(), value.clone());
                     continue;
                 };
-                let entries = entries.iter().map(|entry| Ok(kept.keep(serde_json::to_vec(entry)?)));
                 lists.push(List {
                     section: section.clone(),
                     name: name.clone(),
-                    entries: entries.collect::<Result<_, serde_json::Error>>()?,
+                    entries: entries.iter().map(|entry| self.keep(entry)).collect::<Result<_, _>>()?,
                 });
                 others.insert(name.clone(), Value::Array(Vec::new()));
             }
             rest.insert(section.clone(), Value::Object(others));
         }
-        let rest = serde_json::to_vec(&rest)?.into();
-        Ok(Self { rest, lists })
+        let rest = self.keep(&Value::Object(rest))?;
+        Ok(Places { rest, lists })
+    }
+
+    fn keep(&mut self, value: &Value) -> Result<Range<usize>, serde_json::Error> {
+        let start = self.texts.len();
+        serde_json::to_writer(&mut self.texts, value)?;
+        let new = start..self.texts.len();
+        let text = text_at(&self.texts, &new);
+        match self.known.binary_search_by(|known| text_at(&self.texts, known).cmp(text)) {
+            Ok(found) => {
+                self.texts.truncate(start);
+                Ok(self.known.get(found).cloned().unwrap_or_default())
+            }
+            Err(place) => {
+                self.known.insert(place, new.clone());
+                Ok(new)
+            }
+        }
+    }
+
+    /// All that was packed: what is at a config's places is the config.
+    pub fn texts(self) -> Arc<[u8]> {
+        self.texts.into()
+    }
+}
+
+/// A text that is there.
+fn text_at<'t>(texts: &'t [u8], place: &Range<usize>) -> &'t [u8] {
+    texts.get(place.clone()).unwrap_or_default()
+}
+
+impl Packed {
+    /// `places` are of a config that was packed with all the others of `texts`.
+    pub const fn new(texts: Arc<[u8]>, places: Places) -> Self {
+        Self { texts, places }
     }
 
     /// The config again.
     pub fn config(&self) -> Result<Config, serde_json::Error> {
-        let mut config: Map<String, Value> = serde_json::from_slice(&self.rest)?;
-        for List { section, name, entries } in &self.lists {
+        let text = |place| text_at(&self.texts, place);
+        let mut config: Map<String, Value> = serde_json::from_slice(text(&self.places.rest))?;
+        for List { section, name, entries } in &self.places.lists {
             let list = config.get_mut(section).and_then(|section| section.get_mut(name));
-            let entries = entries.iter().map(|entry| serde_json::from_slice(entry));
+            let entries = entries.iter().map(|entry| serde_json::from_slice(text(entry)));
             if let Some(list) = list {
                 *list = Value::Array(entries.collect::<Result<_, _>>()?);
             }
         }
         Ok(Config::packed(config))
     }
+
+    /// Its texts, in their order, and where they belong.
+    fn said(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
+        let entries = |list: &'_ List| list.entries.clone();
+        let lists = self.places.lists.iter().flat_map(move |list| {
+            let entries = entries(list).into_iter();
+            entries.map(move |entry| (list.section.as_str(), list.name.as_str(), text_at(&self.texts, &entry)))
+        });
+        lists.chain([("", "", text_at(&self.texts, &self.places.rest))])
+    }
+}
+
+impl PartialEq for Packed {
+    fn eq(&self, other: &Self) -> bool {
+        self.said().eq(other.said())
+    }
 }
 
 /// Shows sizes only: a config holds secrets.
 impl fmt::Debug for Packed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packed").field("lists", &self.lists.len()).finish_non_exhaustive()
+        f.debug_struct("Packed")
+            .field("lists", &self.places.lists.len())
+            .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn together<const N: usize>(configs: [&Config; N]) -> [Packed; N] {
+        let mut packing = Packing::default();
+        let places = configs.map(|config| packing.add(config).unwrap());
+        let texts = packing.texts();
+        places.map(|places| Packed::new(Arc::clone(&texts), places))
+    }
 
     #[test]
     fn what_is_packed_comes_back_and_two_configs_share_what_both_have() {
@@ -100,9 +161,8 @@ mod tests {
             );
             Config::parse(text.as_bytes()).unwrap()
         };
-        let mut kept = Kept::default();
         let (first, second) = (config(""), config(r#",{"path":"/b"}"#));
-        let packed = [&first, &second].map(|config| Packed::of(config, &mut kept).unwrap());
+        let packed = together([&first, &second]);
         for (config, packed) in [&first, &second].into_iter().zip(&packed) {
             assert!(packed.config().unwrap() == *config);
             assert_eq!(
@@ -110,17 +170,21 @@ mod tests {
                 config.express(crate::ignition::SpecVersion::NEWEST)
             );
         }
-        let file = |packed: &Packed| packed.lists.iter().find(|list| list.name == "files").unwrap().entries[0].as_ptr();
+        let file = |packed: &Packed| packed.places.lists.iter().find(|list| list.name == "files").unwrap().entries[0].clone();
         assert_eq!(file(&packed[0]), file(&packed[1]));
+        assert!(Arc::ptr_eq(&packed[0].texts, &packed[1].texts));
         assert!(packed[0] != packed[1] && packed[0] == packed[0].clone());
-        let empty = Packed::of(&Config::empty(), &mut kept).unwrap();
+        // What it was packed with says nothing of it.
+        let [alone] = together([&first]);
+        assert!(alone == packed[0] && alone.texts.len() < packed[0].texts.len());
+        let [empty] = together([&Config::empty()]);
         assert!(empty.config().unwrap() == Config::empty());
     }
 
     #[test]
     fn no_debug_output_shows_a_value() {
         let text = br#"{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/a","contents":{"source":"data:,hunter2"}}]}}"#;
-        let packed = Packed::of(&Config::parse(text).unwrap(), &mut Kept::default()).unwrap();
+        let [packed] = together([&Config::parse(text).unwrap()]);
         assert!(!format!("{packed:?}").contains("hunter"));
     }
 }

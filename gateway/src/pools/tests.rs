@@ -180,6 +180,55 @@ fn what_is_rendered_is_rendered_once() {
 }
 
 #[test]
+fn a_pool_stands_for_what_is_served_in_the_newest_version() {
+    let check = |pool: &Pool| {
+        let standing = pool.standing();
+        for (set, name) in [(ConfigSet::PreApproved, "pre_approved"), (ConfigSet::Full, "full")] {
+            let versions = pool.for_administrator(set);
+            let served = versions.get(SpecVersion::NEWEST).unwrap();
+            assert_eq!(standing[name], served.sha256, "{name}");
+            let complete = versions.complete().unwrap().express(SpecVersion::NEWEST).unwrap();
+            assert_eq!(served.bytes, complete, "{name}");
+        }
+    };
+    check(&load_with(|_| ()).unwrap());
+    let arguments = "  kernelArguments: [a, b]\n  config:\n    ignition: {version: 3.4.0}\n    kernelArguments: {shouldExist: [c]}\n";
+    let text = [
+        machine_config("00-worker", "worker", &needed("/worker")),
+        machine_config("90-worker", "worker", arguments),
+        machine_config("99-worker", "worker", &file("/secret")),
+    ]
+    .concat();
+    let pool = load_manifests(&[("all.yaml", &text)]).unwrap();
+    check(&pool);
+    // With a plain config over it, which its MachineConfig does not have.
+    let plain = r#"{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/plain","contents":{"source":"data:,x"}}]}}"#;
+    let with_plain = load_with(|pool| {
+        fs::remove_dir_all(pool.join("full")).unwrap();
+        fs::write(pool.join("pre-approved/config.ign"), plain).unwrap();
+        fs::create_dir(pool.join("machine-configs")).unwrap();
+        fs::write(pool.join("machine-configs/all.yaml"), &text).unwrap();
+    });
+    let with_plain = with_plain.unwrap();
+    check(&with_plain);
+    for set in [ConfigSet::PreApproved, ConfigSet::Full] {
+        let contents = |pool: &Pool| {
+            let config: Value = serde_json::from_slice(&pool.for_administrator(set).get(SpecVersion::V3_5).unwrap().bytes).unwrap();
+            let files = config["storage"]["files"].as_array().unwrap();
+            assert_eq!(files.iter().any(|file| file["path"] == "/plain"), std::ptr::eq(pool, &with_plain));
+            let content = files.iter().find(|file| file["path"] == REPEATING[0]).unwrap();
+            data_url::decode(content["contents"]["source"].as_str().unwrap()).unwrap()
+        };
+        // What the MachineConfig says is the same, whatever is merged over it.
+        let said = contents(&pool);
+        assert_eq!(contents(&with_plain), said);
+        let said: Value = serde_json::from_slice(&said).unwrap();
+        assert_eq!(said["spec"]["config"]["storage"]["files"][0]["path"], "/worker");
+        assert_eq!(said["spec"]["config"]["ignition"]["version"], "3.5.0");
+    }
+}
+
+#[test]
 fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
     let machine_config = data_url::encode(br#"{"spec":{"kernelArguments":["old"],"config":{"ignition":{"version":"3.5.0"}}}}"#);
     let given = format!(
@@ -187,7 +236,7 @@ fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
     );
     let given = axum::body::Bytes::from(given);
     let kind = Kind::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
-    let versions = Versions::new(Config::parse(&given).unwrap(), kind);
+    let versions = versions::of(Config::parse(&given).unwrap(), kind);
     assert_eq!(versions.get(SpecVersion::V3_5).unwrap().bytes, given);
     let check = |version: SpecVersion, arguments: &[&str], own: &[&str]| {
         let config: Value = serde_json::from_slice(&versions.get(version).unwrap().bytes).unwrap();

@@ -1,12 +1,12 @@
 //! One of a pool's two configs, in every spec version: rendered once, when it is asked for, served without copying, and kept for as long as it is asked for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
 use data_encoding::HEXLOWER;
 
-use super::packed::{Kept, Packed};
+use super::packed::Packed;
 use crate::ignition::{Config, Inexpressible, SpecVersion};
 use crate::machine_config::Spec;
 use crate::machine_config::appended::{self, Appended};
@@ -30,7 +30,8 @@ pub struct Versions {
     /// The config of the MachineConfig that it is from, if that is another one.
     of_machine_config: Option<Packed>,
     rendered: [Mutex<Slot>; SpecVersion::ALL.len()],
-    digest: OnceLock<Result<String, Inexpressible>>,
+    /// The SHA-256 of everything that a node gets, in the newest version.
+    digest: Result<String, Inexpressible>,
 }
 
 /// A spec version of a config, while it is asked for.
@@ -53,28 +54,15 @@ pub(super) enum Kind {
 }
 
 impl Versions {
-    #[cfg(test)]
-    pub(super) fn new(config: Config, kind: Kind) -> Self {
-        match Self::sharing(&config, kind, &mut Kept::default()) {
-            Ok(versions) => versions,
-            Err(error) => unreachable!("a config can be packed: {error}"),
-        }
-    }
-
-    /// A config that shares with others what they have, too.
-    pub(super) fn sharing(config: &Config, mut kind: Kind, kept: &mut Kept) -> Result<Self, serde_json::Error> {
-        let of_machine_config = match &mut kind {
-            // It would be there twice.
-            Kind::Operator(appended) => appended.machine_config.spec.config.take().filter(|own| own != config),
-            Kind::Plain | Kind::Given(_) => None,
-        };
-        Ok(Self {
-            config: Packed::of(config, kept)?,
+    /// A config, and if it is of a MachineConfig with another one, that.
+    pub(super) fn new(config: Packed, kind: Kind, of_machine_config: Option<Packed>, digest: Result<String, Inexpressible>) -> Self {
+        Self {
+            config,
             kind,
-            of_machine_config: of_machine_config.map(|own| Packed::of(&own, kept)).transpose()?,
+            of_machine_config,
             rendered: Default::default(),
-            digest: OnceLock::new(),
-        })
+            digest,
+        }
     }
 
     /// The config in that spec version. Of many who ask for it at once, one renders it, and the others wait.
@@ -116,7 +104,7 @@ impl Versions {
                 appended::made_older(config, version)?.express(version)?.into()
             }
             Kind::Plain | Kind::Given(_) => config.express(version)?.into(),
-            Kind::Operator(appended) => self.whole(appended, &config)?.append(config, version)?.express(version)?.into(),
+            Kind::Operator(appended) => appended.append(config, self.own()?.as_ref(), version)?.express(version)?.into(),
         };
         let sha256 = sha256(&bytes);
         Ok(RenderedConfig { bytes, sha256, version })
@@ -127,12 +115,10 @@ impl Versions {
         unpacked(&self.config, version)
     }
 
-    /// What there is to add, with the config of the MachineConfig.
-    fn whole(&self, appended: &Appended, config: &Config) -> Result<Appended, Inexpressible> {
-        let mut appended = appended.clone();
-        let own = self.of_machine_config.as_ref().map(|own| unpacked(own, SpecVersion::NEWEST));
-        appended.machine_config.spec.config = Some(own.transpose()?.unwrap_or_else(|| config.clone()));
-        Ok(appended)
+    /// The config of the MachineConfig that it is from, if that is another one.
+    fn own(&self) -> Result<Option<Config>, Inexpressible> {
+        let own = self.of_machine_config.as_ref();
+        own.map(|own| unpacked(own, SpecVersion::NEWEST)).transpose()
     }
 
     /// What the MachineConfig says that it is from, if it is from one.
@@ -151,14 +137,13 @@ impl Versions {
         let config = self.config(SpecVersion::NEWEST)?;
         match &self.kind {
             Kind::Plain | Kind::Given(_) => Ok(config),
-            Kind::Operator(appended) => self.whole(appended, &config)?.append(config, SpecVersion::NEWEST),
+            Kind::Operator(appended) => appended.append(config, self.own()?.as_ref(), SpecVersion::NEWEST),
         }
     }
 
     /// The SHA-256 of that, as JSON.
-    pub(super) fn digest(&self) -> &Result<String, Inexpressible> {
-        self.digest
-            .get_or_init(|| Ok(sha256(&self.complete()?.express(SpecVersion::NEWEST)?)))
+    pub(super) const fn digest(&self) -> &Result<String, Inexpressible> {
+        &self.digest
     }
 }
 
@@ -174,7 +159,7 @@ fn unpacked(config: &Packed, version: SpecVersion) -> Result<Config, Inexpressib
     })
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
 }
 
@@ -186,6 +171,30 @@ impl Kind {
             Self::Operator(appended) => appended.outline(config),
         }
     }
+
+    /// What that leaves out, if it leaves out anything.
+    pub(super) fn left_out(&self, config: &Config) -> Result<Option<Vec<u8>>, Inexpressible> {
+        match self {
+            Self::Plain | Self::Given(_) => Ok(None),
+            Self::Operator(appended) => appended.content(config, self.own(), SpecVersion::NEWEST).map(Some),
+        }
+    }
+
+    /// The config of the MachineConfig that it is from, if that is another one.
+    pub(super) const fn own(&self) -> Option<&Config> {
+        match self {
+            Self::Plain | Self::Given(_) => None,
+            Self::Operator(appended) => appended.machine_config.spec.config.as_ref(),
+        }
+    }
+
+    /// The same, without that: it is packed.
+    pub(super) fn without_own(mut self) -> Self {
+        if let Self::Operator(appended) = &mut self {
+            appended.machine_config.spec.config = None;
+        }
+        self
+    }
 }
 
 impl PartialEq for Versions {
@@ -194,13 +203,23 @@ impl PartialEq for Versions {
     }
 }
 
+/// A config that has nothing to share.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+pub(super) fn of(config: Config, kind: Kind) -> Versions {
+    let mut packing = super::packed::Packing::default();
+    let places = packing.add(&config).unwrap();
+    let packed = Packed::new(packing.texts(), places);
+    Versions::new(packed, kind, None, Ok(String::new()))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
 
     fn versions() -> Versions {
-        Versions::new(Config::empty(), Kind::Plain)
+        of(Config::empty(), Kind::Plain)
     }
 
     fn kept(versions: &Versions) -> usize {

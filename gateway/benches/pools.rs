@@ -15,7 +15,8 @@ mod worker;
 use std::fs;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use attest_gateway::pools::SAMPLE;
 use results::{Bound, Figure};
@@ -59,13 +60,13 @@ impl Form {
     const fn limits(self) -> Limits {
         match self {
             Self::Ignition => Limits {
-                longer: 50.0,
-                larger: 1.5,
+                longer: 22.0,
+                larger: 1.4,
                 costlier: 0.03,
             },
             Self::MachineConfigs => Limits {
-                longer: 13.0,
-                larger: 1.5,
+                longer: 7.0,
+                larger: 1.4,
                 costlier: 0.03,
             },
         }
@@ -108,6 +109,8 @@ struct Figures {
     bytes: f64,
     parse: f64,
     start: f64,
+    /// Until it listens, by the clock.
+    wait: f64,
     memory: f64,
     change: f64,
 }
@@ -149,15 +152,20 @@ fn measure(form: Form, pools: usize, measuring: bool) -> Figures {
         (process::spent(std::process::id()) - before).as_secs_f64()
     });
     let mut memory = 0;
+    let mut waits = Vec::new();
     let start = median(starts, || {
         if memory > 0 {
             gateway.terminate();
             gateway.wait();
         }
-        gateway.run();
+        let begun = Instant::now();
+        gateway.run_as(serve(&gateway));
+        waits.push(begun.elapsed().as_secs_f64());
         memory = memory.max(process::peak(gateway.process_id()));
         process::spent(gateway.process_id()).as_secs_f64()
     });
+    waits.sort_by(f64::total_cmp);
+    let wait = waits[starts / 2];
     // What it does soon after a start is not for any change.
     std::thread::sleep(if measuring { SETTLED } else { Duration::ZERO });
     let before = process::spent(gateway.process_id());
@@ -174,9 +182,18 @@ fn measure(form: Form, pools: usize, measuring: bool) -> Figures {
         bytes: f64::from(u32::try_from(bytes).unwrap()),
         parse,
         start,
+        wait,
         memory: f64::from(u32::try_from(memory).unwrap()),
         change: change / f64::from(u32::try_from(changes).unwrap()),
     }
+}
+
+/// The gateway with the environment of its unit.
+fn serve(gateway: &Gateway) -> Command {
+    let mut command = support::program();
+    command.arg("serve").arg("--config").arg(gateway.path("gateway.toml"));
+    command.envs(process::environment());
+    command
 }
 
 /// A gateway looks at all files once more when they have been quiet for two seconds.
@@ -191,11 +208,12 @@ fn median(runs: usize, mut run: impl FnMut() -> f64) -> f64 {
 /// A table; whether the limits hold for the most pools.
 fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
     println!(
-        "\n{:<22} {:>9} {:>10} {:>10} {:>11} {:>13}",
+        "\n{:<22} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13}",
         form.name(),
         "MB",
         "parse, s",
         "start, s",
+        "by clock, s",
         "memory, MB",
         "a change, ms"
     );
@@ -204,13 +222,14 @@ fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
         bytes,
         parse,
         start,
+        wait,
         memory,
         change,
     } in figures
     {
         let (bytes, memory, change) = (bytes / 1e6, memory / 1e6, change * 1e3);
         println!(
-            "{:<22} {bytes:>9.1} {parse:>10.2} {start:>10.2} {memory:>11.1} {change:>13.1}",
+            "{:<22} {bytes:>9.1} {parse:>10.2} {start:>10.2} {wait:>10.2} {memory:>11.1} {change:>13.1}",
             format!("{pools} pools")
         );
     }
@@ -221,10 +240,13 @@ fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
         larger: may_larger,
         costlier: may_costlier,
     } = form.limits();
-    println!("{:<22} {:>9} {:>10} {longer:>9.2}x {larger:>10.2}x {costlier:>12.4}x", "", "", "");
     println!(
-        "{:<22} {:>9} {:>10} {may_longer:>9.2}x {may_larger:>10.2}x {may_costlier:>12.4}x",
-        "allowed", "", ""
+        "{:<22} {:>9} {:>10} {longer:>9.2}x {:>10} {larger:>10.2}x {costlier:>12.4}x",
+        "", "", "", ""
+    );
+    println!(
+        "{:<22} {:>9} {:>10} {may_longer:>9.2}x {:>10} {may_larger:>10.2}x {may_costlier:>12.4}x",
+        "allowed", "", "", ""
     );
     if measuring {
         let ratio = |what: &str, value, limit| {
@@ -237,6 +259,11 @@ fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
         };
         results::tell([
             figure("processor until it listens", "s", most.start, START_GOAL_SECONDS),
+            Figure::of(
+                format!("{}: until it listens, {} pools", form.name(), most.pools),
+                "s",
+                &[most.wait],
+            ),
             figure(
                 "peak memory until it listens",
                 "MiB",

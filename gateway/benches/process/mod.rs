@@ -7,6 +7,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What the gateway's unit has in its environment: how glibc keeps memory.
+pub fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = include_str!("../../dist/attest-gateway.service").lines();
+    let lines = lines.filter_map(|line| line.strip_prefix("Environment="));
+    lines.flat_map(str::split_whitespace).filter_map(|one| one.split_once('='))
+}
+
 /// What a process has spent of the processors.
 pub fn spent(process: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();

@@ -11,6 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::fleet::{self, Fleet};
 use crate::generator::{PLAN, Plan};
 use crate::measured::{Before, Figures};
+use crate::process;
 use crate::said;
 use crate::support::{Gateway, POOL, program};
 use crate::syncs::Syncs;
@@ -137,7 +138,7 @@ pub fn run(mode: Mode, scale: &Scale) -> Figures {
             .arg("serve")
             .arg("--config")
             .arg(gateway.path("gateway.toml"))
-            .envs(environment());
+            .envs(process::environment());
         gateway.run_as(command);
     }
     sched_setaffinity(None, &others).unwrap();
@@ -157,13 +158,6 @@ pub fn run(mode: Mode, scale: &Scale) -> Figures {
     sched_setaffinity(None, &all).unwrap();
     let counted = counted.zip(syncs.as_ref().map(Syncs::count)).map(|(before, after)| after - before);
     Figures::of(told, &before, counted, &gateway)
-}
-
-/// What the gateway's unit has in its environment: how glibc keeps memory.
-fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let lines = include_str!("../../dist/attest-gateway.service").lines();
-    let lines = lines.filter_map(|line| line.strip_prefix("Environment="));
-    lines.flat_map(str::split_whitespace).filter_map(|one| one.split_once('='))
 }
 
 /// A worker's pool; a machine is known by its TPM's maker.

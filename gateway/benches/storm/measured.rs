@@ -1,12 +1,16 @@
 //! What a run has shown: of the nodes as they tell it, of the gateway as the kernel and the attestation log do.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use crate::logged::Logged;
 use crate::process;
 use crate::support::Gateway;
 use crate::tally::{FULL, Told};
+
+/// Beyond that the store gives back what its log of transactions takes of the disk, a second after it was written last.
+const GIVEN_BACK_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How the gateway stands before a run.
 pub struct Before {
@@ -64,6 +68,8 @@ pub struct Figures {
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 impl Figures {
     pub fn of(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
+        let spent = process::spent(gateway.process_id());
+        wait_until_nobody_writes(gateway);
         let after = Before::now(gateway);
         let nodes = told.nodes.len();
         let each = |value: f64| value / nodes as f64;
@@ -87,7 +93,7 @@ impl Figures {
             logged.verified() >= took_tickets && logged.given() >= took.len(),
             "the log has less than the nodes have"
         );
-        let spent = (after.spent - before.spent).as_secs_f64();
+        let spent = (spent - before.spent).as_secs_f64();
         Self {
             nodes,
             full: took.len(),
@@ -117,6 +123,15 @@ impl Figures {
     /// Attempts that failed, for each node.
     pub fn failed_each(&self) -> f64 {
         self.failed.values().sum::<u64>() as f64 / self.nodes as f64
+    }
+}
+
+/// Until the store has given back what its log of transactions has grown to.
+fn wait_until_nobody_writes(gateway: &Gateway) {
+    let length = || fs::metadata(gateway.path("state/gateway.db-wal")).map_or(0, |log| log.len());
+    let since = Instant::now();
+    while length() > GIVEN_BACK_BYTES && since.elapsed() < Duration::from_secs(60) {
+        thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -36,11 +36,11 @@ use super::{StoreError, StoreMark, schema};
 const BATCH_LIMIT: usize = 256;
 /// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 const WRITES_LIMIT: usize = 3000;
-/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 4 MB, as SQLite has it. Each time is three fsyncs, and
-/// each try that a reader keeps from its end is one. More of them would be fewer fsyncs, and a storm of ten thousand more than 8 KiB on disk a node.
-const CHECKPOINT_PAGES: u32 = 1000;
-/// How long nobody has to ask for anything before that is done by itself which is to be done later.
-const LATER_AFTER: Duration = Duration::from_secs(1);
+/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 16 MB. Each time is three fsyncs, and each try
+/// that a reader keeps from its end is one.
+const CHECKPOINT_PAGES: u32 = 4000;
+/// How long nobody has to ask for anything before that is done by itself which is to be done later: less than a second, at which the outbox is looked at.
+const LATER_AFTER: Duration = Duration::from_millis(400);
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
@@ -220,14 +220,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(self, jobs: &mpsc::Receiver<Job>) {
+    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         loop {
             match jobs.recv_timeout(LATER_AFTER) {
                 Ok(first) => {
                     let batch = std::iter::once(first).chain(jobs.try_iter().take(BATCH_LIMIT - 1));
                     self.work(batch.collect());
                 }
-                Err(RecvTimeoutError::Timeout) if self.later().is_empty() => {}
+                Err(RecvTimeoutError::Timeout) if self.later().is_empty() => self.log.give_back(&mut self.connection),
                 Err(RecvTimeoutError::Timeout) => self.work(Vec::new()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }

@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rusqlite::Connection;
+
+use super::super::turnstile;
+
+/// What the file may have on disk while nobody writes: what SQLite itself would let it grow to.
+const KEPT_BYTES: u64 = 4 * 1024 * 1024;
+
 /// The file, opened once more: SQLite has no locks on it that closing this would drop.
 #[derive(Debug)]
 pub(super) struct WriteAhead {
@@ -45,6 +52,16 @@ impl WriteAhead {
         self.commits.fetch_add(1, Ordering::Release);
     }
 
+    /// Moves what was committed into the store's file, and gives the disk back what a storm has had this one grow to: for when nobody writes. Where
+    /// somebody reads meanwhile it is left for the next time.
+    pub(super) fn give_back(&self, connection: &mut Connection) {
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > KEPT_BYTES)
+            && let Err(error) = truncate(connection)
+        {
+            tracing::warn!(%error, "the log of the store's transactions cannot be moved into its file; it stays as it is");
+        }
+    }
+
     /// What was committed before is durable when this ends. Waits for the disk; of many who wait, one syncs for all.
     ///
     /// # Errors
@@ -75,6 +92,14 @@ impl WriteAhead {
             }
         }
     }
+}
+
+/// Of readers it waits for nobody.
+fn truncate(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(|_| false))?;
+    let tried = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    connection.busy_handler(Some(turnstile::wait))?;
+    tried
 }
 
 /// The file of that name, which may have become another one.
@@ -116,6 +141,30 @@ mod tests {
         // It is there again, and what was committed is not.
         assert_eq!(log.sync().unwrap_err().to_string(), said);
         WriteAhead::of(&store).sync().unwrap();
+    }
+
+    #[test]
+    fn what_it_has_grown_to_is_given_back_when_nobody_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("gateway.db");
+        let (mut writing, reading) = (Connection::open(&store).unwrap(), Connection::open(&store).unwrap());
+        writing.pragma_update(None, "journal_mode", "WAL").unwrap();
+        writing.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
+        writing.execute_batch("CREATE TABLE some (bytes)").unwrap();
+        let log = WriteAhead::of(&store);
+        let length = || fs::metadata(&log.path).unwrap().len();
+        log.give_back(&mut writing);
+        assert!(length() > 0, "it is small");
+        reading.execute_batch("BEGIN; SELECT * FROM some").unwrap();
+        let some = format!("INSERT INTO some VALUES (zeroblob({KEPT_BYTES}))");
+        writing.execute_batch(&some).unwrap();
+        log.give_back(&mut writing);
+        assert!(length() > KEPT_BYTES, "somebody reads");
+        reading.execute_batch("COMMIT").unwrap();
+        log.give_back(&mut writing);
+        assert_eq!(length(), 0);
+        let count = reading.query_row("SELECT count(*) FROM some", [], |row| row.get::<_, u32>(0));
+        assert_eq!(count.unwrap(), 1);
     }
 
     #[test]

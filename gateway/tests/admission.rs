@@ -41,6 +41,9 @@ async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: 
     stream.write_all(head.as_bytes()).await?;
     let mut line = [0; 25];
     stream.read_exact(&mut line).await?;
+    if line.starts_with(b"HTTP/1.1 503 ") {
+        return Err(std::io::Error::other("there was no room for it"));
+    }
     assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
     stream.write_all(first).await?;
     stream.flush().await?;

@@ -10,8 +10,8 @@ use super::budget::Budget;
 use super::clock::{Clock, SECOND, Time};
 use super::node::{Came, Next, Node, transfer};
 use super::site::{
-    CONFIG_PATIENCE, CONNECTIONS, HANDSHAKE, HANDSHAKES_ALWAYS, LONGEST, PATIENCE, REFUSAL, REQUESTS, SOCKETS, STRANGERS_TURN, Site, Step,
-    asks,
+    CONFIG_PATIENCE, CONNECTIONS, HANDSHAKE, HANDSHAKES_ALWAYS, KNOWN_PART, LONGEST, PATIENCE, REFUSAL, REQUESTS, SOCKETS, STRANGERS_TURN,
+    Site, Step, asks,
 };
 use super::store::{Store, Work};
 
@@ -232,7 +232,7 @@ impl Replica {
                 if self.is_live(asked) {
                     self.begin_request(asked);
                 }
-            } else if self.may_begin_handshake() && self.has_place() {
+            } else if self.may_begin_handshake() {
                 let Some(asked) = self.next_socket() else {
                     return;
                 };
@@ -253,20 +253,22 @@ impl Replica {
     /// What was begun before is nearly done.
     fn may_begin_handshake(&self) -> bool {
         let under_way = self.handshakes + self.in_work + self.requests.len();
-        self.handshakes < HANDSHAKES_ALWAYS || under_way < REQUESTS / 2
+        self.handshakes < HANDSHAKES_ALWAYS || under_way < REQUESTS
     }
 
     /// Who has been here goes first, and keeps no stranger out.
     fn next_socket(&mut self) -> Option<Asked> {
-        let turn_of_strangers = self.in_a_row + 1 >= STRANGERS_TURN && !self.strangers.is_empty();
-        match self.known.pop_front_if(|_| !turn_of_strangers) {
+        let strangers = !self.strangers.is_empty() && self.has_place(CONNECTIONS - CONNECTIONS / KNOWN_PART);
+        let turn_of_strangers = self.in_a_row + 1 >= STRANGERS_TURN && strangers;
+        let known = !turn_of_strangers && !self.known.is_empty() && self.has_place(CONNECTIONS);
+        match self.known.pop_front_if(|_| known) {
             Some(asked) => {
                 self.in_a_row += u32::from(self.is_live(asked));
                 Some(asked)
             }
             None => {
                 self.in_a_row = 0;
-                self.strangers.pop_front()
+                self.strangers.pop_front_if(|_| strangers)
             }
         }
     }
@@ -287,9 +289,9 @@ impl Replica {
         self.clock.after(time, then);
     }
 
-    /// Whether there is a place for one more connection; one that has been idle gives up its own.
-    fn has_place(&mut self) -> bool {
-        while self.connections >= CONNECTIONS {
+    /// Whether one more connection is no more than so many; one that has been idle gives up its place.
+    fn has_place(&mut self, most: usize) -> bool {
+        while self.connections >= most {
             let Some(asked) = self.idle.pop_front() else {
                 return false;
             };

@@ -47,13 +47,14 @@ pub const fn asks(step: Step) -> &'static [bool] {
 }
 
 /// The gateway's own figures: challenges at once and each second (`admission/mod.rs`); connections, sockets that wait for their handshake and
-/// requests in work (`settings/limits.rs`); handshakes that begin while requests are under
-/// way, and of how many in a row the last is a stranger's (`admission/handshakes.rs`); how long a
-/// request waits for its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
+/// requests in work (`settings/limits.rs`); of connections, one in so many is left to who is known (`admission/connections.rs`); handshakes that
+/// begin while requests are under way, and of how many in a row the last is a stranger's (`admission/handshakes.rs`); how long a request waits for
+/// its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
 pub const CHALLENGES_AT_ONCE: u64 = 20_000;
 pub const CHALLENGES_EACH_SECOND: u64 = 250;
 pub const CONNECTIONS: usize = 2048;
-pub const REQUESTS: usize = 512;
+pub const REQUESTS: usize = 256;
+pub const KNOWN_PART: usize = 4;
 pub const SOCKETS: usize = 16_384;
 pub const HANDSHAKES_ALWAYS: usize = 2;
 pub const STRANGERS_TURN: u32 = 4;

@@ -60,18 +60,23 @@ impl Bodies {
     }
 
     /// Reads a body of at most `most` bytes; of none, whatever was sent. What is too large is read as far as that, and not refused for what it
-    /// announces: a client that still sends would not see the answer. Memory is taken as the bytes come, whatever length was announced.
+    /// announces: a client that still sends would not see the answer. Where there is no room for the length that was announced, it waits for that
+    /// long for some, and the kernel has what the client sends meanwhile; a body of no length takes room as it comes.
     ///
     /// # Errors
     /// [`NoBody`].
-    pub async fn read(&self, source: Source, body: Body, most: usize) -> Result<Whole, NoBody> {
+    pub async fn read(&self, source: Source, body: Body, most: usize, patience: Duration) -> Result<Whole, NoBody> {
         if body.is_end_stream() || most == 0 {
             let bytes = Bytes::new();
             return Ok(Whole { bytes, room: None });
         }
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most).min(most);
+        let taken = self.memory.when_there_is_room(source, || self.take(source, announced));
+        let Ok(room) = tokio::time::timeout(patience, taken).await else {
+            return Err(NoBody::NoRoom);
+        };
         let start = Instant::now();
-        let room = self.memory.enter(source);
-        let mut bytes: Vec<u8> = Vec::new();
+        let mut bytes: Vec<u8> = Vec::with_capacity(announced);
         let mut stream = body.into_data_stream();
         loop {
             room.waits(start.into_std());
@@ -103,6 +108,12 @@ impl Bodies {
         Ok(Whole { bytes, room: Some(room) })
     }
 
+    fn take(&self, source: Source, bytes: usize) -> Result<Share, NoRoom> {
+        let room = self.memory.enter(source);
+        room.grow(bytes, Instant::now().into_std())?;
+        Ok(room)
+    }
+
     fn deadline(&self, start: Instant, arrived: usize) -> Instant {
         let earned = Duration::from_secs(u64::try_from(arrived).unwrap_or(u64::MAX) / RATE_BYTES);
         start + PATIENCE.saturating_add(earned).min(self.limit)
@@ -113,9 +124,12 @@ impl Bodies {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
     use axum::Error;
-    use futures_util::stream;
+    use futures_util::{FutureExt, stream};
+    use hyper::body::{Frame, SizeHint};
 
     use super::*;
 
@@ -148,12 +162,12 @@ mod tests {
             (&[MOST + 1], Err(NoBody::TooLarge)),
             (&[MOST, 1], Err(NoBody::TooLarge)),
         ] {
-            let read = bodies.read(source(1), body(pieces), MOST).await;
+            let read = bodies.read(source(1), body(pieces), MOST, LONG).await;
             assert_eq!(read.map(|whole| whole.bytes.len()), expected, "{pieces:?}");
         }
         let broken = Body::from_stream(stream::iter([Ok(Bytes::from_static(b"{")), Err(Error::new("reset"))]));
-        assert_eq!(bodies.read(source(1), broken, MOST).await.unwrap_err(), NoBody::Broken);
-        let whole = bodies.read(source(1), body(&[MOST]), MOST).await.unwrap();
+        assert_eq!(bodies.read(source(1), broken, MOST, LONG).await.unwrap_err(), NoBody::Broken);
+        let whole = bodies.read(source(1), body(&[MOST]), MOST, LONG).await.unwrap();
         assert!(bodies.memory.enter(source(2)).grow(10 * MOST, Instant::now().into_std()).is_err());
         drop(whole);
         assert!(bodies.memory.enter(source(2)).grow(10 * MOST, Instant::now().into_std()).is_ok());
@@ -162,7 +176,10 @@ mod tests {
     #[tokio::test]
     async fn who_does_not_go_on_is_cut() {
         let bodies = Bodies::new(10 * MOST, Duration::from_millis(1));
-        assert_eq!(bodies.read(source(1), unfinished(9), MOST).await.unwrap_err(), NoBody::TooSlow);
+        assert_eq!(
+            bodies.read(source(1), unfinished(9), MOST, LONG).await.unwrap_err(),
+            NoBody::TooSlow
+        );
     }
 
     #[test]
@@ -176,17 +193,90 @@ mod tests {
         check(2 * 1024 * 1024, 30);
     }
 
+    /// One of that length, of which so much comes.
+    fn announced(length: usize, come: usize) -> Body {
+        struct Announced(usize, usize);
+        impl HttpBody for Announced {
+            type Data = Bytes;
+            type Error = Error;
+            fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+                match std::mem::take(&mut self.1) {
+                    0 if self.0 == 0 => Poll::Ready(None),
+                    0 => Poll::Pending,
+                    come => {
+                        self.0 -= come;
+                        Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![7; come])))))
+                    }
+                }
+            }
+            fn size_hint(&self) -> SizeHint {
+                SizeHint::with_exact(u64::try_from(self.0).unwrap())
+            }
+        }
+        Body::new(Announced(length, come))
+    }
+
+    #[tokio::test]
+    async fn a_body_waits_for_room_for_all_that_it_announces() {
+        let bodies = Bodies::new(10 * MOST, LONG);
+        let (most, half) = (10 * MOST, 5 * MOST);
+        let first = bodies.read(source(1), announced(half + 1, half + 1), most, LONG).await.unwrap();
+        assert_eq!(
+            (
+                first.bytes.len(),
+                bodies.memory.enter(source(2)).grow(half, Instant::now().into_std())
+            ),
+            (half + 1, Err(NoRoom))
+        );
+        // None of it is read before there is room for all of it: what two have halves of is nobody's.
+        let mut second = Box::pin(bodies.read(source(2), announced(half, half), most, LONG));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert_eq!(second.now_or_never().unwrap().unwrap().bytes.len(), half);
+        // Nobody has more for it than it may have, whatever it announces.
+        let whole = bodies.read(source(2), announced(100 * MOST, MOST + 1), MOST, LONG).await;
+        assert_eq!(whole.unwrap_err(), NoBody::TooLarge);
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_room_in_time_is_told() {
+        let bodies = Bodies::new(MOST, LONG);
+        let held = bodies.read(source(1), announced(1, 1), MOST, LONG).await.unwrap();
+        let refused = bodies.read(source(1), announced(MOST, MOST), MOST, Duration::from_millis(1)).await;
+        assert_eq!(refused.unwrap_err(), NoBody::NoRoom);
+        drop(held);
+    }
+
+    #[tokio::test]
+    async fn attack_40_who_announces_much_and_sends_nothing_keeps_nobody_waiting() {
+        let bodies = std::sync::Arc::new(Bodies::new(10 * MOST, LONG));
+        let mut held = Vec::new();
+        for source_number in 0..5 {
+            let bodies = std::sync::Arc::clone(&bodies);
+            held.push(tokio::spawn(async move {
+                bodies.read(source(source_number), announced(2 * MOST, 0), 2 * MOST, LONG).await
+            }));
+            tokio::task::yield_now().await;
+        }
+        let node = bodies.read(source(7), announced(MOST, MOST), MOST, LONG).now_or_never();
+        assert_eq!(node.unwrap().unwrap().bytes.len(), MOST);
+        tokio::task::yield_now().await;
+        assert_eq!(held.iter().filter(|one| one.is_finished()).count(), 1);
+    }
+
     #[tokio::test]
     async fn attack_40_unfinished_bodies_make_room_for_others() {
         let bodies = std::sync::Arc::new(Bodies::new(3 * MOST, LONG));
         let mut held = Vec::new();
         for _ in 0..3 {
             let bodies = std::sync::Arc::clone(&bodies);
-            held.push(tokio::spawn(async move { bodies.read(source(66), unfinished(MOST), MOST).await }));
+            held.push(tokio::spawn(
+                async move { bodies.read(source(66), unfinished(MOST), MOST, LONG).await },
+            ));
             // On one thread, it has read what there is when it is this one's turn again.
             tokio::task::yield_now().await;
         }
-        let whole = bodies.read(source(7), body(&[MOST]), MOST).await.unwrap();
+        let whole = bodies.read(source(7), body(&[MOST]), MOST, LONG).await.unwrap();
         assert_eq!(whole.bytes.len(), MOST);
         assert_eq!(held.remove(0).await.unwrap().unwrap_err(), NoBody::NoRoom);
         assert!(held.iter().all(|one| !one.is_finished()));

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Source;
-use super::shares::{GRACE, NoRoom, Share, Shares};
+use super::shares::{NoRoom, Share, Shares};
 
 /// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
 
+/// One of so many places is left to those who are known: where many are slow to go on, who has proven something does not wait behind them for what it has
+/// come for next.
+const KNOWN_PART: usize = 4;
+
 /// All connections.
 #[derive(Debug)]
 pub struct Connections {
     places: Shares,
+    at_once: usize,
     waiting: Shares,
     unnamed: Shares,
 }
@@ -23,6 +28,8 @@ pub struct Connections {
 #[derive(Debug)]
 pub struct Waiting {
     places: Shares,
+    /// Places that are left to those who are known.
+    known: usize,
     source: Source,
     waits: Share,
 }
@@ -45,6 +52,7 @@ impl Connections {
     pub fn new(at_once: usize, waiting: usize) -> Self {
         Self {
             places: Shares::new(at_once),
+            at_once,
             waiting: Shares::new(waiting),
             unnamed: Shares::new(UNNAMED_LIMIT),
         }
@@ -70,8 +78,12 @@ impl Connections {
         let (waits, now) = (self.waiting.enter(source), Instant::now());
         waits.grow(1, now)?;
         waits.waits(now);
-        let places = self.places.clone();
-        Ok(Waiting { places, source, waits })
+        Ok(Waiting {
+            places: self.places.clone(),
+            known: self.at_once / KNOWN_PART,
+            source,
+            waits,
+        })
     }
 
     /// Nobody waits any longer, and nobody will.
@@ -98,19 +110,16 @@ impl Waiting {
     ///
     /// # Errors
     /// [`NoRoom`], at the moment.
-    pub fn place(&self) -> Result<Place, NoRoom> {
+    pub fn place(&self, known: bool) -> Result<Place, NoRoom> {
         let (share, now) = (self.places.enter(self.source), Instant::now());
-        share.grow(1, now)?;
+        share.grow_leaving(1, if known { 0 } else { self.known }, now)?;
         share.waits(now);
         Ok(Place(Arc::new(share)))
     }
 
     /// Completes when there may be a place: one was given back, or others have been idle for longer.
     pub async fn room(&self) {
-        tokio::select! {
-            () = self.places.freed() => {}
-            () = tokio::time::sleep(GRACE) => {}
-        }
+        self.places.freed(self.source).await;
     }
 }
 
@@ -156,7 +165,7 @@ mod tests {
     async fn place(connections: &Connections, source: Ipv4Addr) -> Place {
         let waiting = connections.enter(source.into()).unwrap();
         loop {
-            match waiting.place() {
+            match waiting.place(true) {
                 Ok(place) => return place,
                 Err(NoRoom) => waiting.room().await,
             }
@@ -165,7 +174,7 @@ mod tests {
 
     /// Whether there is a place at once for this source's next connection.
     fn has_place(connections: &Connections, source: Ipv4Addr) -> bool {
-        connections.enter(source.into()).unwrap().place().is_ok()
+        connections.enter(source.into()).unwrap().place(true).is_ok()
     }
 
     #[tokio::test]
@@ -181,7 +190,7 @@ mod tests {
         assert!(node.evicted().now_or_never().is_none());
         // What has a place does not wait any longer.
         drop(waiting);
-        let place = node.place().unwrap();
+        let place = node.place(true).unwrap();
         drop(node);
         let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(NODE.into()).unwrap()).collect();
         connections.close();
@@ -201,13 +210,14 @@ mod tests {
         let working: Vec<_> = busy.iter().map(Place::working).collect();
         assert!(!has_place(&connections, ATTACKER) && !has_place(&connections, NODE));
         let node = connections.enter(NODE.into()).unwrap();
-        assert_eq!(node.place().unwrap_err(), NoRoom);
+        assert_eq!(node.place(true).unwrap_err(), NoRoom);
         // Who has found none leaves nothing behind that others would take for one that was given back.
-        assert!(connections.places.freed().now_or_never().is_none());
+        let mut room = Box::pin(node.room());
+        assert!(room.as_mut().now_or_never().is_none());
         drop(working);
         drop(busy);
-        node.room().await;
-        node.place().unwrap();
+        assert!(room.now_or_never().is_some());
+        node.place(true).unwrap();
     }
 
     #[tokio::test]
@@ -225,6 +235,23 @@ mod tests {
         // What is given back is there again.
         drop(silent);
         connections.enter_unnamed(ATTACKER.into()).unwrap();
+    }
+
+    #[test]
+    fn a_part_of_the_places_is_left_to_who_is_known() {
+        let connections = Connections::new(8, 100);
+        let take = |last: u8, known| connections.enter(Ipv4Addr::new(198, 51, 100, last).into()).unwrap().place(known);
+        let strangers: Vec<_> = (0..6).map(|last| take(last, false).unwrap()).collect();
+        assert_eq!(take(6, false).unwrap_err(), NoRoom);
+        let known = [take(7, true).unwrap(), take(8, true).unwrap()];
+        assert_eq!(take(9, true).unwrap_err(), NoRoom);
+        // A stranger's place goes to a stranger once so many are left.
+        drop(strangers);
+        take(6, false).unwrap();
+        drop(known);
+        // Who is known may have more than that.
+        let known: Vec<_> = (0..8).map(|last| take(last, true).unwrap()).collect();
+        assert_eq!((known.len(), take(9, true).unwrap_err()), (8, NoRoom));
     }
 
     #[tokio::test]

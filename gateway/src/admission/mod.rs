@@ -63,7 +63,7 @@ impl Admission {
         Self {
             connections: Connections::new(limits.connections, limits.waiting),
             bodies: Bodies::new(limits.body_bytes, limits.request),
-            handshakes: Handshakes::new(limits.requests / 2, requests.clone()),
+            handshakes: Handshakes::new(limits.requests, requests.clone()),
             known: Known::default(),
             requests,
             verification: Verification::default(),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::Source;
+use super::line::Line;
 
 /// How long something waits for its peer before others of the same source take its place. A storm of good machines behind one address must
 /// not push each other out: what they send arrives within milliseconds, so that something is wrong with whoever is older than this.
@@ -23,7 +24,8 @@ pub struct Shares(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    freed: Notify,
+    /// Those who wait for some of it to be given back.
+    waiting: Mutex<Line<()>>,
 }
 
 #[derive(Debug)]
@@ -76,7 +78,7 @@ impl Shares {
                 sources: HashMap::new(),
                 by_amount: BTreeSet::new(),
             }),
-            freed: Notify::new(),
+            waiting: Mutex::default(),
         }))
     }
 
@@ -113,9 +115,40 @@ impl Shares {
         all.into_iter().for_each(|(source, id)| state.evict(source, id));
     }
 
-    /// Completes when something was given back.
-    pub async fn freed(&self) {
-        self.0.freed.notified().await;
+    /// Takes until there is room: again when something was given back, and when others have waited for their peers for longer. Sources take turns.
+    pub async fn when_there_is_room<T>(&self, source: Source, mut take: impl FnMut() -> Result<T, NoRoom>) -> T {
+        if let Ok(taken) = take() {
+            return taken;
+        }
+        loop {
+            // In the line before it looks, so that nothing is given back in between.
+            let freed = self.freed(source);
+            if let Ok(taken) = take() {
+                // There may be more than that.
+                self.tell_next();
+                return taken;
+            }
+            freed.await;
+        }
+    }
+
+    /// Completes when something was given back, or others have waited for their peers for longer.
+    pub fn freed(&self, source: Source) -> impl Future<Output = ()> + use<> {
+        let freed = self.line().wait(source);
+        async move { drop(tokio::time::timeout(GRACE, freed).await) }
+    }
+
+    /// Tells who is next of those who wait, and still there.
+    fn tell_next(&self) {
+        while let Some(next) = { self.line().next() } {
+            if next.send(()).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line<()>> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -129,12 +162,20 @@ impl Share {
     /// # Errors
     /// [`NoRoom`]; what the share had before it has still, unless it was evicted itself.
     pub fn grow(&self, amount: usize, now: Instant) -> Result<(), NoRoom> {
+        self.grow_leaving(amount, 0, now)
+    }
+
+    /// As [`Share::grow`], if so much is left then.
+    ///
+    /// # Errors
+    /// As [`Share::grow`].
+    pub fn grow_leaving(&self, amount: usize, left: usize, now: Instant) -> Result<(), NoRoom> {
         let mut state = self.shares.lock();
         // Whoever takes something is not waiting at the moment.
         if !state.set_waiting(self.source, self.id, None) {
             return Err(NoRoom);
         }
-        while state.total.saturating_add(amount) > state.limit {
+        while state.total.saturating_add(amount).saturating_add(left) > state.limit {
             let (source, id) = state.victim(self.source, amount, now).ok_or(NoRoom)?;
             state.evict(source, id);
         }
@@ -161,7 +202,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let part = self.shares.lock().remove(self.source, self.id);
         if part.is_some_and(|part| part.amount > 0) {
-            self.shares.0.freed.notify_one();
+            self.shares.tell_next();
         }
     }
 }
@@ -348,11 +389,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_is_told_of_it() {
+    async fn who_waits_for_room_is_told_of_it_and_sources_take_turns() {
+        let case = case(2);
+        let take = |source| case.take(source, 1, 0);
+        let wait = |source: u32| {
+            Box::pin(
+                case.shares
+                    .when_there_is_room(Ipv4Addr::from_bits(source).into(), move || take(source)),
+            )
+        };
+        let held = case.take(NODE, 2, 0).unwrap();
+        held.works();
+        let mut waiting: Vec<_> = [ATTACKER, ATTACKER, ATTACKER, NODE].map(wait).into();
+        assert!(waiting.iter_mut().all(|one| one.as_mut().now_or_never().is_none()));
+        // One that goes is not told in another's place.
+        drop(waiting.remove(0));
+        drop(held);
+        // There was room for two, so that who was told first has told the next one.
+        let got: Vec<_> = waiting.iter_mut().map(|one| one.as_mut().now_or_never()).collect();
+        assert_eq!(got.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        drop(got);
+        assert!(waiting[1].as_mut().now_or_never().is_some());
+        drop(waiting);
+        assert_eq!((case.total(), case.shares.line().length()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_waits_looks_again_though_nobody_gives_anything_back() {
         let case = case(1);
         let held = case.take(NODE, 1, 0).unwrap();
-        drop(held);
-        case.shares.freed().await;
-        assert!(case.take(NODE, 1, 0).is_ok());
+        let mut looked = 0;
+        let taken = case.shares.when_there_is_room(Ipv4Addr::from_bits(NODE).into(), || {
+            looked += 1;
+            case.take(NODE, 1, if looked < 3 { 0 } else { 1000 })
+        });
+        drop(taken.await);
+        assert!(looked == 3 && is_evicted(&held));
     }
 }

@@ -61,7 +61,7 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
     let Peer(peer) = request.extensions().get().copied()?;
     let source = Source::from(peer.ip());
     let (mut head, body) = request.into_parts();
-    let body = match admission.bodies.read(source, body, body_bytes).await {
+    let body = match admission.bodies.read(source, body, body_bytes, patience).await {
         Ok(body) => body,
         Err(NoBody::TooLarge) => return Some(Refusal::body_too_large().into_response()),
         Err(NoBody::Broken) => return Some(Refusal::malformed("the body did not arrive whole").into_response()),

@@ -142,7 +142,7 @@ impl ConnectionService {
             let _waits = self.metrics.handshake_waits();
             loop {
                 let handshake = self.admission.handshakes.begin(source, known).await;
-                if let Ok(place) = waiting.place() {
+                if let Ok(place) = waiting.place(known) {
                     self.say_if_long(since.elapsed());
                     return Ok((handshake, place));
                 }

@@ -51,9 +51,9 @@ impl Default for LimitsSection {
             connections: 2048,
             // A power cut's worth: they cost a socket each.
             waiting: 16_384,
-            requests: 512,
+            requests: 256,
             // A thousand nodes at once, each with an event log of a hundred kilobytes.
-            body_bytes: 128 * 1024 * 1024,
+            body_bytes: 32 * 1024 * 1024,
             handshake_seconds: 10,
             header_seconds: 10,
             request_seconds: 30,

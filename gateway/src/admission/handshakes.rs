@@ -109,6 +109,13 @@ impl Handshakes {
         queue.known.length() + queue.strangers.length()
     }
 
+    /// Requests that are worked on, and handshakes, of which requests may come.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        let requests = self.requests.under_way();
+        requests + self.lock().under_way
+    }
+
     /// Lets those begin whose turn it is.
     fn let_begin(&self) {
         loop {
@@ -225,7 +232,7 @@ mod tests {
         let mut under_way = begun(&handshakes, 10).await;
         let mut next = Box::pin(handshakes.begin(source(2), STRANGER));
         assert!(next.as_mut().now_or_never().is_none());
-        assert_eq!(handshakes.waiting(), 1);
+        assert_eq!((handshakes.waiting(), handshakes.under_way()), (1, 20));
         // A request less, or a handshake.
         drop(requests.pop());
         let begun = next.now_or_never().unwrap();

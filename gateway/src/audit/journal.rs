@@ -214,11 +214,11 @@ impl Journal {
         }
     }
 
-    /// Has records wait for each other while more requests than a few are under way, as this says: they share an fsync then.
+    /// Has records wait for each other while many come and more than a few are about to, as this says: they share an fsync then.
     #[must_use]
-    pub fn with_company(self, under_way: impl Fn() -> usize + Send + 'static) -> Self {
+    pub fn with_company(self, coming: impl Fn() -> usize + Send + 'static) -> Self {
         // Whoever writes ends after this.
-        let _ = self.work.try_send(Work::Wait(Company::new(under_way)));
+        let _ = self.work.try_send(Work::Wait(Company::new(coming)));
         self
     }
 

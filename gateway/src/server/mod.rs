@@ -161,8 +161,8 @@ impl Server {
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits));
-        let requests = admission.requests.clone();
-        let journal = journal.with_store(Arc::clone(&store)).with_company(move || requests.under_way());
+        let handshakes = admission.handshakes.clone();
+        let journal = journal.with_store(Arc::clone(&store)).with_company(move || handshakes.under_way());
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }

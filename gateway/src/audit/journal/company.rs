@@ -1,11 +1,12 @@
-//! Whose records share an fsync: while many requests are under way, more records are about to come, and the first waits for them.
+//! Whose records share an fsync: while many come, the first waits for the others.
 //!
 //! A gateway that has little to do waits for nobody: what is recorded is durable as soon as the disk says so. In a storm the processor is what all wait
-//! for, so that a record waits for others at no one's cost; and once nearly all requests that are under way wait here, nobody else is waited for.
+//! for, so that a record waits for others at no one's cost; and once nearly all that may bring one wait here, nobody else is waited for.
 //!
 //! In between, an fsync costs the processor as much as a signature does. So while there are others the disk has a pause after each, as long as it took
 //! some times over, and who comes meanwhile shares the next: a record that comes alone finds the pause over.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use super::writer::Work;
 
 /// How long the first waits at most. A boot has two records.
 const LONGEST: Duration = Duration::from_millis(200);
-/// So few requests that have not come yet are not waited for.
+/// So few that have not come yet are not waited for; nor is anybody, unless so many have come within as long as is waited: whoever opens connections
+/// and does not go on, or asks for what is not recorded, has nobody wait for him.
 const FEW: usize = 16;
 /// Between two looks. Who waits is not woken up by each that comes.
 const STEP: Duration = Duration::from_millis(10);
@@ -27,8 +29,11 @@ const OTHERS: usize = 2;
 
 /// Who else is there.
 pub(super) struct Company {
-    /// How many requests are under way: those whose records wait here, and those that may bring one.
+    /// How many requests and handshakes are under way: those whose records wait here, and those that may bring one. Who waits to be let in is none of
+    /// them: nothing comes of him while all that may be under way waits here.
     under_way: Box<dyn Fn() -> usize + Send>,
+    /// When the last [`FEW`] came.
+    lately: VecDeque<Instant>,
     /// When the last records were written, and how long that took.
     last: Option<(Instant, Duration)>,
 }
@@ -37,25 +42,47 @@ impl Company {
     pub(super) fn new(under_way: impl Fn() -> usize + Send + 'static) -> Self {
         Self {
             under_way: Box::new(under_way),
+            lately: VecDeque::with_capacity(FEW),
             last: None,
         }
     }
 
     /// Takes what comes while it is worth waiting for, so many at most.
-    pub(super) fn gather(&self, here: &mut Vec<Work>, work: &Receiver<Work>, most: usize) {
-        let take = |here: &mut Vec<Work>| here.extend(work.try_iter().take(most.saturating_sub(here.len())));
+    pub(super) fn gather(&mut self, here: &mut Vec<Work>, work: &Receiver<Work>, most: usize) {
+        self.have_come(here.len(), Instant::now());
         let pause = self.last.map_or(Duration::ZERO, |(written, took)| {
             pause((self.under_way)(), here.len(), took).saturating_sub(written.elapsed())
         });
         if !pause.is_zero() {
             thread::sleep(pause);
-            take(here);
+            self.take(here, work, most);
         }
         let begun = Instant::now();
-        while here.len() < most && is_worth_it((self.under_way)(), here.len(), begun.elapsed()) {
+        while here.len() < most && self.is_worth_it(here.len(), begun, Instant::now()) {
             thread::sleep(STEP);
-            take(here);
+            self.take(here, work, most);
         }
+    }
+
+    fn take(&mut self, here: &mut Vec<Work>, work: &Receiver<Work>, most: usize) {
+        let before = here.len();
+        here.extend(work.try_iter().take(most.saturating_sub(before)));
+        self.have_come(here.len() - before, Instant::now());
+    }
+
+    fn have_come(&mut self, many: usize, now: Instant) {
+        for _ in 0..many.min(FEW) {
+            if self.lately.len() == FEW {
+                self.lately.pop_front();
+            }
+            self.lately.push_back(now);
+        }
+    }
+
+    fn is_worth_it(&self, here: usize, begun: Instant, now: Instant) -> bool {
+        let within = |since: Instant| now.saturating_duration_since(since) < LONGEST;
+        let many_come = self.lately.len() == FEW && self.lately.front().copied().is_some_and(within);
+        many_come && within(begun) && (self.under_way)().saturating_sub(here) >= FEW
     }
 
     /// Records were written, which was begun then.
@@ -72,10 +99,6 @@ fn pause(under_way: usize, here: usize, took: Duration) -> Duration {
     }
 }
 
-fn is_worth_it(under_way: usize, here: usize, waited: Duration) -> bool {
-    waited < LONGEST && under_way.saturating_sub(here) >= FEW
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,36 +112,70 @@ mod tests {
         Work::Probe(oneshot::channel().0)
     }
 
+    fn many() -> Vec<Work> {
+        (0..FEW).map(|_| probe()).collect()
+    }
+
+    /// Whether others are waited for, so many of them coming, when so many are here who came so long after the first of them.
+    fn is_worth_it(coming: usize, here: usize, came_after: Duration, waited: Duration) -> bool {
+        let mut company = Company::new(move || coming);
+        let begun = Instant::now();
+        (0..here).for_each(|one| company.have_come(1, begun + if one == 0 { Duration::ZERO } else { came_after }));
+        company.is_worth_it(here, begun, begun + waited)
+    }
+
     #[test]
     fn few_are_not_waited_for_and_nobody_for_long() {
         let short = Duration::from_millis(1);
-        assert!(is_worth_it(FEW + 1, 1, short) && is_worth_it(1000, 1, short));
-        for few in [0, 1, FEW] {
-            assert!(!is_worth_it(few, 1, short), "{few}");
+        let worth = |coming, here| is_worth_it(coming, here, Duration::ZERO, short);
+        assert!(worth(2 * FEW, FEW) && worth(1000, FEW));
+        for few in [0, FEW, 2 * FEW - 1] {
+            assert!(!worth(few, FEW), "{few}");
         }
-        assert!(!is_worth_it(500, 490, short));
-        assert!(!is_worth_it(1000, 1, LONGEST));
+        assert!(!worth(500, 490));
+        assert!(!is_worth_it(1000, FEW, Duration::ZERO, LONGEST));
+    }
+
+    #[test]
+    fn nobody_is_waited_for_while_few_records_come_whoever_else_is_there() {
+        let long = LONGEST - Duration::from_millis(1);
+        assert!(is_worth_it(10_000, FEW, Duration::ZERO, long));
+        assert!(!is_worth_it(10_000, FEW - 1, Duration::ZERO, long));
+        // Those of a minute ago.
+        let mut company = Company::new(|| 10_000);
+        let now = Instant::now();
+        company.have_come(1000, now);
+        assert!(company.is_worth_it(1, now, now + long));
+        let later = now + Duration::from_secs(60);
+        company.have_come(1, later);
+        assert!(!company.is_worth_it(1, later, later));
+        // Of those that come, the last are remembered.
+        company.have_come(FEW - 2, later);
+        assert!(!company.is_worth_it(1, later, later));
+        company.have_come(1, later);
+        assert!(company.is_worth_it(1, later, later));
+        assert_eq!(company.lately.len(), FEW);
     }
 
     #[test]
     fn who_comes_while_many_are_under_way_comes_along() {
         let (sender, work) = mpsc::channel();
         let left = AtomicUsize::new(5);
-        let company = Company::new(move || {
+        let mut company = Company::new(move || {
             // Each look finds another one; with the last nobody is under way any longer who has not come.
             let more = left.fetch_sub(1, Ordering::Relaxed);
             let sent = sender.send(probe()).is_ok();
             if sent && more > 1 { 100 } else { 0 }
         });
-        let mut here = vec![probe()];
+        let mut here = many();
         company.gather(&mut here, &work, 100);
-        assert_eq!((here.len(), work.try_iter().count()), (5, 1));
+        assert_eq!((here.len(), work.try_iter().count()), (FEW + 4, 1));
         // Of more than there is room for, the others come next.
         let (sender, work) = mpsc::channel();
-        let company = Company::new(move || (0..3).filter(|_| sender.send(probe()).is_ok()).count() * 100);
-        let mut here = vec![probe()];
-        company.gather(&mut here, &work, 6);
-        assert_eq!((here.len(), work.try_iter().count()), (6, 1));
+        let mut company = Company::new(move || (0..3).filter(|_| sender.send(probe()).is_ok()).count() * 100);
+        let mut here = many();
+        company.gather(&mut here, &work, FEW + 5);
+        assert_eq!((here.len(), work.try_iter().count()), (FEW + 5, 1));
     }
 
     #[test]
@@ -137,9 +194,9 @@ mod tests {
             let (sender, work) = mpsc::channel();
             // Whoever looks finds another one, and that more than it are under way.
             let under_way = move || OTHERS + usize::from(sender.send(probe()).is_ok());
-            let company = Company {
-                under_way: Box::new(under_way),
+            let mut company = Company {
                 last,
+                ..Company::new(under_way)
             };
             let mut here = vec![probe()];
             company.gather(&mut here, &work, 100);
@@ -157,8 +214,8 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_for_ever() {
         let (_sender, work) = mpsc::channel();
-        let mut here = vec![probe()];
+        let mut here = many();
         Company::new(|| 1000).gather(&mut here, &work, 100);
-        assert_eq!(here.len(), 1);
+        assert_eq!(here.len(), FEW);
     }
 }

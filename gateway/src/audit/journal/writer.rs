@@ -91,7 +91,7 @@ impl Writer {
         while let Ok(first) = work.recv() {
             let mut here = vec![first];
             here.extend(work.try_iter().take(BATCH_LIMIT - 1));
-            if let Some(company) = &self.company {
+            if let Some(company) = &mut self.company {
                 company.gather(&mut here, work, BATCH_LIMIT);
             }
             let mut batch = Vec::new();

@@ -127,7 +127,7 @@ fn a_simulation_is_the_same_each_time() {
 fn the_simulation_stands_on_the_gateways_own_figures() {
     for (source, figure) in [
         ("admission/mod.rs", "const CHALLENGES_AT_ONCE: u64 = 20_000;"),
-        ("admission/mod.rs", "const CHALLENGES_EACH_SECOND: u64 = 250;"),
+        ("admission/mod.rs", "const CHALLENGES_EACH_SECOND: u64 = 800;"),
         ("settings/limits.rs", "connections: 2048,"),
         ("settings/limits.rs", "waiting: 16_384,"),
         ("settings/limits.rs", "requests: 256,"),
@@ -147,7 +147,7 @@ fn the_simulation_stands_on_the_gateways_own_figures() {
     let site = file("gateway/benches/scale/site.rs");
     for figure in [
         "CHALLENGES_AT_ONCE: u64 = 20_000;",
-        "CHALLENGES_EACH_SECOND: u64 = 250;",
+        "CHALLENGES_EACH_SECOND: u64 = 800;",
         "CONNECTIONS: usize = 2048;",
         "SOCKETS: usize = 16_384;",
         "REQUESTS: usize = 256;",

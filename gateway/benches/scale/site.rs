@@ -51,7 +51,7 @@ pub const fn asks(step: Step) -> &'static [bool] {
 /// begin while requests are under way, and of how many in a row the last is a stranger's (`admission/handshakes.rs`); how long a request waits for
 /// its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
 pub const CHALLENGES_AT_ONCE: u64 = 20_000;
-pub const CHALLENGES_EACH_SECOND: u64 = 250;
+pub const CHALLENGES_EACH_SECOND: u64 = 800;
 pub const CONNECTIONS: usize = 2048;
 pub const REQUESTS: usize = 256;
 pub const KNOWN_PART: usize = 4;

@@ -11,6 +11,9 @@ use crate::tally::{FULL, Told};
 
 /// Beyond that the store gives back what its log of transactions takes of the disk, a second after it was written last.
 const GIVEN_BACK_BYTES: u64 = 4 * 1024 * 1024;
+/// How long nothing has to change on the disk before nobody is taken to write; and for how long that is waited for.
+const STILL: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How the gateway stands before a run.
 pub struct Before {
@@ -126,12 +129,18 @@ impl Figures {
     }
 }
 
-/// Until the store has given back what its log of transactions has grown to.
+/// Until the store has given back what its log of transactions has grown to, and segments of the attestation log that were closed are compressed: what
+/// the folder takes of the disk changes no more.
 fn wait_until_nobody_writes(gateway: &Gateway) {
     let length = || fs::metadata(gateway.path("state/gateway.db-wal")).map_or(0, |log| log.len());
-    let since = Instant::now();
-    while length() > GIVEN_BACK_BYTES && since.elapsed() < Duration::from_secs(60) {
+    let taken = || process::on_disk(&gateway.path("state"));
+    let (since, mut last) = (Instant::now(), (taken(), Instant::now()));
+    while since.elapsed() < LONGEST_WAIT && (length() > GIVEN_BACK_BYTES || last.1.elapsed() < STILL) {
         thread::sleep(Duration::from_millis(100));
+        let now = taken();
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
     }
 }
 

@@ -212,7 +212,7 @@ fn a_budget_is_so_many_at_once_and_then_so_many_a_second() {
     assert_eq!(granted(&mut budget, 0), usize::try_from(CHALLENGES_AT_ONCE).unwrap());
     assert_eq!(
         (granted(&mut budget, 0), granted(&mut budget, 1), granted(&mut budget, 3)),
-        (0, 250, 500)
+        (0, 800, 1600)
     );
 }
 

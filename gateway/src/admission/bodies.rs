@@ -28,6 +28,8 @@ pub struct Whole {
     pub bytes: Bytes,
     /// Given back with it.
     pub room: Option<Share>,
+    /// How long it has waited for room.
+    pub waited: Duration,
 }
 
 /// Why there is no body.
@@ -67,9 +69,13 @@ impl Bodies {
     /// [`NoBody`].
     pub async fn read(&self, source: Source, body: Body, most: usize, patience: Duration) -> Result<Whole, NoBody> {
         if body.is_end_stream() || most == 0 {
-            let bytes = Bytes::new();
-            return Ok(Whole { bytes, room: None });
+            return Ok(Whole {
+                bytes: Bytes::new(),
+                room: None,
+                waited: Duration::ZERO,
+            });
         }
+        let asked = Instant::now();
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most).min(most);
         let taken = self.memory.when_there_is_room(source, || self.take(source, announced));
         let Ok(room) = tokio::time::timeout(patience, taken).await else {
@@ -104,8 +110,11 @@ impl Bodies {
             }
             bytes.extend_from_slice(&chunk);
         }
-        let bytes = bytes.into();
-        Ok(Whole { bytes, room: Some(room) })
+        Ok(Whole {
+            bytes: bytes.into(),
+            room: Some(room),
+            waited: start - asked,
+        })
     }
 
     fn take(&self, source: Source, bytes: usize) -> Result<Share, NoRoom> {
@@ -232,7 +241,11 @@ mod tests {
         let mut second = Box::pin(bodies.read(source(2), announced(half, half), most, LONG));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
-        assert_eq!(second.now_or_never().unwrap().unwrap().bytes.len(), half);
+        let second = second.now_or_never().unwrap().unwrap();
+        assert_eq!(second.bytes.len(), half);
+        // Which is a part of the time that its sender has.
+        assert!(second.waited > Duration::ZERO);
+        drop(second);
         // Nobody has more for it than it may have, whatever it announces.
         let whole = bodies.read(source(2), announced(100 * MOST, MOST + 1), MOST, LONG).await;
         assert_eq!(whole.unwrap_err(), NoBody::TooLarge);

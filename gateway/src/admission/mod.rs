@@ -22,7 +22,7 @@ pub use budget::{Budget, Spending};
 pub use connections::{Connections, Place, Unnamed, Waiting, Working};
 pub use handshakes::{Begun, Handshake, Handshakes, RequestTurn};
 pub use known::Known;
-pub use shares::{GRACE, NoRoom, Share, Shares};
+pub use shares::{NoRoom, Share, Shares};
 pub use source::Source;
 pub use turns::{TooBusy, Turn, Turns};
 pub use verification::{Length, Verification};

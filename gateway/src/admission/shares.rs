@@ -12,7 +12,7 @@ use super::line::Line;
 
 /// How long something waits for its peer before others of the same source take its place. A storm of good machines behind one address must
 /// not push each other out: what they send arrives within milliseconds, so that something is wrong with whoever is older than this.
-pub const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 /// The same for others of sources that have as much: as long as a client is waited for at all. A fleet that boots at once is of such sources, and
 /// what one of its nodes was given is not taken from it for the next one, which would have it begin anew: the next one waits.
 const EQUALS_GRACE: Duration = Duration::from_secs(10);

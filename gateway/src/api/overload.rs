@@ -69,9 +69,10 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
     };
     // It goes with the connection, and not with the request, which may last longer.
     let place = head.extensions.remove::<Place>();
-    let turn = admission.handshakes.request(source, patience).await.ok()?;
+    let Whole { bytes, room, waited } = body;
+    // Who waits for it waits for both together.
+    let turn = admission.handshakes.request(source, patience.saturating_sub(waited)).await.ok()?;
     let _working = place.as_ref().map(Place::working);
-    let Whole { bytes, room } = body;
     let mut request = Request::from_parts(head, Body::from(bytes));
     let (waiting, awaited) = Waiting::new();
     request.extensions_mut().insert(awaited);

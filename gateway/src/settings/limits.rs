@@ -52,7 +52,7 @@ impl Default for LimitsSection {
             // A power cut's worth: they cost a socket each.
             waiting: 16_384,
             requests: 256,
-            // A thousand nodes at once, each with an event log of a hundred kilobytes.
+            // Two for each request in work, each with an event log of fifty kilobytes; more wait for room.
             body_bytes: 32 * 1024 * 1024,
             handshake_seconds: 10,
             header_seconds: 10,

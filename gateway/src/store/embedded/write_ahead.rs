@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rusqlite::Connection;
@@ -21,6 +21,8 @@ pub(super) struct WriteAhead {
     /// How often something was committed.
     commits: AtomicU64,
     synced: Mutex<Synced>,
+    /// Whether it was said that it cannot be given back.
+    told: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,7 @@ impl WriteAhead {
             path: path.into(),
             commits: AtomicU64::new(1),
             synced: Mutex::new(Synced::UpTo { commits: 0, file: None }),
+            told: AtomicBool::new(false),
         }
     }
 
@@ -55,10 +58,16 @@ impl WriteAhead {
     /// Moves what was committed into the store's file, and gives the disk back what a storm has had this one grow to: for when nobody writes. Where
     /// somebody reads meanwhile it is left for the next time.
     pub(super) fn give_back(&self, connection: &mut Connection) {
-        if fs::metadata(&self.path).is_ok_and(|file| file.len() > KEPT_BYTES)
-            && let Err(error) = truncate(connection)
-        {
-            tracing::warn!(%error, "the log of the store's transactions cannot be moved into its file; it stays as it is");
+        if !fs::metadata(&self.path).is_ok_and(|file| file.len() > KEPT_BYTES) {
+            return;
+        }
+        match truncate(connection) {
+            Ok(()) => self.told.store(false, Ordering::Relaxed),
+            // It is tried again and again, and said once.
+            Err(error) if !self.told.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%error, "the log of the store's transactions cannot be moved into its file; it stays as it is");
+            }
+            Err(_) => {}
         }
     }
 

@@ -126,6 +126,39 @@ async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
     }
 }
 
+/// Eight places, and strangers for all of them who go on with nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
+    let gateway = Gateway::init();
+    gateway.settings("[limits]\nconnections = 8\nheader_seconds = 120");
+    let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
+    let connect = async |from: Ipv4Addr| gateway.connect_from(from).await.unwrap();
+    let shake = |stream: TcpStream| {
+        let connector = TlsConnector::from(Arc::new(client(&gateway, &[&TLS13], None)));
+        tokio::spawn(async move { connector.connect("localhost".try_into().unwrap(), stream).await })
+    };
+    let mut places = Vec::new();
+    for number in 1..=6 {
+        let stream = connect(Ipv4Addr::new(127, 0, 1, number)).await;
+        places.push(shake(stream).await.unwrap().unwrap());
+    }
+    let [seventh, eighth] = [7, 8].map(|number| connect(Ipv4Addr::new(127, 0, 1, number)));
+    let strangers = [shake(seventh.await), shake(eighth.await)];
+    until(|| waiting(&inside) == strangers.len()).await;
+    inside.admission.known.note(NODE.into(), Instant::now());
+    let known = tokio::time::timeout(LIMIT, shake(connect(NODE).await)).await;
+    assert!(
+        strangers.iter().all(|stranger| !stranger.is_finished()),
+        "there was one for a stranger before"
+    );
+    drop(known.unwrap().unwrap().unwrap());
+    // Nobody waits longer than it takes until one of them has a place to give.
+    drop(places);
+    for stranger in strangers {
+        tokio::time::timeout(LIMIT, stranger).await.unwrap().unwrap().unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
     let gateway = Gateway::init();

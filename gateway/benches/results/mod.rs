@@ -141,7 +141,7 @@ pub fn print(figures: &[Figure]) {
     } in figures
     {
         println!(
-            "{:<64} {median:>12.2} {least:>12.2} {most:>12.2}",
+            "{:<64} {median:>12.3} {least:>12.3} {most:>12.3}",
             format!("{name}, {unit}").trim_end_matches(", ")
         );
     }

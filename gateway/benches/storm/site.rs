@@ -91,14 +91,15 @@ impl Scale {
     /// As the environment says; small if nothing is measured.
     pub fn said(measuring: bool) -> Self {
         let or = |measured, small| if measuring { measured } else { small };
+        let nodes = said("STORM_NODES", or(10_000.0, 40.0));
         Self {
-            nodes: whole(said("STORM_NODES", or(10_000.0, 40.0))),
+            nodes: whole(nodes),
             runs: whole(said("STORM_RUNS", or(3.0, 1.0))).max(1),
             rate: said("STORM_RATE", or(50.0, 10.0)),
             steady: or(30.0, 2.0),
             beside: whole(or(200.0, 10.0)),
             stranger: u32::try_from(whole(or(500.0, 20.0))).unwrap(),
-            counted: whole(said("STORM_COUNTED", or(1000.0, 40.0))),
+            counted: whole(said("STORM_COUNTED", nodes)),
             limit: said("STORM_LIMIT", 600.0),
         }
     }

@@ -18,16 +18,16 @@ impl Step {
 }
 
 /// What the gateway's processor does for each, measured by the benchmarks `boot` and `storm`.
-pub const HANDSHAKE: Time = 250 * MICROSECOND;
+pub const HANDSHAKE: Time = 200 * MICROSECOND;
 /// What it does for a request that it refuses: as much as for a discovery, which does as little.
 pub const REFUSAL: Time = cost(Step::Discovery);
 
 pub const fn cost(step: Step) -> Time {
     match step {
         Step::Discovery => 50 * MICROSECOND,
-        Step::Challenge => 300 * MICROSECOND,
-        Step::Evidence => 1000 * MICROSECOND,
-        Step::Config => 700 * MICROSECOND,
+        Step::Challenge => 250 * MICROSECOND,
+        Step::Evidence => 800 * MICROSECOND,
+        Step::Config => 650 * MICROSECOND,
     }
 }
 

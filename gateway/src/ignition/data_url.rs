@@ -4,6 +4,7 @@ use data_encoding::BASE64;
 
 /// Bytes that are looked at together.
 const AT_A_TIME: usize = 64;
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// What a `data:` URL carries; `None` if it is another URL, or damaged.
 #[must_use]
@@ -45,23 +46,38 @@ pub(super) fn is_escaped(text: &[u8]) -> bool {
     })
 }
 
+/// How the `data:` URL begins whose contents are escaped.
+pub(crate) const ESCAPED: &str = "data:,";
+
 /// The `data:` URL of some contents: text stays readable.
 #[must_use]
 pub fn encode(contents: &[u8]) -> String {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut url = String::with_capacity(contents.len() + contents.len() / 4 + 8);
-    url.push_str("data:,");
-    for byte in contents {
-        if is_unreserved(*byte) {
-            url.push(char::from(*byte));
-            continue;
-        }
-        url.push('%');
-        for digit in [byte >> 4, byte & 15] {
-            url.push(HEX.get(usize::from(digit)).copied().map_or('0', char::from));
-        }
-    }
+    url.push_str(ESCAPED);
+    // What is escaped is ASCII.
+    escape(contents, |escaped| url.push_str(std::str::from_utf8(escaped).unwrap_or_default()));
     url
+}
+
+/// What follows [`ESCAPED`], piece by piece.
+pub(crate) fn escape(contents: &[u8], mut take: impl FnMut(&[u8])) {
+    for piece in contents.chunks(AT_A_TIME) {
+        // Three bytes are written for each, and taken if it has to be escaped.
+        let (mut escaped, mut end) = ([0; 3 * AT_A_TIME], 0);
+        for byte in piece {
+            let [high, low] = [byte >> 4, byte & 15].map(|digit| HEX.get(usize::from(digit)).copied().unwrap_or_default());
+            let (text, length) = if is_unreserved(*byte) {
+                ([*byte, 0, 0], 1)
+            } else {
+                ([b'%', high, low], 3)
+            };
+            if let Some(room) = escaped.get_mut(end..end + 3) {
+                room.copy_from_slice(&text);
+            }
+            end += length;
+        }
+        take(escaped.get(..end).unwrap_or_default());
+    }
 }
 
 /// RFC 3986, unreserved characters.

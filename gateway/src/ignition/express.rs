@@ -119,7 +119,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub(crate) fn said(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
+    fn said(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
         let bytes = |config: Result<Vec<u8>, serde_json::Error>| {
             config.map_err(|error| Inexpressible {
                 version,

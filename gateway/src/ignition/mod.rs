@@ -3,6 +3,7 @@
 mod config;
 pub mod data_url;
 mod express;
+mod hashed;
 pub mod lint;
 mod merge;
 mod redacted;
@@ -14,6 +15,7 @@ mod version;
 pub(crate) use config::without_values;
 pub use config::{Config, NotAConfig};
 pub use express::Inexpressible;
+pub(crate) use hashed::Hashed;
 pub use redacted::redacted;
 pub use spec2::NotTranslatable;
 pub use validate::Invalid;

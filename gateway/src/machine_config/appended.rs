@@ -57,7 +57,7 @@ impl Appended {
     /// # Errors
     /// [`Inexpressible`]: kernel arguments that should not exist, before spec 3.3.
     pub fn append(&self, config: Config, own: Option<&Config>, version: SpecVersion) -> Result<Config, Inexpressible> {
-        let content = self.content(&config, own, version)?;
+        let content = self.content(&config, own, version, 0)?;
         self.append_with(config, version, &content)
     }
 
@@ -69,11 +69,18 @@ impl Appended {
         self.append_with(config, SpecVersion::NEWEST, b"")
     }
 
-    /// The contents of [`CONTENT`]; the Ignition config in a version that the operator reads, if that can say it.
+    /// The contents of [`CONTENT`]; the Ignition config in a version that the operator reads, if that can say it. `expected` is about how many bytes that
+    /// config has, if it is known: so that no room is made in vain.
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub(crate) fn content(&self, config: &Config, own: Option<&Config>, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
+    pub(crate) fn content(
+        &self,
+        config: &Config,
+        own: Option<&Config>,
+        version: SpecVersion,
+        expected: usize,
+    ) -> Result<Vec<u8>, Inexpressible> {
         let object = self.machine_config(config, version)?.object(Value::Null);
         let own = own.unwrap_or(config);
         // No schema looks at it here: one does when the config itself is served.
@@ -82,7 +89,11 @@ impl Appended {
             .or_else(|_| own.in_version(SpecVersion::NEWEST))
             .ok();
         let whole = WithConfig { object: &object, config };
-        Ok(serde_json::to_vec_pretty(&whole).unwrap_or_default())
+        // A quarter more: it is indented.
+        let mut content = Vec::with_capacity(expected + expected / 4);
+        // Into memory: nothing to fail.
+        let written = serde_json::to_writer_pretty(&mut content, &whole);
+        Ok(written.map_or_else(|_| Vec::new(), |()| content))
     }
 
     /// The MachineConfig without its config, with what the config's version has no words for.
@@ -194,6 +205,18 @@ fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>
 /// Puts the contents of [`CONTENT`] into a config that has it, by [`Appended::outline`].
 pub(crate) fn fill(outline: &mut Config, content: &[u8]) {
     replace_or_add(outline, CONTENT, content);
+}
+
+/// Where in the JSON of an outline these contents belong.
+pub(crate) fn gap(outline: &Config, said: &[u8]) -> Option<usize> {
+    let named = |file: &&Value| file.get("path").and_then(Value::as_str) == Some(CONTENT);
+    let file = outline.list(["storage", "files"]).iter().find(named)?;
+    let file = serde_json::to_vec(file).ok()?;
+    // Quotes within a text are escaped, so it is there as a file only, and of files that path has one.
+    let start = memchr::memmem::find(said, &file)?;
+    let source = format!("\"{}", data_url::ESCAPED);
+    let within = memchr::memmem::find(&file, format!("{source}\"").as_bytes())?;
+    Some(start + within + source.len())
 }
 
 fn replace_or_add(config: &mut Config, path: &str, contents: &[u8]) {

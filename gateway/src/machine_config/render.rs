@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use data_encoding::HEXLOWER;
 use serde_json::Value;
 
 use super::{
     ControllerConfig, EXTENSIONS, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, WithConfig, object,
 };
-use crate::ignition::{Config, Invalid};
+use crate::ignition::{Config, Hashed, Invalid};
 
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
 const NAME_HASH_CHARACTERS: usize = 32;
@@ -274,9 +273,11 @@ fn name(pool: &str, spec: &Spec) -> String {
         object: &object("", spec, Value::Null),
         config: spec.config.as_ref().map(Config::value),
     };
-    let text = serde_json::to_vec(&object).unwrap_or_default();
-    let hash = HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text).as_ref());
-    let hash: String = hash.chars().take(NAME_HASH_CHARACTERS).collect();
+    let hash: String = Hashed::json(&object)
+        .unwrap_or_default()
+        .chars()
+        .take(NAME_HASH_CHARACTERS)
+        .collect();
     format!("{RENDERED_PREFIX}{pool}-{hash}")
 }
 

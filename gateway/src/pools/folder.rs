@@ -35,6 +35,8 @@ pub(super) struct Folder {
     pub pre_approved: Vec<Config>,
     /// `full/*.ign`, by name.
     pub full: Vec<Config>,
+    /// How many bytes all of it had.
+    pub size: usize,
 }
 
 /// Reads files, and remembers where they were: what has to be watched for changes.
@@ -82,6 +84,7 @@ impl Reader {
             inventory,
             pre_approved: self.plain(&folder.join("pre-approved"))?,
             full: self.plain(&folder.join("full"))?,
+            size: usize::try_from(self.bytes).unwrap_or(usize::MAX),
             file,
         })
     }

@@ -92,6 +92,7 @@ impl Pool {
             inventory,
             pre_approved: plain_pre_approved,
             full: plain_full,
+            size,
         } = folder;
         let rendered = render::render_pool(&manifests, name).map_err(|source| PoolError::Render {
             pool: name.to_owned(),
@@ -143,7 +144,7 @@ impl Pool {
         let pre_approved = made(ConfigSet::PreApproved, rendered_pre_approved, plain_pre_approved.clone())?;
         let plain = plain_pre_approved.into_iter().chain(plain_full).collect();
         let full = made(ConfigSet::Full, rendered_full, plain)?;
-        Self::new(name, file, inventory, pre_approved, full)
+        Self::new(name, file, inventory, pre_approved, full, size)
     }
 
     /// A pool whose full config is another server's.
@@ -170,17 +171,20 @@ impl Pool {
             folder.inventory,
             (pre_approved, Kind::Plain),
             (full.clone(), Kind::Given(given)),
+            folder.size,
         )
     }
 
+    /// `size` is about how many bytes what it was read from had.
     fn new(
         name: &str,
         file: file::PoolFile,
         inventory: Option<PoolInventory>,
         pre_approved: (Config, Kind),
         full: (Config, Kind),
+        size: usize,
     ) -> Result<Self, PoolError> {
-        let mut packing = Packing::default();
+        let mut packing = Packing::for_about(size);
         let mut places = |set, (config, kind): &(Config, Kind)| {
             let own = kind.own().map(|own| packing.add(own)).transpose();
             let both = packing.add(config).and_then(|config| Ok((config, own?)));
@@ -190,7 +194,8 @@ impl Pool {
         let of_full = places(ConfigSet::Full, &full)?;
         let texts = packing.texts();
         let ((pre_approved, kind), (full, kind_of_full)) = (pre_approved, full);
-        let outlines = Outlines::of((pre_approved, &kind), (full, &kind_of_full));
+        let sizes = [&of_pre_approved, &of_full].map(|(config, _)| config.size());
+        let outlines = Outlines::of((pre_approved, &kind), (full, &kind_of_full), sizes);
         let outlines = outlines.map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
         if let Some(missing) = outlines.missing() {
             return Err(PoolError::NoSubset {

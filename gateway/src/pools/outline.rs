@@ -2,8 +2,8 @@
 
 use super::again;
 use super::difference::{self, Difference};
-use super::versions::{Kind, sha256};
-use crate::ignition::{Config, Inexpressible, SpecVersion};
+use super::versions::Kind;
+use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use crate::machine_config::appended;
 
 /// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
@@ -30,8 +30,13 @@ pub(super) struct Known {
 }
 
 impl Outlines {
-    pub fn of(pre_approved: (Config, &Kind), full: (Config, &Kind)) -> Result<Self, Inexpressible> {
-        let left_out = [pre_approved.1.left_out(&pre_approved.0)?, full.1.left_out(&full.0)?];
+    /// `sizes` is about how many bytes they have.
+    pub fn of(pre_approved: (Config, &Kind), full: (Config, &Kind), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
+        let [size, size_of_full] = sizes;
+        let left_out = [
+            pre_approved.1.left_out(&pre_approved.0, size)?,
+            full.1.left_out(&full.0, size_of_full)?,
+        ];
         let same_kind = match (pre_approved.1, full.1) {
             (Kind::Operator(pre_approved), Kind::Operator(full)) => pre_approved.machine_config == full.machine_config,
             _ => true,
@@ -48,10 +53,12 @@ impl Outlines {
     pub fn digests(self) -> [Result<String, Inexpressible>; 2] {
         let [of_pre_approved, of_full] = self.left_out;
         [(self.pre_approved, of_pre_approved), (self.full, of_full)].map(|(mut config, left_out)| {
-            if let Some(content) = left_out {
-                appended::fill(&mut config, &content);
+            let Some(content) = left_out else { return digest(&config) };
+            if let Some(digest) = digest_with(&config, &content)? {
+                return Ok(digest);
             }
-            config.said(SpecVersion::NEWEST).map(|bytes| sha256(&bytes))
+            appended::fill(&mut config, &content);
+            digest(&config)
         })
     }
 
@@ -68,6 +75,34 @@ impl Outlines {
             kernel_arguments: arguments.iter().any(|arguments| !arguments.is_empty()),
             summary: format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved)),
         }
+    }
+}
+
+fn digest(config: &Config) -> Result<String, Inexpressible> {
+    Hashed::json(&config.in_version(SpecVersion::NEWEST)?).map_err(|error| inexpressible(&error))
+}
+
+/// The digest of a config that [`appended::fill`] would make of an outline, without making it: it would be twice as large. `None`, if it cannot be told
+/// where that content belongs.
+fn digest_with(outline: &Config, content: &[u8]) -> Result<Option<String>, Inexpressible> {
+    // The content has the config in it, and is longer.
+    let mut said = Vec::with_capacity(content.len());
+    serde_json::to_writer(&mut said, &outline.in_version(SpecVersion::NEWEST)?).map_err(|error| inexpressible(&error))?;
+    let Some((before, after)) = appended::gap(outline, &said).and_then(|gap| said.split_at_checked(gap)) else {
+        return Ok(None);
+    };
+    let mut hashed = Hashed::new();
+    hashed.put(before);
+    hashed.put_escaped(content);
+    hashed.put(after);
+    Ok(Some(hashed.hex()))
+}
+
+fn inexpressible(error: &serde_json::Error) -> Inexpressible {
+    Inexpressible {
+        version: SpecVersion::NEWEST,
+        place: "$".to_owned(),
+        problem: error.to_string(),
     }
 }
 

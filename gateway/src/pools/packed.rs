@@ -40,7 +40,18 @@ pub(super) struct Packing {
     known: Vec<Range<usize>>,
 }
 
+/// Most room that is made for texts before it is known how many there are: more than nearly all pools have.
+const ROOM_LIMIT_BYTES: usize = 1024 * 1024;
+
 impl Packing {
+    /// Room for about so many bytes: what grows is copied, and what it was in before wiped.
+    pub fn for_about(bytes: usize) -> Self {
+        Self {
+            texts: Vec::with_capacity(bytes.min(ROOM_LIMIT_BYTES)),
+            ..Self::default()
+        }
+    }
+
     /// Packs a config.
     pub fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
         let (mut rest, mut lists) = (Map::new(), Vec::new());
@@ -94,6 +105,14 @@ impl Packing {
 /// A text that is there.
 fn text_at<'t>(texts: &'t [u8], place: &Range<usize>) -> &'t [u8] {
     texts.get(place.clone()).unwrap_or_default()
+}
+
+impl Places {
+    /// How many bytes the config has.
+    pub fn size(&self) -> usize {
+        let entries = self.lists.iter().flat_map(|list| &list.entries);
+        self.rest.len() + entries.map(|entry| entry.len() + 1).sum::<usize>()
+    }
 }
 
 impl Packed {

@@ -192,10 +192,17 @@ fn a_pool_stands_for_what_is_served_in_the_newest_version() {
         }
     };
     check(&load_with(|_| ()).unwrap());
-    let arguments = "  kernelArguments: [a, b]\n  config:\n    ignition: {version: 3.4.0}\n    kernelArguments: {shouldExist: [c]}\n";
+    // An argument that reads as the file whose contents are filled in.
+    let quoted = format!(
+        r#"{{"contents":{{"source":"data:,"}},"mode":420,"overwrite":true,"path":"{}"}}"#,
+        REPEATING[0]
+    );
+    let arguments = format!(
+        "  kernelArguments: [a, b]\n  config:\n    ignition: {{version: 3.4.0}}\n    kernelArguments: {{shouldExist: [c, '{quoted}']}}\n"
+    );
     let text = [
         machine_config("00-worker", "worker", &needed("/worker")),
-        machine_config("90-worker", "worker", arguments),
+        machine_config("90-worker", "worker", &arguments),
         machine_config("99-worker", "worker", &file("/secret")),
     ]
     .concat();

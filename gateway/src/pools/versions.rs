@@ -172,11 +172,11 @@ impl Kind {
         }
     }
 
-    /// What that leaves out, if it leaves out anything.
-    pub(super) fn left_out(&self, config: &Config) -> Result<Option<Vec<u8>>, Inexpressible> {
+    /// What that leaves out, if it leaves out anything, of a config of about so many bytes.
+    pub(super) fn left_out(&self, config: &Config, expected: usize) -> Result<Option<Vec<u8>>, Inexpressible> {
         match self {
             Self::Plain | Self::Given(_) => Ok(None),
-            Self::Operator(appended) => appended.content(config, self.own(), SpecVersion::NEWEST).map(Some),
+            Self::Operator(appended) => appended.content(config, self.own(), SpecVersion::NEWEST, expected).map(Some),
         }
     }
 

@@ -4,7 +4,8 @@ use data_encoding::BASE64;
 
 /// Bytes that are looked at together.
 const AT_A_TIME: usize = 64;
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
+/// What each byte is in a URL: up to three bytes, and how many.
+static ESCAPES: [[u8; 4]; 256] = escapes();
 
 /// What a `data:` URL carries; `None` if it is another URL, or damaged.
 #[must_use]
@@ -62,22 +63,39 @@ pub fn encode(contents: &[u8]) -> String {
 /// What follows [`ESCAPED`], piece by piece.
 pub(crate) fn escape(contents: &[u8], mut take: impl FnMut(&[u8])) {
     for piece in contents.chunks(AT_A_TIME) {
-        // Three bytes are written for each, and taken if it has to be escaped.
-        let (mut escaped, mut end) = ([0; 3 * AT_A_TIME], 0);
+        // Four bytes are written for each, and those taken that are its own.
+        let (mut escaped, mut end) = ([0; 3 * AT_A_TIME + 1], 0);
         for byte in piece {
-            let [high, low] = [byte >> 4, byte & 15].map(|digit| HEX.get(usize::from(digit)).copied().unwrap_or_default());
-            let (text, length) = if is_unreserved(*byte) {
-                ([*byte, 0, 0], 1)
-            } else {
-                ([b'%', high, low], 3)
-            };
-            if let Some(room) = escaped.get_mut(end..end + 3) {
-                room.copy_from_slice(&text);
+            let escape @ [.., length] = ESCAPES.get(usize::from(*byte)).copied().unwrap_or_default();
+            if let Some(room) = escaped.get_mut(end..end + escape.len()) {
+                room.copy_from_slice(&escape);
             }
-            end += length;
+            end += usize::from(length);
         }
         take(escaped.get(..end).unwrap_or_default());
     }
+}
+
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    reason = "before the program runs, of 256 bytes"
+)]
+const fn escapes() -> [[u8; 4]; 256] {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let mut all = [[0; 4]; 256];
+    let mut at = 0;
+    while at < all.len() {
+        let byte = at as u8;
+        all[at] = if is_unreserved(byte) {
+            [byte, 0, 0, 1]
+        } else {
+            [b'%', HEX[at >> 4], HEX[at & 15], 3]
+        };
+        at += 1;
+    }
+    all
 }
 
 /// RFC 3986, unreserved characters.

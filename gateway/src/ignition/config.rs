@@ -79,15 +79,20 @@ impl Config {
     /// # Errors
     /// [`NotAConfig`].
     pub fn from_value(value: Value) -> Result<Self, NotAConfig> {
-        let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
-        match (right(&bytes), value) {
+        let version = version_of(&value).ok();
+        let schema = version.and_then(Schema::of_version);
+        let right = version.filter(|_| schema.as_ref().is_some_and(|schema| (schema.is_right)(&value)));
+        match (right, value) {
             // What is right by its schema says the same as a value of any type.
-            (Some((version, _)), Value::Object(held)) => Self::taken(held, version),
-            (_, value) => Self::read(&bytes, value.clone()).map_err(|error| match error {
-                // Lines of what was written just now tell nobody anything.
-                NotAConfig::Parse(_) => wrong_field(&value).unwrap_or(error),
-                error => error,
-            }),
+            (Some(version), Value::Object(held)) => Self::taken(held, version),
+            (_, value) => {
+                let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
+                Self::read(&bytes, value.clone()).map_err(|error| match error {
+                    // Lines of what was written just now tell nobody anything.
+                    NotAConfig::Parse(_) => schema.and_then(|schema| (schema.wrong_field)(&value)).unwrap_or(error),
+                    error => error,
+                })
+            }
         }
     }
 
@@ -238,25 +243,44 @@ fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAC
     }
 }
 
-/// The first field of the wrong type.
-fn wrong_field(value: &Value) -> Option<NotAConfig> {
-    fn check<T: DeserializeOwned>(value: &Value) -> Option<NotAConfig> {
-        let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
-        Some(NotAConfig::Field {
-            // `files[3]` in the words that places have elsewhere.
-            place: error.path().to_string().replace('[', ".").replace(']', ""),
-            problem: without_values(&error.inner().to_string()),
+/// What a version's schema says of something that was read already.
+struct Schema {
+    /// Whether all of it is known, and of the right type.
+    is_right: fn(&Value) -> bool,
+    /// The first field of the wrong type.
+    wrong_field: fn(&Value) -> Option<NotAConfig>,
+}
+
+impl Schema {
+    /// Of a version of spec 3.
+    const fn of_version(version: SpecVersion) -> Option<Self> {
+        Some(match version {
+            SpecVersion::V2_2 => return None,
+            SpecVersion::V3_0 => Self::of::<ignition_config::v3_0::Config>(),
+            SpecVersion::V3_1 => Self::of::<ignition_config::v3_1::Config>(),
+            SpecVersion::V3_2 => Self::of::<ignition_config::v3_2::Config>(),
+            SpecVersion::V3_3 => Self::of::<ignition_config::v3_3::Config>(),
+            SpecVersion::V3_4 => Self::of::<ignition_config::v3_4::Config>(),
+            SpecVersion::V3_5 => Self::of::<ignition_config::v3_5::Config>(),
+            SpecVersion::V3_6 => Self::of::<ignition_config::v3_6::Config>(),
         })
     }
-    match version_of(value).ok()? {
-        SpecVersion::V2_2 => None,
-        SpecVersion::V3_0 => check::<ignition_config::v3_0::Config>(value),
-        SpecVersion::V3_1 => check::<ignition_config::v3_1::Config>(value),
-        SpecVersion::V3_2 => check::<ignition_config::v3_2::Config>(value),
-        SpecVersion::V3_3 => check::<ignition_config::v3_3::Config>(value),
-        SpecVersion::V3_4 => check::<ignition_config::v3_4::Config>(value),
-        SpecVersion::V3_5 => check::<ignition_config::v3_5::Config>(value),
-        SpecVersion::V3_6 => check::<ignition_config::v3_6::Config>(value),
+
+    const fn of<T: DeserializeOwned>() -> Self {
+        Self {
+            is_right: |value| {
+                let mut unknown = false;
+                serde_ignored::deserialize::<_, _, T>(value, |_| unknown = true).is_ok() && !unknown
+            },
+            wrong_field: |value| {
+                let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+                Some(NotAConfig::Field {
+                    // `files[3]` in the words that places have elsewhere.
+                    place: error.path().to_string().replace('[', ".").replace(']', ""),
+                    problem: without_values(&error.inner().to_string()),
+                })
+            },
+        }
     }
 }
 
@@ -356,6 +380,43 @@ mod tests {
                 .contains("3.2.0")
         );
         assert!(error(r#"{"ignition":{"version":"3.1.0"},"ignition":{"version":"3.1.0"}}"#).contains("duplicate"));
+    }
+
+    #[test]
+    fn what_was_read_already_is_what_it_is_from_its_bytes() {
+        let file = |version: &str, file: &str| format!(r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{file}]}}}}"#);
+        for version in SpecVersion::ALL {
+            let version = version.as_str();
+            for (text, taken) in [
+                (
+                    file(version, r#"{"path":"/a","mode":420,"contents":{"source":"data:,a"}}"#),
+                    version != "2.2.0",
+                ),
+                (
+                    file(version, r#"{"path":"/a","filesystem":"root","contents":{}}"#),
+                    version == "2.2.0",
+                ),
+                (file(version, r#"{"path":"/a","overwrite":null}"#), version != "2.2.0"),
+                (file(version, r#"{"path":"/a","mode":4e2}"#), false),
+                (file(version, r#"{"path":"/a","mode":"420"}"#), false),
+                (file(version, r#"{"path":"/a","moed":420}"#), false),
+                (file(version, r#"{"mode":420}"#), false),
+                (file(version, r#"{"path":"/a","mode":3735928559000}"#), false),
+                (file(version, r#"{"path":"a"}"#), false),
+                (file(version, "[]"), false),
+            ] {
+                let value = serde_json::from_str(&text).unwrap();
+                let [read, parsed] = [Config::from_value(value), Config::parse(text.as_bytes())];
+                assert_eq!((read.is_ok(), parsed.is_ok()), (taken, taken), "{text}: {read:?}, {parsed:?}");
+                assert_eq!(read.ok(), parsed.ok(), "{text}");
+            }
+        }
+        // What is later's in one version is taken in another.
+        let arguments = |version: &str| {
+            let text = format!(r#"{{"ignition":{{"version":"{version}"}},"kernelArguments":{{"shouldExist":["a"]}}}}"#);
+            Config::from_value(serde_json::from_str(&text).unwrap()).is_ok()
+        };
+        assert_eq!(["3.2.0", "3.3.0"].map(arguments), [false, true]);
     }
 
     #[test]

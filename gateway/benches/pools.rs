@@ -60,12 +60,12 @@ impl Form {
     const fn limits(self) -> Limits {
         match self {
             Self::Ignition => Limits {
-                longer: 22.0,
+                longer: 18.0,
                 larger: 1.4,
                 costlier: 0.03,
             },
             Self::MachineConfigs => Limits {
-                longer: 7.0,
+                longer: 5.5,
                 larger: 1.4,
                 costlier: 0.03,
             },

@@ -41,8 +41,10 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// How much more than the floor a boot may cost.
-const LIMIT_RATIO: f64 = 3.5;
+/// How much more than the floor a boot may cost: a little above what was measured when this was set.
+const LIMIT_RATIO: f64 = 2.8;
+/// And what is wanted.
+const GOAL_RATIO: f64 = 1.5;
 /// Both servers are measured by turns, so that whatever else the machine does hits both.
 const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;
@@ -251,7 +253,9 @@ fn main() {
         println!("{:<46} {took:>7.2} ms", format!("of it, {step}"));
     }
     results::tell([
-        Figure::of("an attested boot, as a ratio to its floor", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
+        Figure::of("an attested boot, as a ratio to its floor", "x", &[ratio])
+            .limit(Bound::AtMost(LIMIT_RATIO))
+            .goal(Bound::AtMost(GOAL_RATIO)),
         Figure::of("gateway's processor time of an attested boot", "ms", &of_gateway),
         Figure::of("of a static TLS server, the same connections", "ms", &of_floor),
         Figure::of("of the raw operations that prove a node", "ms", &[proof.as_secs_f64() * 1e3]),

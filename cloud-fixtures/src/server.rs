@@ -266,7 +266,7 @@ impl Drop for Server {
     }
 }
 
-/// Bound and not listening: nobody else gets the port, and connections are refused.
+/// Bound and not listening: nobody else gets the port, and connections are refused. Only who asks for this very port shares it.
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
@@ -275,6 +275,7 @@ fn bind(address: SocketAddr) -> TcpSocket {
     }
     .unwrap();
     socket.set_reuseaddr(true).unwrap();
+    socket.set_reuseport(true).unwrap();
     socket.bind(address).unwrap();
     socket
 }
@@ -301,9 +302,8 @@ impl Service {
                 command = commands.recv() => match command {
                     None => return,
                     Some(Command::Down(done)) => {
-                        // The port is free before it is taken again.
-                        if let Socket::Listening(listener) = socket {
-                            drop(listener);
+                        // It is taken once more before it is let go: in between, another server would get it.
+                        if matches!(socket, Socket::Listening(_)) {
                             socket = Socket::Refusing(bind(address));
                         }
                         connections.shutdown().await;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use regex::Regex;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -64,12 +65,12 @@ impl Config {
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Err(NotAConfig::Empty);
         }
-        if let Some((version, config)) = right(bytes)
-            && let Ok(Value::Object(held)) = serde_json::to_value(config)
-        {
-            return Self::taken(held, version);
-        }
         let value: Value = serde_json::from_slice(bytes).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
+        if let Some((version, config)) = right(bytes)
+            && let Ok(typed) = serde_json::to_value(config)
+        {
+            return Self::right(&value, typed, version);
+        }
         // From the bytes, not the value: errors name line and column, and a key that is there twice is found.
         Self::read(bytes, value)
     }
@@ -81,18 +82,28 @@ impl Config {
     pub fn from_value(value: Value) -> Result<Self, NotAConfig> {
         let version = version_of(&value).ok();
         let schema = version.and_then(Schema::of_version);
-        let right = version.filter(|_| schema.as_ref().is_some_and(|schema| (schema.is_right)(&value)));
-        match (right, value) {
-            // What is right by its schema says the same as a value of any type.
-            (Some(version), Value::Object(held)) => Self::taken(held, version),
-            (_, value) => {
-                let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
-                Self::read(&bytes, value.clone()).map_err(|error| match error {
-                    // Lines of what was written just now tell nobody anything.
-                    NotAConfig::Parse(_) => schema.and_then(|schema| (schema.wrong_field)(&value)).unwrap_or(error),
-                    error => error,
-                })
-            }
+        if let Some(version) = version
+            && let Some(typed) = schema.as_ref().and_then(|schema| (schema.typed)(&value))
+        {
+            return Self::right(&value, typed, version);
+        }
+        let bytes = serde_json::to_vec(&value).map_err(|error| NotAConfig::Parse(without_values(&error.to_string())))?;
+        Self::read(&bytes, value.clone()).map_err(|error| match error {
+            // Lines of what was written just now tell nobody anything.
+            NotAConfig::Parse(_) => schema.and_then(|schema| (schema.wrong_field)(&value)).unwrap_or(error),
+            error => error,
+        })
+    }
+
+    /// What is right by its schema, as it was read and as the schema has it.
+    fn right(read: &Value, typed: Value, version: SpecVersion) -> Result<Self, NotAConfig> {
+        if let Some(place) = list_for_object(read, &typed) {
+            let problem = "a list, where an object belongs".to_owned();
+            return Err(NotAConfig::Field { place, problem });
+        }
+        match typed {
+            Value::Object(held) => Self::taken(held, version),
+            _ => Err(NotAConfig::Parse("not an object".to_owned())),
         }
     }
 
@@ -243,10 +254,31 @@ fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAC
     }
 }
 
+/// Where a list stands for an object: serde takes its entries for the fields, in their order; Ignition refuses it.
+fn list_for_object(read: &Value, typed: &Value) -> Option<String> {
+    let within = |key: &str, read, typed| {
+        let place = list_for_object(read, typed)?;
+        Some(if place.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{key}.{place}")
+        })
+    };
+    match (read, typed) {
+        (Value::Array(_), Value::Object(_)) => Some(String::new()),
+        (Value::Array(read), Value::Array(typed)) => {
+            let mut entries = read.iter().zip(typed).enumerate();
+            entries.find_map(|(index, (read, typed))| within(&index.to_string(), read, typed))
+        }
+        (Value::Object(read), Value::Object(typed)) => read.iter().find_map(|(key, read)| within(key, read, typed.get(key)?)),
+        _ => None,
+    }
+}
+
 /// What a version's schema says of something that was read already.
 struct Schema {
-    /// Whether all of it is known, and of the right type.
-    is_right: fn(&Value) -> bool,
+    /// It, as the schema has it, if all of it is known, and of the right type.
+    typed: fn(&Value) -> Option<Value>,
     /// The first field of the wrong type.
     wrong_field: fn(&Value) -> Option<NotAConfig>,
 }
@@ -266,11 +298,13 @@ impl Schema {
         })
     }
 
-    const fn of<T: DeserializeOwned>() -> Self {
+    const fn of<T: DeserializeOwned + Serialize>() -> Self {
         Self {
-            is_right: |value| {
+            typed: |value| {
                 let mut unknown = false;
-                serde_ignored::deserialize::<_, _, T>(value, |_| unknown = true).is_ok() && !unknown
+                let config: T = serde_ignored::deserialize(value, |_| unknown = true).ok()?;
+                let typed = serde_json::to_value(config).ok()?;
+                (!unknown).then_some(typed)
             },
             wrong_field: |value| {
                 let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
@@ -404,12 +438,26 @@ mod tests {
                 (file(version, r#"{"path":"/a","mode":3735928559000}"#), false),
                 (file(version, r#"{"path":"a"}"#), false),
                 (file(version, "[]"), false),
+                // By serde these are the fields of an object, in order.
+                (
+                    format!(r#"{{"ignition":{{"version":"{version}"}},"systemd":[[{{"name":"a.service","enabled":true}}]]}}"#),
+                    false,
+                ),
             ] {
                 let value = serde_json::from_str(&text).unwrap();
                 let [read, parsed] = [Config::from_value(value), Config::parse(text.as_bytes())];
                 assert_eq!((read.is_ok(), parsed.is_ok()), (taken, taken), "{text}: {read:?}, {parsed:?}");
                 assert_eq!(read.ok(), parsed.ok(), "{text}");
             }
+        }
+        for (lists, place) in [
+            (r#""systemd":[[{"name":"a.service"}]]"#, "systemd: "),
+            (r#""passwd":{"groups":[{"name":"a"},[1,"b",null,null,false]]}"#, "passwd.groups.1: "),
+        ] {
+            let text = format!(r#"{{"ignition":{{"version":"3.4.0"}},{lists}}}"#);
+            let read = Config::from_value(serde_json::from_str(&text).unwrap()).unwrap_err().to_string();
+            assert!(read.starts_with(place) && read.contains("a list"), "{read}");
+            assert_eq!(error(&text), read);
         }
         // What is later's in one version is taken in another.
         let arguments = |version: &str| {

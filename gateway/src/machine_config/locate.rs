@@ -8,6 +8,9 @@ use serde_saphyr::Spanned;
 
 use super::manifest::yaml_options;
 
+/// How deep a document is looked into: no object of Kubernetes is half as deep, and each level takes more of the stack than reading it did.
+const DEPTH_LIMIT: usize = 32;
+
 /// A document, reduced to where its parts are.
 enum Node {
     Map(BTreeMap<String, Spanned<Node>>),
@@ -16,10 +19,12 @@ enum Node {
 }
 
 /// The line of a part of a file's document, both counted from 0; the nearest part around it that is there. `None` if the file cannot be
-/// read that way.
+/// read that way, or is nested too deep.
 pub(super) fn line_of(text: &str, document: usize, place: &str) -> Option<u64> {
     let mut reader = text.as_bytes();
-    let found: Spanned<Node> = serde_saphyr::read_with_options(&mut reader, yaml_options()).nth(document)?.ok()?;
+    let mut options = yaml_options();
+    options.budget = serde_saphyr::budget! { max_depth: DEPTH_LIMIT };
+    let found: Spanned<Node> = serde_saphyr::read_with_options(&mut reader, options).nth(document)?.ok()?;
     let mut line = found.referenced.line();
     let mut here = &found;
     for step in place.split('.').filter(|step| !step.is_empty()) {
@@ -116,5 +121,7 @@ mod tests {
         check(2, "", None);
         assert_eq!(line_of("{\n\"a\": [\n1,\n {\"b\": null}]}", 0, "a.1.b"), Some(4));
         assert_eq!(line_of("{", 0, "a"), None);
+        let deep = |depth: usize| line_of(&format!("a:\n  b: {}{}", "[".repeat(depth), "]".repeat(depth)), 0, "a.b");
+        assert_eq!([deep(DEPTH_LIMIT - 2), deep(DEPTH_LIMIT - 1), deep(100_000)], [Some(2), None, None]);
     }
 }

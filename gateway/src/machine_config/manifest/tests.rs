@@ -117,6 +117,20 @@ fn a_file_has_as_many_documents_as_it_likes() {
 }
 
 #[test]
+fn what_is_nested_deep_is_refused_and_no_thread_runs_out_of_stack() {
+    for depth in [20, 55, 110, 1900, 100_000] {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        let config = format!("{{ignition: {{version: 3.4.0}}, storage: {{files: [{{path: /a, x: {open}{close}}}]}}}}");
+        let text = format!("{HEAD}spec: {{config: {config}}}\n");
+        assert!(read(&text).is_err(), "{depth}");
+        let json = json!({"apiVersion": API_VERSION, "kind": "MachineConfig", "metadata": {"name": "a", "labels": {ROLE_LABEL: "worker"}},
+            "spec": {"config": {"ignition": {"version": "3.4.0"}, "x": "DEEP"}}});
+        let json = json.to_string().replace("\"DEEP\"", &format!("{open}{close}"));
+        assert!(read_as("a.json", &json).is_err(), "{depth}");
+    }
+}
+
+#[test]
 fn pools_and_the_controller() {
     let pool = |rest: &str| format!("apiVersion: {API_VERSION}\nkind: MachineConfigPool\nmetadata: {{name: infra}}\n{rest}");
     let selector = "machineConfigSelector: {matchLabels: {a: b}}";

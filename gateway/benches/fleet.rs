@@ -24,7 +24,7 @@ use support::{Answer, Gateway, POOL, bearer};
 use tokio::task::JoinSet;
 
 /// A start that read the machines would take twenty times as long.
-const LONGER: f64 = 4.0;
+const LONGER: f64 = 2.0;
 const LARGER: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(1);
 const MACHINES: usize = 100_000;

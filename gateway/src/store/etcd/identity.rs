@@ -120,15 +120,17 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
     let keys = Keys::below(&settings.prefix);
     let (from, end) = keys.all();
     let anything = GetOptions::new().with_range(end).with_count_only();
-    let read = Txn::new().and_then([
-        TxnOp::get(keys.schema(), None),
-        TxnOp::get(keys.identity(), None),
-        TxnOp::get(keys.mark(), None),
-        TxnOp::get(from, Some(anything)),
-        TxnOp::get(keys.taking(), None),
-        TxnOp::get(keys.wrote(""), Some(GetOptions::new().with_prefix().with_keys_only())),
-        TxnOp::get(keys.set_back(""), Some(GetOptions::new().with_prefix())),
-    ]);
+    // What is below a prefix is counted only where no store is: etcd walks through all of it for that.
+    let read = Txn::new()
+        .when([Compare::create_revision(keys.schema(), CompareOp::Greater, 0)])
+        .and_then([
+            TxnOp::get(keys.schema(), None),
+            TxnOp::get(keys.identity(), None),
+            TxnOp::get(keys.mark(), None),
+            TxnOp::get(keys.wrote(""), Some(GetOptions::new().with_prefix().with_keys_only())),
+            TxnOp::get(keys.set_back(""), Some(GetOptions::new().with_prefix())),
+        ])
+        .or_else([TxnOp::get(from, Some(anything)), TxnOp::get(keys.taking(), None)]);
     let asked = members.ask(until, |mut client| {
         let read = read.clone();
         async move { client.txn(read).await }
@@ -149,17 +151,22 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
             _ => None,
         })
         .collect();
-    let [schema, identity, mark, anything, taking, wrote, set_back] = gets.as_slice() else {
-        return Err(foreign(members, "an answer without what was asked for"));
-    };
     let text = |get: &etcd_client::GetResponse| get.kvs().first().map(|found| String::from_utf8_lossy(found.value()).into_owned());
-    let Some(schema) = text(schema) else {
+    let without = || foreign(members, "an answer without what was asked for");
+    if !answer.succeeded() {
+        let [anything, taking] = gets.as_slice() else {
+            return Err(without());
+        };
         return match anything.count() {
             0 => Ok((None, revision)),
             _ if !taking.kvs().is_empty() => Err(StoreError::Unfinished(members.place.clone().into())),
             _ => Err(foreign(members, "it has keys, and none that says `schema`")),
         };
+    }
+    let [schema, identity, mark, wrote, set_back] = gets.as_slice() else {
+        return Err(without());
     };
+    let schema = text(schema).ok_or_else(without)?;
     let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is no number"))?;
     if version > VERSION {
         return Err(newer(members, version));

@@ -79,7 +79,12 @@ fn wait_for_the_end_of_a_lease(member: &Member) {
     // Another key than any before, so that the watch may begin before all of them.
     let witness = format!("witness/{lease}");
     said(&["put", "--lease", lease, &witness, ""]);
-    assert!((0..TRIES).any(|_| is_deleted(member, &witness)), "etcd has no leader");
+    // A watch is refused at once while there is no leader; what is read waits for one.
+    let deleted = (0..TRIES).any(|_| {
+        said(&["get", &witness]);
+        is_deleted(member, &witness)
+    });
+    assert!(deleted, "etcd has no leader");
 }
 
 /// Watches until the key is deleted. `false` if etcd ends that before.

@@ -175,7 +175,9 @@ async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_not
     assert_eq!(ready().await, 503);
     gateway.line(|line| line.contains("was deleted, replaced or set back"));
     gateway.config("/config/worker", &[&ticket]).await.try_again();
-    gateway.attest(next_boot(&case), None).await.refused(503, "unavailable");
+    let refused = gateway.attest(next_boot(&case), None).await;
+    refused.refused(503, "unavailable");
+    assert_eq!(refused.headers.get("retry-after"), None, "nobody knows when");
     let revoke = gateway.try_command(&["node", "revoke", "worker-1"]);
     assert!(!revoke.status.success() && revoke.stdout.is_empty());
     assert!(!there.exists(), "nothing takes its place");

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use attest::UnixTime;
 
@@ -48,6 +49,8 @@ pub enum Spending {
     Over {
         /// Whether to tell the console: it has not been told of this source for a while.
         tell: bool,
+        /// After how long there is so much for it at the earliest: if nobody spends anything until then.
+        again: Duration,
     },
 }
 
@@ -81,8 +84,10 @@ impl Budget {
         let account = state.sources.entry(source).or_default();
         account.recover(self.each_second, now);
         let own = account.spent.saturating_add(amount);
-        let granted = in_all <= for_whoever_comes || (in_all <= self.at_once && own <= for_whoever_comes / sources);
-        if granted {
+        let missing_of_all = in_all.saturating_sub(self.at_once);
+        let missing_of_part = own.saturating_sub(for_whoever_comes / sources);
+        let missing = in_all.saturating_sub(for_whoever_comes).min(missing_of_all.max(missing_of_part));
+        if missing == 0 {
             account.spent = own;
             state.all.spent = in_all;
             return Spending::Granted;
@@ -91,7 +96,8 @@ impl Budget {
         if tell {
             account.told = Some(now);
         }
-        Spending::Over { tell }
+        let again = Duration::from_secs(missing.div_ceil(self.each_second.max(1)));
+        Spending::Over { tell, again }
     }
 }
 
@@ -130,7 +136,6 @@ impl Account {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use super::*;
 
@@ -174,8 +179,8 @@ mod tests {
         let budget = Budget::new(100, 10);
         let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
         let source = Ipv4Addr::LOCALHOST.into();
-        assert_eq!(budget.spend(source, u64::MAX, now), Spending::Over { tell: true });
-        assert_eq!(budget.spend(source, 101, now), Spending::Over { tell: false });
+        assert!(matches!(budget.spend(source, u64::MAX, now), Spending::Over { tell: true, .. }));
+        assert!(matches!(budget.spend(source, 101, now), Spending::Over { tell: false, .. }));
         assert_eq!(budget.spend(source, 50, now), Spending::Granted);
     }
 
@@ -183,9 +188,43 @@ mod tests {
     fn the_console_is_told_once_a_minute() {
         let budget = Budget::new(0, 0);
         let spend = |now| budget.spend(Ipv4Addr::LOCALHOST.into(), 1, UnixTime::since_unix_epoch(Duration::from_secs(now)));
-        assert_eq!(spend(1000), Spending::Over { tell: true });
-        assert_eq!(spend(1059), Spending::Over { tell: false });
-        assert_eq!(spend(1060), Spending::Over { tell: true });
+        assert!(matches!(spend(1000), Spending::Over { tell: true, .. }));
+        assert!(matches!(spend(1059), Spending::Over { tell: false, .. }));
+        assert!(matches!(spend(1060), Spending::Over { tell: true, .. }));
+    }
+
+    /// After how many seconds the source is told to come again that wants one more.
+    fn told(budget: &Budget, source: u32, now: u64) -> u64 {
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
+            panic!("there was one more");
+        };
+        again.as_secs()
+    }
+
+    #[test]
+    fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
+        let spent = |sources: u32| {
+            let budget = Budget::new(100, 10);
+            for source in (0..sources).map(|source| ATTACKER + source) {
+                granted(&budget, source, 1000, 1000);
+            }
+            budget
+        };
+        // They have 50, 25 and 16; whoever asks with one other gets 25, with two 16.
+        for (sources, asks, after) in [
+            (1, ATTACKER, 1),
+            (2, ATTACKER, 3),
+            (2, ATTACKER + 1, 1),
+            (3, ATTACKER, 4),
+            (3, ATTACKER + 1, 1),
+        ] {
+            assert_eq!(told(&spent(sources), asks, 1000), after, "{sources} {asks}");
+            assert_eq!(granted(&spent(sources), asks, 1, 1000 + after), 1, "{sources} {asks}");
+            assert_eq!(granted(&spent(sources), asks, 1, 1000 + after - 1), 0, "{sources} {asks}");
+        }
+        // What never comes is far away, and no division by nothing.
+        assert_eq!(told(&Budget::new(0, 0), ATTACKER, 1000), 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::decisions::Decisions;
 use super::endorsers::Endorsers;
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use super::{Peer, effort};
+use super::{Peer, effort, overload};
 use crate::admission::{Admission, Source, Spending};
 use crate::audit::{Basis, Decision, Digests, Record, Shown};
 use crate::clock::Clock;
@@ -77,12 +77,12 @@ pub(super) async fn post(
     };
     let now = endpoint.clock.now();
     let source = Source::from(peer.ip());
-    if let Spending::Over { tell } = endpoint.admission.challenges.spend(source, 1, now) {
+    if let Spending::Over { tell, again } = endpoint.admission.challenges.spend(source, 1, now) {
         endpoint.metrics.challenge_over_budget();
         if tell {
             tracing::warn!("{source} asks for more challenges than its part: for a while the answer is 503");
         }
-        return Refusal::unavailable().into_response();
+        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
     }
     let refusal = match issue(&endpoint, &request, &pool, source, now).await {
         Ok(response) => return Json(response).into_response(),

@@ -86,7 +86,7 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
 
 /// Says after how long those who wait have had their turn. Where nobody waits it is something else that stands in the way, and nobody knows for how
 /// long.
-fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
+pub(super) fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
     if let Some(backlog) = backlog {
         let seconds = backlog.min(COME_AGAIN_LIMIT).as_secs().max(1);
         answer.headers_mut().entry(header::RETRY_AFTER).or_insert(seconds.into());

@@ -177,6 +177,46 @@ fn this_gateway_gives_strangers_the_pre_approved_config_and_no_more() {
 }
 
 #[test]
+fn a_machine_that_is_no_gateway_is_told_what_strangers_may_get() {
+    let gateway = Gateway::init();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = elsewhere.path().join("worker.ign");
+    std::fs::write(&file, gateway.rendered(POOL, "pre-approved")).unwrap();
+    let ask = |known: &str, server: &Server| {
+        let address = server.address().to_string();
+        let output = crate::support::program()
+            .current_dir(elsewhere.path())
+            .args(["check", "--pre-approved", known, "--probe", &address])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    let careful = machine_config_server(true, "worker", gateway.rendered(POOL, "pre-approved"), None);
+    let (code, said) = ask("worker=worker.ign", &careful);
+    assert!(code == Some(0) && said.contains("pre-approved"), "{said}");
+    // What is known of one pool says nothing of another.
+    let (code, said) = ask("infra=worker.ign", &careful);
+    assert!(code == Some(1) && said.contains("OPEN"), "{said}");
+    // The same in an older version is no more, and other things are.
+    let old = br#"{"ignition":{"version":"2.2.0"}}"#.to_vec();
+    let older = machine_config_server(true, "worker", gateway.rendered(POOL, "pre-approved"), Some(old));
+    assert_eq!(ask("worker=worker.ign", &older).0, Some(0));
+    let open = machine_config_server(true, "worker", gateway.rendered(POOL, "full"), None);
+    assert_eq!(ask("worker=worker.ign", &open).0, Some(1));
+    std::fs::write(elsewhere.path().join("broken.ign"), "{").unwrap();
+    for (known, part) in [
+        ("worker", "a pool's name, =, and a file"),
+        ("../a=worker.ign", "a pool's name, =, and a file"),
+        ("worker=missing.ign", "missing.ign"),
+        ("worker=broken.ign", "broken.ign"),
+    ] {
+        let (code, said) = ask(known, &careful);
+        assert!(code != Some(0) && said.contains(part), "{known}: {said}");
+    }
+}
+
+#[test]
 fn an_address_must_be_one() {
     let gateway = Gateway::init();
     let (success, said) = probe(&gateway, &["https://a"]);

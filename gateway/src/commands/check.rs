@@ -1,6 +1,6 @@
 //! `attest-gateway check`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed."
+    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed."
 )]
 pub struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.
@@ -23,11 +23,22 @@ pub struct Arguments {
     /// :PORT, asked at that one both ways.
     #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
     probe: Vec<String>,
+    /// With --probe: a pool and its pre-approved config, as `render --set pre-approved` prints it (repeatable). What strangers may get is known by these
+    /// alone then, and no gateway.toml is read: for a machine that is no gateway.
+    #[arg(long, value_name = "POOL=FILE", requires = "probe", value_parser = pool_and_file)]
+    pre_approved: Vec<(String, PathBuf)>,
+}
+
+fn pool_and_file(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((pool, file)) if attest::challenge::is_pool_name(pool) && !file.is_empty() => Ok((pool.to_owned(), file.into())),
+        _ => Err("a pool's name, =, and a file, such as worker=worker.ign".to_owned()),
+    }
 }
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !arguments.probe.is_empty() {
-        return super::probe::run(config, &arguments.probe);
+        return super::probe::run(config, &arguments.probe, &arguments.pre_approved);
     }
     let settings = super::owner::settings(config)?;
     output::line(format_args!(

@@ -1,32 +1,32 @@
 //! `attest-gateway check --probe ADDR…`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
+use attest_gateway::files;
 use attest_gateway::pools;
 use attest_gateway::probe::{Finding, Known, Stranger, Target, pools_to_ask};
 use attest_gateway::settings::Settings;
 
 use super::{output, table};
 
-pub fn run(config: &Path, addresses: &[String]) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(config)?;
+/// More than a config can have.
+const CONFIG_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+
+pub fn run(config: &Path, addresses: &[String], pre_approved: &[(String, PathBuf)]) -> anyhow::Result<ExitCode> {
     let targets = addresses
         .iter()
         .map(|address| Target::parse(address))
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let folders = pools::folders(&settings.pools)?;
-    let mut known = Known::default();
-    for (name, folder) in &folders.pools {
-        match runtime.block_on(pools::load(name, folder)) {
-            Ok(pool) => known.add(&pool),
-            Err(error) => output::line(format_args!(
-                "pool {name} cannot be read, so whatever a stranger gets of it counts as too much: {error}"
-            ))?,
-        }
-    }
-    let pools = pools_to_ask(folders.pools.keys());
+    let (known, pools) = if pre_approved.is_empty() {
+        runtime.block_on(known_here(config))?
+    } else {
+        let known = known_by_files(pre_approved)?;
+        let pools = pools_to_ask(known.pools());
+        (known, pools)
+    };
     let rows = runtime.block_on(probe(&Stranger::new()?, &targets, &pools, &known));
     let open = rows.iter().filter(|row| row.1.is_open()).count();
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
@@ -39,6 +39,31 @@ pub fn run(config: &Path, addresses: &[String]) -> anyhow::Result<ExitCode> {
         "a stranger gets a full config {open} times; docs/old-machine-config-server.md says how to close these ports"
     ))?;
     Ok(ExitCode::FAILURE)
+}
+
+/// By this gateway's own pools, and whom to ask for.
+async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
+    let settings = Settings::load(config)?;
+    let folders = pools::folders(&settings.pools)?;
+    let mut known = Known::default();
+    for (name, folder) in &folders.pools {
+        match pools::load(name, folder).await {
+            Ok(pool) => known.add(&pool),
+            Err(error) => output::line(format_args!(
+                "pool {name} cannot be read here, so whatever a stranger gets of it counts as too much (--pre-approved tells what may be got): {error}"
+            ))?,
+        }
+    }
+    Ok((known, pools_to_ask(folders.pools.keys())))
+}
+
+fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<Known> {
+    let mut known = Known::default();
+    for (pool, file) in pre_approved {
+        let config = files::read(file, CONFIG_LIMIT_BYTES).with_context(|| file.display().to_string())?;
+        known.add_config(pool, &config).with_context(|| file.display().to_string())?;
+    }
+    Ok(known)
 }
 
 /// Address, port, pool.

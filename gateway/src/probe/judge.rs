@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::ignition::{Config, SpecVersion};
+use crate::ignition::{Config, NotAConfig, SpecVersion};
 use crate::policy::ConfigSet;
 use crate::pools::{Change, Difference, Pool, differences};
 
@@ -37,6 +37,23 @@ impl Known {
             .into_iter()
             .filter_map(|version| Config::parse(&set.get(version).ok()?.bytes).ok());
         self.pre_approved.insert(pool.name().to_owned(), configs.collect());
+    }
+
+    /// Adds a pool by its pre-approved config alone, of any version, as `render` prints it.
+    ///
+    /// # Errors
+    /// [`NotAConfig`].
+    pub fn add_config(&mut self, pool: &str, config: &[u8]) -> Result<(), NotAConfig> {
+        let config = Config::parse(config)?;
+        let versions = SpecVersion::ALL.into_iter();
+        let configs = versions.filter_map(|version| Config::parse(&config.express(version).ok()?).ok());
+        self.pre_approved.insert(pool.to_owned(), configs.collect());
+        Ok(())
+    }
+
+    /// The names of the pools that were added.
+    pub fn pools(&self) -> impl Iterator<Item = &String> {
+        self.pre_approved.keys()
     }
 
     /// Compares an answer with the pool's pre-approved config. Of a pool that this gateway has not, everything is too much.

@@ -1,0 +1,119 @@
+//! A cluster's Machine Config Server: it gives the full config to anybody, with TLS on 22623 and without on 22624.
+//!
+//! Its answers are those of `pkg/server/api.go` and `pkg/server/server.go` in `openshift/machine-config-operator`, whose `docs/MachineConfigServer.md`
+//! describes them; which spec version comes for which `Accept` was measured with the real one.
+
+use std::net::Ipv6Addr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::server::{Answer, Request, Server};
+
+/// A pool's full config in a spec version.
+type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
+
+/// One control-plane host's. Where it is started, it listens on all addresses.
+pub struct MachineConfigServer {
+    /// Port 22623.
+    pub with_tls: Server,
+    /// Port 22624.
+    pub plain: Server,
+}
+
+impl MachineConfigServer {
+    /// It has one pool, and these PEM files.
+    #[must_use]
+    pub fn start(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Self {
+        let start = |port: u16, tls| {
+            let config = Arc::clone(&config);
+            Server::start((Ipv6Addr::UNSPECIFIED, port).into(), tls, move |request: &Request| {
+                answer(request, pool, &*config)
+            })
+        };
+        Self {
+            with_tls: start(22623, Some(tls(certificate, key))),
+            plain: start(22624, None),
+        }
+    }
+}
+
+/// TLS from 1.2, HTTP/1.1 only.
+fn tls(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap());
+    Arc::new(config.unwrap())
+}
+
+fn answer(request: &Request, pool: &str, config: &Config) -> Answer {
+    let empty = |status| Answer {
+        status,
+        headers: Vec::new(),
+        body: Vec::new(),
+    };
+    if !matches!(request.method.as_str(), "GET" | "HEAD") {
+        return empty(405);
+    }
+    // The last element of the path is the pool.
+    match request.path().rsplit_once('/') {
+        Some(("", "healthz")) => return empty(200),
+        Some(("/config", asked)) if asked == pool => {}
+        Some(("/config", _)) => return empty(500),
+        _ => return empty(404),
+    }
+    match served(request.header("accept").unwrap_or_default()) {
+        Ok(version) => Answer::new(200, "application/json", config(&version)),
+        Err(status) => empty(status),
+    }
+}
+
+/// The spec version that is served to who accepts this, or the status.
+fn served(accept: &str) -> Result<String, u16> {
+    let Some((_, asked)) = accept.split_once("version=") else {
+        return Ok("2.2.0".to_owned());
+    };
+    let asked = asked.split([',', ';', '-']).next().unwrap_or_default().trim();
+    let numbers: Vec<u32> = asked.split('.').map_while(|part| part.parse().ok()).collect();
+    match *numbers {
+        [2, 2..=4, _] => Ok("2.2.0".to_owned()),
+        [3, 0, _] => Err(500),
+        [3, minor @ 1..=5, _] => Ok(format!("3.{minor}.0")),
+        [3, _, _] => Ok("3.5.0".to_owned()),
+        [_, _, _] => Err(400),
+        _ => Ok("2.2.0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_that_is_asked_for_has_its_answer() {
+        let accept = |version: &str| format!("application/vnd.coreos.ignition+json;version={version}, */*;q=0.1");
+        for (asked, expected) in [
+            ("2.1.0", Err(400)),
+            ("2.4.0", Ok("2.2.0")),
+            ("3.0.0", Err(500)),
+            ("3.1.0", Ok("3.1.0")),
+            ("3.5.0-experimental", Ok("3.5.0")),
+            ("3.9.0", Ok("3.5.0")),
+            ("4.0.0", Err(400)),
+            ("x", Ok("2.2.0")),
+        ] {
+            assert_eq!(served(&accept(asked)), expected.map(str::to_owned), "{asked}");
+        }
+        assert_eq!(served("*/*"), Ok("2.2.0".to_owned()));
+    }
+}

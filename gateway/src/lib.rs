@@ -42,6 +42,7 @@ pub mod ignition;
 pub mod inspection;
 pub mod machine_config;
 pub mod machines;
+pub mod manifests;
 pub mod metrics;
 pub mod network;
 pub mod pki;

@@ -46,6 +46,8 @@ enum Command {
     Pointer(commands::pointer::Arguments),
     /// Print a pool's config as a node would get it.
     Render(commands::render::Arguments),
+    /// Print what a cluster needs so that the gateway takes its Machine Config Server's place on the control-plane hosts.
+    Manifests(commands::manifests::Arguments),
     /// What a node of a pool gets only after it is approved.
     Diff(commands::diff::Arguments),
     /// The MCS CA: make one, see where its rotation stands, take the next step.
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => commands::serve::run(&config, &arguments),
         Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
         Command::Render(arguments) => commands::render::run(&config, &arguments),
+        Command::Manifests(arguments) => commands::manifests::run(&arguments),
         Command::Diff(arguments) => commands::diff::run(&config, &arguments),
         Command::Ca(command) => commands::ca::run(&config, &command),
         Command::Certificate(command) => commands::certificate::run(&config, &command),

@@ -11,6 +11,7 @@ mod durations;
 pub mod ek;
 pub mod init;
 pub mod log;
+pub mod manifests;
 pub mod node;
 pub mod output;
 mod owner;

@@ -11,6 +11,7 @@
 )]
 
 mod address;
+mod control_plane;
 mod disturbed;
 mod fleet;
 mod lost;
@@ -23,6 +24,7 @@ mod replica;
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -53,6 +55,12 @@ struct Site {
 impl Site {
     /// Its gateways' settings are these, and the store.
     fn new(settings: &str) -> Self {
+        // Where they are reached may go from host to host.
+        Self::prepared(settings, "0.0.0.0:22623", |_, _| {})
+    }
+
+    /// As [`Site::new`]; they listen there, and before anybody begins, this is done to their folder and their hosts.
+    fn prepared(settings: &str, listen: &str, prepared: impl FnOnce(&Path, &[Host])) -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
         let members = members(&network, 3, 11);
@@ -65,9 +73,11 @@ impl Site {
         let text = fs::read_to_string(&pool).unwrap();
         let any = text.replace("endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
         fs::write(&pool, any.replace("token = \"refuse\"", "token = \"full\"")).unwrap();
+        prepared(&path, &hosts);
         let endpoints: Vec<String> = members.iter().map(Member::endpoint).collect();
         let settings = format!("{settings}\n[store]\nengine = \"etcd\"\nendpoints = {endpoints:?}\nkey_file = \"store.key\"");
-        let mut replicas: Vec<Replica> = hosts.into_iter().map(|host| Replica::new(host, &path, &settings)).collect();
+        let replica = |host| Replica::new(host, &path, listen, &settings);
+        let mut replicas: Vec<Replica> = hosts.into_iter().map(replica).collect();
         replicas[0].tell(&["store", "key"]);
         replicas.iter_mut().for_each(Replica::start);
         let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();

@@ -1,10 +1,11 @@
 //! Hosts on a network of their own, each in a network namespace: what is between any two of them can be cut and mended.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -34,6 +35,7 @@ impl Network {
         ip(&["netns", "add", &network.name]);
         network.inside(&["link", "add", "switch", "type", "bridge"]);
         network.inside(&["address", "add", "10.0.0.1/24", "dev", "switch"]);
+        network.inside(&["address", "add", "fd00::1/64", "dev", "switch", "nodad"]);
         network.inside(&["link", "set", "switch", "up"]);
         network.inside(&["link", "set", "lo", "up"]);
         network
@@ -61,6 +63,7 @@ impl Network {
         ]);
         self.inside(&["link", "set", &port, "master", "switch", "up"]);
         host.inside(&["address", "add", &format!("{}/24", host.address), "dev", "eth0"]);
+        host.inside(&["address", "add", &format!("{}/64", host.address_6()), "dev", "eth0", "nodad"]);
         host.inside(&["link", "set", "eth0", "up"]);
         host.inside(&["link", "set", "lo", "up"]);
         host
@@ -79,14 +82,25 @@ impl Network {
         self.inside(&["link", "set", &port(host.number()), "up"]);
     }
 
+    /// A program that comes from the switch.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Sends what is for this address to that host.
+    pub fn route(&self, address: &str, host: &Host) {
+        self.inside(&["route", "add", address, "via", &host.address.to_string()]);
+    }
+
     /// Has what it runs come from the switch.
     pub fn runtime(&self) -> tokio::runtime::Runtime {
-        let path = format!("/run/netns/{}", self.name);
+        let name = self.name.clone();
         tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .on_thread_start(move || {
-                let namespace = File::open(&path).unwrap();
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                enter(&name);
             })
             .build()
             .unwrap()
@@ -100,6 +114,35 @@ impl Host {
 
     fn number(&self) -> u8 {
         self.address.octets()[3]
+    }
+
+    /// Its address of the other family.
+    pub fn address_6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.number().into())
+    }
+
+    /// Does this on the host. Threads that it starts stay there.
+    pub fn on<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let done = thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                enter(&self.namespace);
+                work()
+            });
+            there.join()
+        });
+        done.unwrap()
+    }
+
+    /// Sends on to that host, which has it now, what is for this address.
+    pub fn forward(&self, address: &str, to: &Self) {
+        run(self.command("sysctl").args(["--quiet", "--write", "net.ipv4.ip_forward=1"]));
+        self.inside(&["route", "add", address, "via", &to.address.to_string()]);
+        to.inside(&["address", "add", &format!("{address}/32"), "dev", "lo"]);
+    }
+
+    /// Loads these rules.
+    pub fn nft(&self, rules: &str) {
+        run(self.command("nft").arg(rules));
     }
 
     /// Whether it has this address, besides its own.
@@ -125,12 +168,18 @@ impl Host {
                 chain output {{ type filter hook output priority 0; ip daddr {{ {addresses} }} drop; }}
             }}"
         );
-        run(self.command("nft").arg(rules));
+        self.nft(&rules);
     }
 
     pub fn mend(&self) {
-        run(self.command("nft").args(["delete", "table", "ip", TABLE]));
+        self.nft(&format!("delete table ip {TABLE}"));
     }
+}
+
+/// This thread, for good.
+fn enter(namespace: &str) {
+    let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }
 
 /// Where a host is plugged in.

@@ -41,15 +41,14 @@ fn succeeds(output: &Output) -> String {
 
 impl Replica {
     /// Not started; its settings are these, and where it listens and has its state.
-    pub fn new(host: Host, folder: &Path, settings: &str) -> Self {
+    pub fn new(host: Host, folder: &Path, listen: &str, settings: &str) -> Self {
         let replica = Self {
             folder: folder.to_owned(),
             program: Program::new("listening on "),
             host,
         };
         let state = replica.state();
-        // Where it is reached may go from host to host.
-        let text = format!("listen = \"0.0.0.0:22623\"\nstate = {state:?}\n{settings}\n");
+        let text = format!("listen = {listen:?}\nstate = {state:?}\n{settings}\n");
         fs::write(replica.settings(), text).unwrap();
         replica
     }

@@ -1,0 +1,375 @@
+//! Three control-plane hosts with a Machine Config Server each, and a gateway in its place, as `docs/control-plane-hosts.md` has it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cloud_fixtures::machine_config_server::MachineConfigServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::fleet::{Gateways, check};
+use super::network::Host;
+use super::program::Program;
+use super::replica::{ADDRESS, NAME, Replica};
+use super::{Site, can_make_hosts};
+use crate::support::{LIMIT, POOL, SPEC, program};
+
+/// Nodes that boot in a state of the hosts.
+const NODES: usize = 5;
+/// More, so that a host is lost while they boot.
+const STORM: usize = 60;
+/// A Service's address, and a balancer's, which no host has.
+const SERVICE: &str = "10.96.0.1";
+const BALANCER: &str = "10.9.9.9";
+/// An address of another host, which a host forwards to.
+const FORWARDED: &str = "10.8.8.8";
+
+struct ControlPlane {
+    // Dropped in this order.
+    keepalived: Vec<Program>,
+    servers: Vec<MachineConfigServer>,
+    site: Site,
+    runtime: Runtime,
+    gateways: Arc<Gateways>,
+    /// What anybody may have.
+    pre_approved: PathBuf,
+}
+
+/// As no gateway would write it.
+fn full(version: &str) -> Vec<u8> {
+    let root = if version.starts_with('2') {
+        "\"filesystem\": \"root\", "
+    } else {
+        ""
+    };
+    let file = |path: &str| format!("{{ {root}\"path\": \"{path}\",\t\"contents\": {{\"source\": \"data:,SECRET\"}} }}");
+    let files = format!("{},\n {}", file("/etc/early"), file("/etc/kubernetes/kubeconfig"));
+    format!("{{ \"ignition\": {{\"version\": \"{version}\"}},  \"storage\": {{\"files\": [{files}]}} }}\n").into_bytes()
+}
+
+/// The pool's config is what the Machine Config Server of the same host gives.
+fn take_from_the_host(folder: &Path) {
+    let pool = folder.join("pools").join(POOL);
+    for set in ["full", "pre-approved"] {
+        fs::remove_dir_all(pool.join(set)).unwrap();
+    }
+    let file = pool.join("pool.toml");
+    let upstream = format!(
+        "[upstream]\nurl = \"https://{NAME}:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n\n[upstream.include]\nfiles = [\"/etc/early\"]\n\n[tpm]"
+    );
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen("[tpm]", &upstream, 1)).unwrap();
+}
+
+impl ControlPlane {
+    /// All of it runs; no door is closed.
+    fn new() -> Self {
+        let mut servers = Vec::new();
+        let site = Site::prepared("", "[::]:22625", |folder, hosts| {
+            take_from_the_host(folder);
+            let file = |name: &str| folder.join("tls").join(name);
+            let server = || MachineConfigServer::start(&file("mcs.crt"), &file("mcs.key"), POOL, Arc::new(full));
+            servers = hosts.iter().map(|host| host.on(server)).collect();
+        });
+        assert_eq!(site.gateways.full, full(SPEC).trim_ascii_end(), "byte for byte");
+        let mut gateways = site.gateways.at(&format!("https://{ADDRESS}:22623"));
+        gateways.full = full(SPEC);
+        let pre_approved = site.folder.path().join("pre-approved.ign");
+        fs::write(
+            &pre_approved,
+            site.replicas[0].tell(&["render", "--pool", POOL, "--set", "pre-approved"]),
+        )
+        .unwrap();
+        let mut all = Self {
+            keepalived: Vec::new(),
+            servers,
+            runtime: site.network.runtime(),
+            gateways: Arc::new(gateways),
+            site,
+            pre_approved,
+        };
+        all.keepalived = (0..3).map(|number| all.keepalived(number)).collect();
+        all.holder();
+        all
+    }
+
+    fn host(&self, number: usize) -> &Host {
+        &self.site.replicas[number].host
+    }
+
+    /// The virtual IP follows the host, and not what serves on it, as an installer sets it up.
+    fn keepalived(&self, number: usize) -> Program {
+        let path = |name: &str| self.site.folder.path().join(format!("{number}.{name}"));
+        let own = self.host(number).address;
+        let others = (0..3).filter(|other| *other != number);
+        let peers: Vec<String> = others.map(|other| self.host(other).address.to_string()).collect();
+        let text = format!(
+            "vrrp_instance api {{
+                state BACKUP
+                interface eth0
+                virtual_router_id 51
+                priority {}
+                advert_int 1
+                unicast_src_ip {own}
+                unicast_peer {{ {} }}
+                virtual_ipaddress {{ {ADDRESS}/32 }}
+            }}",
+            100 - number,
+            peers.join("\n")
+        );
+        fs::write(path("conf"), text).unwrap();
+        let mut command = self.host(number).command("keepalived");
+        command.args(["--dont-fork", "--log-console", "--vrrp"]);
+        for (option, name) in [("--use-file", "conf"), ("--pid", "pid"), ("--vrrp_pid", "vrrp-pid")] {
+            command.arg(option).arg(path(name));
+        }
+        let mut program = Program::new("Startup complete");
+        program.begin(command).serves();
+        program
+    }
+
+    /// Waits for the host that has the virtual IP, and no other.
+    fn holder(&self) -> usize {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let holders: Vec<usize> = (0..3).filter(|number| self.host(*number).has(ADDRESS)).collect();
+            if let [holder] = *holders {
+                return holder;
+            }
+            assert!(Instant::now() < until, "{holders:?}");
+        }
+    }
+
+    fn close(&self, number: usize) {
+        self.host(number).nft(&table(&["--platform", "baremetal"]));
+    }
+
+    fn open(&self, number: usize) {
+        self.host(number).nft("delete table inet attest-gateway");
+    }
+
+    /// Every address of these hosts, of both families.
+    fn addresses(&self, hosts: &[usize]) -> Vec<String> {
+        let both = |number: &usize| [IpAddr::V4(self.host(*number).address), IpAddr::V6(self.host(*number).address_6())];
+        hosts.iter().flat_map(both).map(|address| address.to_string()).collect()
+    }
+
+    /// What `check --probe` says to a stranger beside the hosts: what comes of these addresses, by port; its exit code says whether anything is open.
+    fn stranger(&self, addresses: &[String]) -> BTreeSet<(String, String)> {
+        let command = self.site.network.command(env!("CARGO_BIN_EXE_attest-gateway"));
+        probe(command, &self.pre_approved, addresses)
+    }
+
+    /// Nodes boot through the virtual IP; how many have, while they do.
+    fn begin_to_boot(&self, nodes: usize) -> (JoinHandle<()>, watch::Receiver<usize>) {
+        let (count, booted) = watch::channel(0);
+        let storm = Arc::clone(&self.gateways).storm(self.site.nodes(nodes), count);
+        (self.runtime.spawn(storm), booted)
+    }
+
+    /// They do, and each gets byte for byte what the Machine Config Server gives.
+    fn boot(&self) {
+        self.runtime.block_on(self.begin_to_boot(NODES).0).unwrap();
+    }
+
+    /// In the end each of these nodes is recorded once.
+    fn end(mut self, nodes: usize) {
+        for program in &mut self.keepalived {
+            program.end();
+        }
+        assert_eq!(check(&self.site.recorded()), nodes);
+        assert!(
+            self.servers.iter().all(|server| !server.with_tls.requests().is_empty()),
+            "each gateway asks its own"
+        );
+    }
+}
+
+/// What `attest-gateway manifests` prints.
+fn table(options: &[&str]) -> String {
+    let mut command = program();
+    command.args(["manifests", "--only", "nft"]).args(options);
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn probe(mut command: Command, pre_approved: &Path, addresses: &[String]) -> BTreeSet<(String, String)> {
+    let known = format!("{POOL}={}", pre_approved.display());
+    let output = command
+        .args(["check", "--pre-approved", &known, "--probe"])
+        .args(addresses)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let rows = said
+        .lines()
+        .filter(|line| addresses.iter().any(|address| line.starts_with(&format!("{address} "))));
+    let found: BTreeSet<(String, String)> = rows
+        .filter_map(|row| match *row.split_whitespace().collect::<Vec<_>>() {
+            [_, port, _, pool, result, ..] if pool == POOL || pool == "*" => Some((port.to_owned(), result.to_owned())),
+            _ => None,
+        })
+        .collect();
+    let open = found.iter().any(|(_, result)| result == "OPEN");
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(open)),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    found
+}
+
+fn results(with_tls: &str, plain: &str) -> BTreeSet<(String, String)> {
+    [("22623", with_tls), ("22624", plain)]
+        .map(|(port, result)| (port.to_owned(), result.to_owned()))
+        .into()
+}
+
+/// What the document says of each state, in this order: the state, what a stranger gets at 22623, and at 22624.
+fn documented() -> Vec<[String; 3]> {
+    let document = include_str!("../../../docs/control-plane-hosts.md");
+    let (_, table) = document.split_once("\n| On a control-plane host |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |row: &str| {
+        let cells: Vec<String> = row.split('|').map(|cell| cell.trim().to_owned()).collect();
+        [cells[1].clone(), cells[2].clone(), cells[3].clone()]
+    };
+    rows.map(cells).collect()
+}
+
+/// In the document's words.
+fn told(found: &BTreeSet<(String, String)>) -> [String; 2] {
+    ["22623", "22624"].map(|port| {
+        let results: Vec<&str> = found
+            .iter()
+            .filter(|(of, _)| of == port)
+            .map(|(_, result)| result.as_str())
+            .collect();
+        match *results {
+            ["OPEN"] => "the full config",
+            ["pre-approved"] => "the pre-approved config",
+            ["closed"] => "nothing",
+            _ => panic!("{found:?}"),
+        }
+        .to_owned()
+    })
+}
+
+#[test]
+fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
+    if !can_make_hosts() {
+        return;
+    }
+    let mut all = ControlPlane::new();
+    let mut states = documented().into_iter();
+    let mut check_next = |all: &ControlPlane, state: &str, hosts: &[usize]| {
+        let found = all.stranger(&all.addresses(hosts));
+        let [with_tls, plain] = told(&found);
+        assert_eq!(states.next(), Some([state.to_owned(), with_tls, plain]));
+    };
+    let every = [0, 1, 2];
+    all.site.replicas.iter_mut().for_each(Replica::kill);
+    check_next(&all, "the Machine Config Server alone", &every);
+    all.site.replicas.iter_mut().for_each(Replica::start);
+    check_next(&all, "a gateway beside it", &every);
+
+    // Whoever was connected before the door was closed gets nothing either.
+    let address = SocketAddr::from((all.host(0).address_6(), 22624));
+    let before = all.runtime.spawn(async move { TcpStream::connect(address).await.unwrap() });
+    let mut before = all.runtime.block_on(before).unwrap();
+    all.close(0);
+    let asked = all.runtime.block_on(async {
+        before.write_all(b"GET /config/worker HTTP/1.1\r\nhost: a\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        before.read_to_end(&mut answer).await
+    });
+    assert!(asked.is_err(), "{asked:?}");
+
+    // Host by host: those that are not yet closed are found.
+    assert_eq!(all.stranger(&all.addresses(&[0])), results("pre-approved", "closed"));
+    assert_eq!(all.stranger(&all.addresses(&[1, 2])), results("OPEN", "OPEN"));
+    all.close(1);
+    all.close(2);
+    // Once more, as a reload does.
+    all.close(2);
+    check_next(&all, "a gateway, and the door is closed", &every);
+    assert_eq!(all.stranger(&[ADDRESS.to_owned()]), results("pre-approved", "closed"));
+    all.boot();
+    // The host itself reaches the server.
+    let itself = all.host(0).command(env!("CARGO_BIN_EXE_attest-gateway"));
+    assert_eq!(probe(itself, &all.pre_approved, &["127.0.0.1".to_owned()]), results("OPEN", "OPEN"));
+
+    all.site.replicas.iter_mut().for_each(Replica::kill);
+    check_next(&all, "no gateway, and the door is closed", &every);
+    all.site.replicas.iter_mut().for_each(Replica::start);
+    all.boot();
+    every.iter().for_each(|host| all.open(*host));
+    check_next(&all, "the door is taken away", &every);
+    assert_eq!(states.next(), None);
+    all.end(2 * NODES);
+}
+
+#[test]
+fn nodes_boot_through_the_virtual_ip_while_the_host_that_has_it_is_lost() {
+    if !can_make_hosts() {
+        return;
+    }
+    let all = ControlPlane::new();
+    (0..3).for_each(|host| all.close(host));
+    let (storm, mut booted) = all.begin_to_boot(STORM);
+    // If the storm has ended before, it says why.
+    drop(all.runtime.block_on(booted.wait_for(|booted| *booted >= NODES)));
+    let lost = all.holder();
+    all.site.network.unplug(all.host(lost));
+    all.runtime.block_on(storm).unwrap();
+    let left: Vec<usize> = (0..3).filter(|host| *host != lost).collect();
+    assert!(left.contains(&all.holder()));
+    let addresses = [all.addresses(&left), vec![ADDRESS.to_owned()]].concat();
+    assert_eq!(all.stranger(&addresses), results("pre-approved", "closed"));
+    all.site.network.plug(all.host(lost));
+    all.end(STORM);
+}
+
+#[test]
+fn what_another_table_leads_to_the_server_gets_nothing_by_a_balancer_the_gateway_and_what_is_for_others_passes() {
+    if !can_make_hosts() {
+        return;
+    }
+    let all = ControlPlane::new();
+    let host = all.host(0);
+    for (address, leads) in [(SERVICE, format!("dnat to {}", host.address)), (BALANCER, "redirect".to_owned())] {
+        all.site.network.route(address, host);
+        // At the priority of kube-proxy's tables, and of those that an installer makes on Google Cloud.
+        let chain = "type nat hook prerouting priority dstnat;";
+        let name = format!("t{}", address.replace('.', "_"));
+        host.nft(&format!(
+            "table ip {name} {{ chain c {{ {chain} ip daddr {address} {leads}\n }}\n }}\n"
+        ));
+    }
+    let stranger = |address: &str| all.stranger(&[address.to_owned()]);
+    for address in [SERVICE, BALANCER] {
+        assert_eq!(stranger(address), results("OPEN", "OPEN"), "{address}");
+    }
+    all.site.network.route(FORWARDED, host);
+    host.forward(FORWARDED, all.host(1));
+    all.close(0);
+    for address in [SERVICE, BALANCER] {
+        assert_eq!(stranger(address), results("closed", "closed"), "{address}");
+    }
+    // Somebody else's server is not the gateway's to stand in for.
+    assert_eq!(stranger(FORWARDED), results("OPEN", "OPEN"));
+    all.host(0).nft(&table(&["--platform", "gcp", "--balancer-address", BALANCER]));
+    assert_eq!(stranger(SERVICE), results("closed", "closed"));
+    assert_eq!(stranger(BALANCER), results("pre-approved", "closed"));
+    all.end(0);
+}

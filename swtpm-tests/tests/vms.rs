@@ -11,6 +11,7 @@
 
 mod apply;
 mod clouds;
+mod control_plane;
 mod delivery;
 mod four_vms;
 mod harness;
@@ -18,6 +19,9 @@ mod ignition;
 mod initrds;
 mod kubelet;
 mod machine_configs;
+#[path = "../../gateway/tests/hosts/network.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod network;
 mod node;
 mod pointer_places;
 mod pointers;

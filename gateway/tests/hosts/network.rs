@@ -89,6 +89,11 @@ impl Network {
         command
     }
 
+    /// As [`Host::on`], where the switch is.
+    pub fn on<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.name, work)
+    }
+
     /// Sends what is for this address to that host.
     pub fn route(&self, address: &str, host: &Host) {
         self.inside(&["route", "add", address, "via", &host.address.to_string()]);
@@ -123,14 +128,12 @@ impl Host {
 
     /// Does this on the host. Threads that it starts stay there.
     pub fn on<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let done = thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                enter(&self.namespace);
-                work()
-            });
-            there.join()
-        });
-        done.unwrap()
+        inside(&self.namespace, work)
+    }
+
+    /// Gives it another address.
+    pub fn add(&self, address: &str) {
+        self.inside(&["address", "add", &format!("{address}/32"), "dev", "eth0"]);
     }
 
     /// Sends on to that host, which has it now, what is for this address.
@@ -174,6 +177,18 @@ impl Host {
     pub fn mend(&self) {
         self.nft(&format!("delete table ip {TABLE}"));
     }
+}
+
+/// Does this in a namespace.
+fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    let done = thread::scope(|scope| {
+        let there = scope.spawn(|| {
+            enter(namespace);
+            work()
+        });
+        there.join()
+    });
+    done.unwrap()
 }
 
 /// This thread, for good.

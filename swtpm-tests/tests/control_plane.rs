@@ -1,0 +1,120 @@
+//! A VM whose pointer names the virtual IP of a control-plane host, port 22623, where a Machine Config Server answers strangers and a gateway has taken
+//! its place, as docs/control-plane-hosts.md has it.
+
+use crate::network::{Host, Network};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use cloud_fixtures::machine_config_server::MachineConfigServer;
+use serde_json::Value;
+use swtpm_tests::scenario::{Scenario, Site, VM_LIMIT};
+use swtpm_tests::{Folder, Gateway, IGNITION_SPEC, Outcome, POOL};
+
+/// What a Machine Config Server has a config in.
+const VERSIONS: [&str; 6] = ["2.2.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"];
+const VIRTUAL_IP: &str = "10.0.0.20";
+
+/// The sample pool's full config, in each version as no gateway would write it.
+fn configs(gateway: &Gateway) -> BTreeMap<&'static str, Vec<u8>> {
+    let config = |version: &'static str| {
+        let rendered = gateway
+            .command(&["render", "--pool", POOL, "--set", "full", "--spec", version])
+            .unwrap();
+        let value: Value = serde_json::from_str(&rendered).unwrap();
+        (version, serde_json::to_vec_pretty(&value).unwrap())
+    };
+    VERSIONS.into_iter().map(config).collect()
+}
+
+/// The pool's config comes from the server on the same host, and what strangers may have is one file of it.
+fn prepare(gateway: &mut Gateway) {
+    let upstream = "[upstream]\nurl = \"https://localhost:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n";
+    gateway.add_to_pool(upstream).unwrap();
+    gateway
+        .add_to_pool("[upstream.include]\nfiles = [\"/etc/attestation-gateway/pre-approved\"]\n")
+        .unwrap();
+    for set in ["full", "pre-approved"] {
+        fs::remove_dir_all(gateway.folder().join("pools").join(POOL).join(set)).unwrap();
+    }
+    let addresses = [
+        "certificate",
+        "renew",
+        "--host",
+        "localhost",
+        "--ip",
+        "127.0.0.1",
+        "--ip",
+        VIRTUAL_IP,
+    ];
+    gateway.command(&addresses).unwrap();
+    gateway.set_port(22625).unwrap();
+    gateway.set("listen", "\"[::]:22625\"").unwrap();
+}
+
+/// Boots a VM that is on the network beside the host; gives what became of it.
+fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> Outcome {
+    let folder = site.vm_folder(scenario.name()).unwrap();
+    let tpm = site.tpm(scenario, &folder).unwrap();
+    let mut vm = site.vm().pointer(pointer);
+    if let Some(tpm) = &tpm {
+        vm = vm.tpm(tpm);
+    }
+    // What a thread has started ends with it.
+    network.on(|| {
+        let mut vm = vm.start(&folder).unwrap();
+        vm.wait_off(VM_LIMIT).unwrap();
+        Outcome::parse(&vm.console().lines()).unwrap()
+    })
+}
+
+#[test]
+fn a_vm_boots_through_a_virtual_ip_where_the_old_server_answered_and_gets_what_that_one_gives() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: network namespaces are root's");
+        return;
+    }
+    let network = Network::new();
+    let host = network.host(21);
+    host.add(VIRTUAL_IP);
+    host.on(|| vms_boot(&network, &host));
+}
+
+/// On the host.
+fn vms_boot(network: &Network, host: &Host) {
+    let folder = Folder::new().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    let given = configs(site.gateway());
+    prepare(site.gateway());
+    let [certificate, key] = site.gateway().serving_certificate();
+    let configs = given.clone();
+    let config = Arc::new(move |version: &str| configs[version].clone());
+    let server = MachineConfigServer::start(&certificate, &key, POOL, config);
+    site.gateway().start(None).unwrap();
+    host.nft(
+        &site
+            .gateway()
+            .command(&["manifests", "--platform", "baremetal", "--only", "nft"])
+            .unwrap(),
+    );
+    let pointer = site.gateway().pointer_to(VIRTUAL_IP, 22623, None).unwrap();
+    let trusted = boot(&site, network, &pointer, Scenario::EndorsedTpm);
+    let stranger = boot(&site, network, &pointer, Scenario::Nothing);
+    site.prove_exactly("full", &trusted).unwrap();
+    site.prove_exactly("pre-approved", &stranger).unwrap();
+    // Nobody but the gateway, which asks in all versions.
+    let requests = server.with_tls.requests();
+    assert!(!requests.is_empty() && server.plain.requests().is_empty());
+    for request in &requests {
+        let agent = request.header("user-agent").unwrap();
+        assert!(agent.starts_with("attest-gateway/"), "{agent}");
+    }
+    // Byte for byte, by its digest in the log.
+    let records = site.gateway().records().unwrap();
+    let served: Vec<_> = records.iter().filter(|record| record.verdict() == "served").collect();
+    let [full, pre_approved] = *served else { panic!("{records:#?}") };
+    assert_eq!((full.grant(), pre_approved.grant()), (Some("full"), Some("pre-approved")));
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &given[IGNITION_SPEC]);
+    let digest = data_encoding::HEXLOWER.encode(digest.as_ref());
+    assert_eq!(full.text("/config_sha256"), Some(digest.as_str()));
+}

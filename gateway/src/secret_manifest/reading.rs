@@ -19,6 +19,8 @@ struct Object {
     api_version: String,
     #[serde(default)]
     kind: String,
+    #[serde(default, rename = "type")]
+    of_type: Option<String>,
     #[serde(default)]
     data: Option<BTreeMap<String, Option<String>>>,
     #[serde(default)]
@@ -43,6 +45,12 @@ pub(crate) fn is_manifest(text: &str) -> bool {
     !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
 }
 
+/// The type of a Secret, if it says one.
+pub(crate) fn type_of(text: &str) -> Option<String> {
+    // By its clone: what is in it is wiped when it goes.
+    read(text).ok().filter(|object| object.kind == "Secret")?.of_type.clone()
+}
+
 /// The value of the first of `keys` that a manifest has.
 ///
 /// # Errors
@@ -52,21 +60,33 @@ pub(crate) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, Stri
         return Err("is empty".to_owned());
     }
     let object = read(text)?;
-    let secret = match (object.api_version.as_str(), object.kind.as_str()) {
-        ("v1", "Secret") => true,
-        ("v1", "ConfigMap") => false,
-        _ => return Err("is neither PEM nor the manifest of a Secret or a ConfigMap (apiVersion v1)".to_owned()),
-    };
-    for key in keys {
-        let get = |values: &Option<BTreeMap<String, Option<String>>>| values.as_ref()?.get(*key)?.clone().map(Zeroizing::new);
-        // As the API server does it: stringData goes over data.
-        if let Some(plain) = get(&object.string_data).filter(|_| secret) {
-            return Ok(plain);
+    let found = object.value(keys)?;
+    found.ok_or_else(|| format!("the {} has no {}", object.kind, keys.join(" and no ")))
+}
+
+/// As [`value`], of a key that may be missing.
+pub(crate) fn optional(text: &str, key: &str) -> Result<Option<Zeroizing<String>>, String> {
+    read(text)?.value(&[key])
+}
+
+impl Object {
+    fn value(&self, keys: &[&str]) -> Result<Option<Zeroizing<String>>, String> {
+        let secret = match (self.api_version.as_str(), self.kind.as_str()) {
+            ("v1", "Secret") => true,
+            ("v1", "ConfigMap") => false,
+            _ => return Err("is neither PEM nor the manifest of a Secret or a ConfigMap (apiVersion v1)".to_owned()),
+        };
+        for key in keys {
+            let get = |values: &Option<BTreeMap<String, Option<String>>>| values.as_ref()?.get(*key)?.clone().map(Zeroizing::new);
+            // As the API server does it: stringData goes over data.
+            if let Some(plain) = get(&self.string_data).filter(|_| secret) {
+                return Ok(Some(plain));
+            }
+            let Some(found) = get(&self.data) else { continue };
+            return if secret { decode(key, &found).map(Some) } else { Ok(Some(found)) };
         }
-        let Some(found) = get(&object.data) else { continue };
-        return if secret { decode(key, &found) } else { Ok(found) };
+        Ok(None)
     }
-    Err(format!("the {} has no {}", object.kind, keys.join(" and no ")))
 }
 
 fn read(text: &str) -> Result<Object, String> {

@@ -16,6 +16,7 @@ mod disturbed;
 mod fleet;
 mod lost;
 mod members;
+#[allow(dead_code, reason = "tests with VMs use the rest")]
 mod network;
 mod program;
 mod raced;

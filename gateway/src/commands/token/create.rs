@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use attest_gateway::audit::admin::{By, Verb};
+use attest_gateway::clock::rfc3339;
 use attest_gateway::credentials::tokens::{self, Created, Draft, GRACE_SECONDS, Imported, Rotation, TokenRecord};
 use attest_gateway::policy::Earns;
 use attest_gateway::settings::Settings;
@@ -55,7 +56,7 @@ pub struct Create {
     #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
     into: Option<PathBuf>,
     /// Take this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
-    /// `token`. At least 128 random bits: 22 characters of Base64, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
+    /// `token`, or of a bootstrap token of Kubernetes, which is good here for as long as there at most. At least 128 random bits: 22 characters of Base64, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     #[command(flatten)]
@@ -87,16 +88,21 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         // Twice, so that the token outlives a time in which it cannot be rotated.
         rotation.every.saturating_mul(2).saturating_add(rotation.grace).min(LONGEST_SECONDS)
     });
+    let imported = arguments.from_file.as_deref().map(imported).transpose()?;
+    let expires = imported.as_ref().and_then(Imported::expires);
+    let lifetime = lifetime(arguments.ttl, standard, expires, now().as_secs())?;
+    if expires.is_some() && rotation.is_some() {
+        bail!("it expires where it is from, and the cluster makes others: --rotate-every is for tokens that are this gateway's");
+    }
     let draft = |name| Draft {
         name,
         pools: pools.clone(),
-        lifetime: arguments.ttl.unwrap_or(standard),
+        lifetime,
         uses: arguments.uses,
         again: arguments.again,
         networks: arguments.network.clone(),
         rotation,
     };
-    let imported = arguments.from_file.as_deref().map(imported).transpose()?;
     let brought = imported.is_some();
     let (ca, first) = (settings.tls.ca.clone(), pools.first().cloned().unwrap_or_default());
     let verb = if brought { Verb::TokenImport } else { Verb::TokenCreate };
@@ -149,6 +155,18 @@ fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
     ))
 }
 
+/// How long it is good, seconds: not beyond its end where it is from.
+fn lifetime(asked: Option<u64>, standard: u64, expires: Option<u64>, now: u64) -> anyhow::Result<u64> {
+    let Some(expires) = expires else {
+        return Ok(asked.unwrap_or(standard));
+    };
+    let left = expires.saturating_sub(now);
+    if left == 0 {
+        bail!("it has expired, at {}", rfc3339(expires));
+    }
+    Ok(asked.map_or(left, |asked| asked.min(left)).min(LONGEST_SECONDS))
+}
+
 /// Reads a token that was made elsewhere.
 fn imported(file: &Path) -> anyhow::Result<Imported> {
     let name = || {
@@ -183,4 +201,26 @@ fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Ro
         url: super::super::pointer::base_url(settings, arguments.shape.url.as_ref())?,
         replica: None,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_no_longer_than_where_it_is_from() {
+        let standard = LIFETIME_SECONDS;
+        let check = |asked, expires, expected: Option<u64>| {
+            assert_eq!(lifetime(asked, standard, expires, 1000).ok(), expected, "{asked:?} {expires:?}");
+        };
+        check(None, None, Some(standard));
+        check(Some(60), None, Some(60));
+        check(None, Some(1100), Some(100));
+        check(Some(60), Some(1100), Some(60));
+        check(Some(600), Some(1100), Some(100));
+        check(None, Some(1000 + 3 * standard), Some(3 * standard));
+        check(None, Some(u64::MAX), Some(LONGEST_SECONDS));
+        check(Some(60), Some(1000), None);
+        check(None, Some(0), None);
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use attest::protocol::TICKET_PREFIX;
 use zeroize::Zeroizing;
 
+use super::bootstrap;
 use super::publication::Secret;
 use crate::secret_manifest;
 
@@ -64,15 +65,25 @@ pub enum ImportError {
 
 /// The text of a token that was made elsewhere: one that nobody guesses, and that a node can show. [`Imported::read`] makes one.
 #[derive(Clone)]
-pub struct Imported(Secret);
+pub struct Imported {
+    text: Secret,
+    expires: Option<u64>,
+}
 
 impl Imported {
     /// Reads a file that holds the token and at most one line end after it; or the manifest of a Secret with it, such as
-    /// `oc get secret machineconfig-auth -o yaml` prints: the value of `token`.
+    /// `oc get secret machineconfig-auth -o yaml` prints: the value of `token`; or a bootstrap token of Kubernetes.
     ///
     /// # Errors
     /// [`ImportError`].
     pub fn read(content: &str) -> Result<Self, ImportError> {
+        if bootstrap::is_one(content) {
+            let bootstrap = bootstrap::read(content).map_err(ImportError::Manifest)?;
+            return Ok(Self {
+                expires: bootstrap.expires,
+                ..Self::of(&bootstrap.text)?
+            });
+        }
         match secret_manifest::value(content, "token") {
             Some(value) => Self::of(&value.map_err(ImportError::Manifest)?),
             None => Self::of(content),
@@ -108,11 +119,20 @@ impl Imported {
         if let Some(length) = repeated(text) {
             return Err(ImportError::Repeated(length));
         }
-        Ok(Self(Zeroizing::new(text.to_owned())))
+        Ok(Self {
+            text: Zeroizing::new(text.to_owned()),
+            expires: None,
+        })
+    }
+
+    /// When it expires where it is from, seconds since 1970.
+    #[must_use]
+    pub const fn expires(&self) -> Option<u64> {
+        self.expires
     }
 
     pub(super) fn into_text(self) -> Secret {
-        self.0
+        self.text
     }
 }
 
@@ -152,7 +172,7 @@ fn repeated(text: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
     use super::*;
 
@@ -179,6 +199,58 @@ mod tests {
         let uuid = "8a205152-b25a-417f-a676-80465535a6c9";
         for other in ["0f1e2d3c4b5a69788796a5b4c3d2e1f0", "0F1E2D3C4B5A69788796A5B4C3D2E1F0", uuid] {
             assert_eq!(read(other).unwrap(), other);
+        }
+    }
+
+    /// A bootstrap token with these keys, as the API gives it.
+    fn bootstrap(keys: &[(&str, &str)]) -> String {
+        let data: String = keys
+            .iter()
+            .map(|(key, value)| format!("  {key}: {}\n", data_encoding::BASE64.encode(value.as_bytes())))
+            .collect();
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: bootstrap-token-4hq7wz, namespace: kube-system}}\ntype: bootstrap.kubernetes.io/token\ndata:\n{data}"
+        )
+    }
+
+    #[test]
+    fn a_bootstrap_token_of_kubernetes_is_both_halves_with_its_end_and_its_usage() {
+        const GOOD: [(&str, &str); 4] = [
+            ("token-id", "4hq7wz"),
+            ("token-secret", "k2v9x0t8r1m5n3c6"),
+            ("usage-bootstrap-authentication", "true"),
+            ("expiration", "2026-11-24T12:00:00+01:00"),
+        ];
+        let imported = Imported::read(&bootstrap(&GOOD)).unwrap();
+        assert_eq!(imported.expires(), Some(1_795_518_000));
+        assert_eq!(*imported.into_text(), "4hq7wz.k2v9x0t8r1m5n3c6");
+        for endless in [bootstrap(&GOOD[..3]), bootstrap(&GOOD[..3]) + "  expiration: \"\"\n"] {
+            assert_eq!(Imported::read(&endless).unwrap().expires(), None);
+        }
+        // One key at a time: another value, or missing.
+        for (key, value, part) in [
+            ("token-id", Some("4HQ7WZ"), "token-id is not 6"),
+            ("token-id", Some("4hq7wz0"), "token-id is not 6"),
+            ("token-id", None, "has no token-id"),
+            ("token-secret", Some("k2v9x0t8r1m5n3c"), "token-secret is not 16"),
+            ("token-secret", Some("k2v9x0t8r1m5n3c."), "token-secret is not 16"),
+            ("token-secret", Some("abcdeabcdeabcdea"), "has 5 different characters"),
+            ("token-secret", None, "has no token-secret"),
+            ("usage-bootstrap-authentication", Some("false"), "not for authentication"),
+            ("usage-bootstrap-authentication", Some("True"), "not for authentication"),
+            ("usage-bootstrap-authentication", None, "not for authentication"),
+            ("expiration", Some("tomorrow"), "expiration is no time"),
+            ("expiration", Some("1969-12-31T23:59:59Z"), "expiration is no time"),
+            ("expiration", Some(" "), "expiration is no time"),
+        ] {
+            let altered = GOOD
+                .iter()
+                .filter_map(|(of, was)| if *of == key { Some((*of, value?)) } else { Some((*of, *was)) });
+            let Err(error) = Imported::read(&bootstrap(&altered.collect::<Vec<_>>())) else {
+                panic!("{key} = {value:?} was taken")
+            };
+            let text = error.to_string();
+            assert!(text.contains(part) && !text.contains("k2v9x0"), "{key} = {value:?}: {text}");
         }
     }
 

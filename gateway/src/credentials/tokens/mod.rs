@@ -9,6 +9,7 @@
 //!
 //! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
 
+mod bootstrap;
 mod holder;
 mod import;
 mod issue;

@@ -11,7 +11,7 @@ pub(super) const TABLE: &str = "attest-gateway";
 /// What `nft -f` takes. Loading it again replaces the table in one step, so that the door is open at no moment.
 ///
 /// It is a table of its own, of family inet, and comes before those of network plugins and of Google's routes: whose address translation is first is the one
-/// that counts. What another one has led to the server's ports all the same is refused on its way in.
+/// that counts. It says nothing of this release: hosts are restarted when it changes. What another one has led to the server's ports all the same is refused on its way in.
 #[must_use]
 pub fn table(door: &Door) -> String {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = door.balancers.iter().partition(|address| address.is_ipv4());
@@ -29,7 +29,7 @@ pub fn table(door: &Door) -> String {
     }
     format!(
         "#!/usr/sbin/nft -f
-# Made by attest-gateway {version}. The gateway answers in the place of this host's Machine Config Server.
+# Made by attest-gateway. The gateway answers in the place of this host's Machine Config Server.
 table inet {TABLE}
 delete table inet {TABLE}
 
@@ -45,7 +45,6 @@ table inet {TABLE} {{
     iifname != \"lo\" tcp dport {{ 22623, 22624 }} counter reject with tcp reset
   }}
 }}
-",
-        version = env!("CARGO_PKG_VERSION")
+"
     )
 }

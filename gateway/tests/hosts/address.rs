@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::fleet::check;
 use super::network::Host;
-use super::program::Program;
+use super::program::{self, Program};
 use super::replica::{ADDRESS, NAME};
 use super::{Site, can_make_hosts, hosts};
 use crate::support::LIMIT;
@@ -62,16 +62,12 @@ fn keepalived(site: &Site) -> Front {
         // The document shows the first one's: its own address, and the others'.
         let mut own_first = gateways.clone();
         own_first.swap(0, number);
-        let path = |name: &str| folder.path().join(format!("{number}.{name}"));
-        fs::write(path("conf"), configuration("vrrp_instance gateways {", &own_first, &ca)).unwrap();
-        let mut command = gateways[number].command("keepalived");
-        command.args(["--dont-fork", "--log-console", "--vrrp"]);
-        for (option, name) in [("--use-file", "conf"), ("--pid", "pid"), ("--vrrp_pid", "vrrp-pid")] {
-            command.arg(option).arg(path(name));
-        }
-        let mut program = Program::new("Startup complete");
-        program.begin(command).serves();
-        program
+        program::keepalived(
+            gateways[number],
+            folder.path(),
+            number,
+            &configuration("vrrp_instance gateways {", &own_first, &ca),
+        )
     };
     Front {
         programs: (0..gateways.len()).map(run).collect(),

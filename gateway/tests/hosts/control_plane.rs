@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::fleet::{Gateways, check};
 use super::network::Host;
-use super::program::Program;
+use super::program::{self, Program};
 use super::replica::{ADDRESS, NAME, Replica};
 use super::{Site, can_make_hosts};
 use crate::support::{LIMIT, POOL, SPEC, program};
@@ -107,7 +107,6 @@ impl ControlPlane {
 
     /// The virtual IP follows the host, and not what serves on it, as an installer sets it up.
     fn keepalived(&self, number: usize) -> Program {
-        let path = |name: &str| self.site.folder.path().join(format!("{number}.{name}"));
         let own = self.host(number).address;
         let others = (0..3).filter(|other| *other != number);
         let peers: Vec<String> = others.map(|other| self.host(other).address.to_string()).collect();
@@ -125,15 +124,7 @@ impl ControlPlane {
             100 - number,
             peers.join("\n")
         );
-        fs::write(path("conf"), text).unwrap();
-        let mut command = self.host(number).command("keepalived");
-        command.args(["--dont-fork", "--log-console", "--vrrp"]);
-        for (option, name) in [("--use-file", "conf"), ("--pid", "pid"), ("--vrrp_pid", "vrrp-pid")] {
-            command.arg(option).arg(path(name));
-        }
-        let mut program = Program::new("Startup complete");
-        program.begin(command).serves();
-        program
+        program::keepalived(self.host(number), self.site.folder.path(), number, &text)
     }
 
     /// Waits for the host that has the virtual IP, and no other.

@@ -1,10 +1,14 @@
 //! A program that runs on a host; killed when dropped.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+use super::network::Host;
 
 /// How long a start may take on a machine that is busy.
 const START: Duration = Duration::from_secs(60);
@@ -75,6 +79,20 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// keepalived on a host, with this configuration; its files are in the folder, named by the number.
+pub fn keepalived(host: &Host, folder: &Path, number: usize, configuration: &str) -> Program {
+    let path = |name: &str| folder.join(format!("{number}.{name}"));
+    fs::write(path("conf"), configuration).unwrap();
+    let mut command = host.command("keepalived");
+    command.args(["--dont-fork", "--log-console", "--vrrp"]);
+    for (option, name) in [("--use-file", "conf"), ("--pid", "pid"), ("--vrrp_pid", "vrrp-pid")] {
+        command.arg(option).arg(path(name));
+    }
+    let mut program = Program::new("Startup complete");
+    program.begin(command).serves();
+    program
 }
 
 /// One that was started, and need not serve yet.

@@ -1,8 +1,7 @@
 //! What every stand-in server has: a thread of its own, a record of what it was asked, and faults that a test switches on.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes, to_bytes};
 use hyper::body::Incoming;
@@ -10,10 +9,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc as commands;
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+
+use crate::listener::Listener;
 
 /// Largest request body that is read: far beyond any that these protocols have.
 const REQUEST_LIMIT_BYTES: usize = 1024 * 1024;
@@ -21,9 +20,6 @@ const REQUEST_LIMIT_BYTES: usize = 1024 * 1024;
 /// Body of an answer that is too large for every reader.
 pub const HUGE_BYTES: usize = 16 * 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
-
-/// Connections that wait to be accepted: more than a test opens at once.
-const BACKLOG: u32 = 128;
 
 /// What a server was asked.
 #[derive(Debug, Clone)]
@@ -133,18 +129,11 @@ struct Shared {
     observer: Mutex<Option<Box<Observer>>>,
 }
 
-enum Command {
-    Down(mpsc::Sender<()>),
-    Up(mpsc::Sender<()>),
-}
-
 /// A server that runs until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
 pub struct Server {
-    address: SocketAddr,
+    listener: Listener,
     scheme: &'static str,
     shared: Arc<Shared>,
-    commands: Option<commands::UnboundedSender<Command>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Any port on the loopback interface.
@@ -163,41 +152,28 @@ impl Server {
     ) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let (shared, handler): (_, Arc<Handler>) = (Arc::<Shared>::default(), Arc::new(handler));
-        let (sender, receiver) = commands::unbounded_channel();
-        let (started, address_is) = mpsc::channel();
         let service = Service {
             shared: shared.clone(),
             handler,
             tls: tls.map(TlsAcceptor::from),
         };
-        let run = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let listener = bind(address).listen(BACKLOG).unwrap();
-                started.send(listener.local_addr().unwrap()).unwrap();
-                service.run(listener, receiver).await;
-            });
-        };
-        let thread = std::thread::spawn(run);
         Self {
-            address: address_is.recv().unwrap_or_else(|_| panic!("cannot listen at {address}")),
+            listener: Listener::start(address, move |stream| service.clone().connection(stream)),
             scheme,
             shared,
-            commands: Some(sender),
-            thread: Some(thread),
         }
     }
 
     /// Where it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address()
     }
 
     /// `http://127.0.0.1:<port>`, or `https://…`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("{}://{}", self.scheme, self.address)
+        format!("{}://{}", self.scheme, self.address())
     }
 
     /// Every request so far, those included that a fault answered.
@@ -224,7 +200,7 @@ impl Server {
     /// Like [`Self::fail`], for targets with this beginning.
     pub fn fail_at(&self, prefix: &str, fault: Fault) {
         if fault == Fault::Down {
-            return self.command(Command::Down);
+            return self.listener.down();
         }
         self.wrong(prefix, fault, None);
     }
@@ -243,46 +219,8 @@ impl Server {
     /// Nothing is wrong from here on, when the call returns. It listens at the same port as before.
     pub fn recover(&self) {
         self.shared.faults.lock().unwrap().clear();
-        self.command(Command::Up);
+        self.listener.up();
     }
-
-    fn command(&self, command: impl FnOnce(mpsc::Sender<()>) -> Command) {
-        let (done, is_done) = mpsc::channel();
-        self.commands.as_ref().unwrap().send(command(done)).ok().unwrap();
-        is_done.recv().unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Without commands the thread ends.
-        self.commands = None;
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            if !std::thread::panicking() {
-                ended.unwrap();
-            }
-        }
-    }
-}
-
-/// Bound and not listening: nobody else gets the port, and connections are refused. Only who asks for this very port shares it.
-fn bind(address: SocketAddr) -> TcpSocket {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }
-    .unwrap();
-    socket.set_reuseaddr(true).unwrap();
-    socket.set_reuseport(true).unwrap();
-    socket.bind(address).unwrap();
-    socket
-}
-
-enum Socket {
-    Listening(TcpListener),
-    Refusing(TcpSocket),
 }
 
 #[derive(Clone)]
@@ -293,35 +231,6 @@ struct Service {
 }
 
 impl Service {
-    async fn run(self, listener: TcpListener, mut commands: commands::UnboundedReceiver<Command>) {
-        let address = listener.local_addr().unwrap();
-        let mut socket = Socket::Listening(listener);
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                command = commands.recv() => match command {
-                    None => return,
-                    Some(Command::Down(done)) => {
-                        // It is taken once more before it is let go: in between, another server would get it.
-                        if matches!(socket, Socket::Listening(_)) {
-                            socket = Socket::Refusing(bind(address));
-                        }
-                        connections.shutdown().await;
-                        done.send(()).unwrap();
-                    }
-                    Some(Command::Up(done)) => {
-                        if let Socket::Refusing(refusing) = socket {
-                            socket = Socket::Listening(refusing.listen(BACKLOG).unwrap());
-                        }
-                        done.send(()).unwrap();
-                    }
-                },
-                stream = accept(&socket) => drop(connections.spawn(self.clone().connection(stream))),
-                Some(_) = connections.join_next() => {}
-            }
-        }
-    }
-
     /// Whatever the client does wrong ends the connection, and nothing else.
     async fn connection(self, stream: TcpStream) {
         match self.tls.clone() {
@@ -374,13 +283,6 @@ impl Service {
         let wrong = faults.iter_mut().rev().find(fits)?;
         wrong.left = wrong.left.map(|left| left - 1);
         Some(wrong.fault.clone())
-    }
-}
-
-async fn accept(socket: &Socket) -> TcpStream {
-    match socket {
-        Socket::Listening(listener) => listener.accept().await.unwrap().0,
-        Socket::Refusing(_) => std::future::pending().await,
     }
 }
 

@@ -31,8 +31,13 @@ crates:
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) fetch --quiet --locked; fi
 
 packages:
-	@missing=$$({ dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(PACKAGES) 2>/dev/null || true; } | sed -n "s/^installed //p" | sort -u \
-		| comm -13 - <(printf '%s\n' $(PACKAGES) | sort -u))
+	@installed=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' | sed -n "s/^installed //p")
+	missing=
+	for wanted in $(PACKAGES); do
+		if ! grep --quiet --line-regexp --fixed-strings "$$(tr / '\n' <<<"$$wanted")" <<<"$$installed"; then
+			missing="$$missing $${wanted%%/*}"
+		fi
+	done
 	if [ -z "$$missing" ]; then exit; fi
 	sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
 	echo "== Installing" $$missing

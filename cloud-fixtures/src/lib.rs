@@ -1,6 +1,6 @@
 //! The clouds' side of cloud evidence, for tests: signing authorities whose private keys the test holds, and servers that speak the
-//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side. And a real etcd, a real haproxy, and a Machine
-//! Config Server.
+//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side. And a real etcd, a real haproxy, a Machine
+//! Config Server, and an API of Kubernetes.
 //!
 //! Everything panics on what cannot be: these are tests' stand-ins, and a panic is how a test fails.
 
@@ -21,6 +21,7 @@ pub mod der;
 pub mod etcd;
 pub mod google;
 pub mod haproxy;
+pub mod kubernetes;
 mod listener;
 pub mod machine_config_server;
 pub mod pkcs7;

@@ -1,6 +1,7 @@
 //! CAs for the certificates of servers, and of clients.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,8 +45,15 @@ impl Authority {
     /// A server of these names, HTTP/1.1 only.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
+        self.server_at(names, &[])
+    }
+
+    /// As [`Self::server`], and of these addresses.
+    #[must_use]
+    pub fn server_at(&self, names: &[&str], addresses: &[IpAddr]) -> Arc<ServerConfig> {
         let mut params = dated(names[0], UNTIL);
-        params.subject_alt_names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap())).collect();
+        let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
+        params.subject_alt_names = names.chain(addresses.iter().copied().map(SanType::IpAddress)).collect();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let (certificate, key) = self.sign(&params);
         let private: PrivateKeyDer<'static> = PrivatePkcs8KeyDer::from(key.serialize_der()).into();

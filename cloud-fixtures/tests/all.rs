@@ -13,3 +13,4 @@ mod aws;
 mod azure;
 mod client;
 mod google;
+mod kubernetes;

@@ -1,0 +1,156 @@
+//! Which kinds there are, and how a client finds out.
+
+use serde_json::{Value, json};
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    /// Whether it is in a namespace.
+    pub namespaced: bool,
+    /// What of it is written by itself.
+    pub subresources: &'static [&'static str],
+}
+
+const STATUS: &[&str] = &["status"];
+const MCO: &str = "machineconfiguration.openshift.io";
+const MACHINES: &str = "machine.openshift.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+const fn kind(
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+    subresources: &'static [&'static str],
+) -> Kind {
+    Kind {
+        group,
+        version,
+        kind,
+        plural,
+        namespaced,
+        subresources,
+    }
+}
+
+/// All of them.
+pub(super) const KINDS: [Kind; 23] = [
+    kind("", "v1", "Namespace", "namespaces", false, STATUS),
+    kind("", "v1", "Node", "nodes", false, STATUS),
+    kind("", "v1", "ConfigMap", "configmaps", true, &[]),
+    kind("", "v1", "Secret", "secrets", true, &[]),
+    kind("", "v1", "ServiceAccount", "serviceaccounts", true, &[]),
+    kind("", "v1", "Event", "events", true, &[]),
+    kind("", "v1", "Service", "services", true, STATUS),
+    kind("apps", "v1", "DaemonSet", "daemonsets", true, STATUS),
+    kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true, STATUS),
+    kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", true, &[]),
+    kind("coordination.k8s.io", "v1", "Lease", "leases", true, &[]),
+    kind(RBAC, "v1", "Role", "roles", true, &[]),
+    kind(RBAC, "v1", "RoleBinding", "rolebindings", true, &[]),
+    kind(RBAC, "v1", "ClusterRole", "clusterroles", false, &[]),
+    kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", false, &[]),
+    kind(
+        "certificates.k8s.io",
+        "v1",
+        "CertificateSigningRequest",
+        "certificatesigningrequests",
+        false,
+        &["status", "approval"],
+    ),
+    kind(MCO, "v1", "MachineConfig", "machineconfigs", false, &[]),
+    kind(MCO, "v1", "MachineConfigPool", "machineconfigpools", false, STATUS),
+    kind(MCO, "v1", "ControllerConfig", "controllerconfigs", false, STATUS),
+    kind(MCO, "v1", "MachineOSConfig", "machineosconfigs", false, STATUS),
+    kind(MCO, "v1", "MachineOSBuild", "machineosbuilds", false, STATUS),
+    kind(MACHINES, "v1beta1", "Machine", "machines", true, STATUS),
+    kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
+];
+
+impl Kind {
+    /// As `kubectl` names it.
+    #[must_use]
+    pub fn by_plural(plural: &str) -> Self {
+        *KINDS
+            .iter()
+            .find(|kind| kind.plural == plural)
+            .unwrap_or_else(|| panic!("no {plural}"))
+    }
+
+    pub(super) fn find(group: &str, version: &str, plural: &str) -> Option<Self> {
+        let is_it = |kind: &&Self| (kind.group, kind.version, kind.plural) == (group, version, plural);
+        KINDS.iter().find(is_it).copied()
+    }
+
+    /// The kind, namespace and name of an object.
+    pub(super) fn of(object: &Value) -> (Self, String, String) {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, name) = (text("/apiVersion"), text("/kind"));
+        let kind = KINDS.iter().find(|kind| kind.api_version() == api_version && kind.kind == name);
+        let kind = *kind.unwrap_or_else(|| panic!("no kind {api_version} {name}"));
+        (kind, text("/metadata/namespace"), text("/metadata/name"))
+    }
+
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// As errors name it.
+    pub(super) fn qualified(&self) -> String {
+        match self.group {
+            "" => self.plural.to_owned(),
+            group => format!("{}.{group}", self.plural),
+        }
+    }
+}
+
+/// What a path of the discovery says, if it is one.
+pub(super) fn discovery(path: &str) -> Option<Value> {
+    match path {
+        "/version" => Some(json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})),
+        "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        "/apis" => {
+            let mut groups: Vec<(&str, &str)> = KINDS.iter().map(|kind| (kind.group, kind.version)).collect();
+            groups.retain(|(group, _)| !group.is_empty());
+            groups.dedup();
+            let group = |(group, version): (&str, &str)| {
+                let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
+                json!({"name": group, "versions": [version], "preferredVersion": version})
+            };
+            let groups: Vec<Value> = groups.into_iter().map(group).collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        _ => resources(path),
+    }
+}
+
+fn resources(path: &str) -> Option<Value> {
+    let group_version = path
+        .strip_prefix("/apis/")
+        .or_else(|| path.strip_prefix("/api/").filter(|rest| *rest == "v1"))?;
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| kind.api_version() == group_version).collect();
+    if kinds.is_empty() {
+        return None;
+    }
+    let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];
+    let mut resources = Vec::new();
+    for kind in kinds {
+        let singular = kind.kind.to_lowercase();
+        resources
+            .push(json!({"name": kind.plural, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs}));
+        for sub in kind.subresources {
+            let name = format!("{}/{sub}", kind.plural);
+            resources.push(json!({"name": name, "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind, "verbs": ["get", "patch", "update"]}));
+        }
+    }
+    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}))
+}

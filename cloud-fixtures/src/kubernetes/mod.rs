@@ -1,0 +1,255 @@
+//! A Kubernetes API, for what asks one: objects of the kinds that a gateway looks at, over TLS, for service accounts with tokens and rights.
+//!
+//! It does as the documentation of the API says (<https://kubernetes.io/docs/reference/using-api/api-concepts/>: resource versions, lists in pages, watches,
+//! bookmarks, 410), and as `staging/src/k8s.io/apiserver` and `apimachinery` in `kubernetes/kubernetes` word it (`pkg/api/errors`, `pkg/endpoints/handlers`,
+//! `plugin/pkg/auth/authorizer/rbac`). What it leaves out: admission, defaults, schemas, whether a namespace exists, and protobuf. A strategic merge patch and
+//! an applied one are taken for a merge patch.
+
+mod kinds;
+mod objects;
+mod patch;
+mod rights;
+mod selectors;
+mod service;
+mod status;
+mod watch;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub use self::kinds::Kind;
+use self::objects::Objects;
+use self::rights::{Rights, User};
+pub use self::service::Asked;
+use crate::listener::Listener;
+use crate::server::loopback;
+use crate::tls::Authority;
+
+/// Who may do everything, in tests.
+const ADMIN: &str = "test-admin";
+
+/// What can be wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disturbance {
+    /// It refuses connections, and has cut those that there were.
+    Down,
+    /// It takes requests and never answers.
+    Silent,
+    /// It answers this status: 500, 503, or 429 with `Retry-After: 1`.
+    Status(u16),
+}
+
+/// What a restart leaves of the changes so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History {
+    Kept,
+    /// Whoever goes on from an older state is told to list again.
+    Lost,
+}
+
+/// What all connections have.
+struct Shared {
+    objects: Mutex<Objects>,
+    rights: Mutex<Rights>,
+    asked: Mutex<Vec<Asked>>,
+    wrong: Mutex<Option<Disturbance>>,
+    /// Changes with each change of an object, and when watches are broken.
+    changed: tokio::sync::watch::Sender<Changed>,
+    /// How often a watch that wants bookmarks gets one.
+    bookmarks: Mutex<Duration>,
+}
+
+/// What a watch waits for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Changed {
+    revision: u64,
+    /// How often all watches were broken.
+    broken: u64,
+}
+
+/// An API that serves until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
+pub struct Kubernetes {
+    authority: Authority,
+    shared: Arc<Shared>,
+    listener: Listener,
+}
+
+impl Kubernetes {
+    /// On any port of the loopback interface.
+    #[must_use]
+    pub fn start() -> Self {
+        let authority = Authority::new("kube-apiserver");
+        let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &[Ipv4Addr::LOCALHOST.into()]);
+        let mut rights = Rights::default();
+        rights.admit(ADMIN, User::of("system:admin", &["system:masters"]));
+        let shared = Arc::new(Shared {
+            objects: Mutex::default(),
+            rights: Mutex::new(rights),
+            asked: Mutex::default(),
+            wrong: Mutex::default(),
+            changed: tokio::sync::watch::Sender::default(),
+            bookmarks: Mutex::new(Duration::from_secs(60)),
+        });
+        Self {
+            listener: service::start(loopback(), tls, Arc::clone(&shared)),
+            authority,
+            shared,
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// `https://127.0.0.1:<port>`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address())
+    }
+
+    /// The CA of its certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// The token of who may do everything.
+    #[must_use]
+    pub const fn admin(&self) -> &'static str {
+        ADMIN
+    }
+
+    /// A new token of a service account. Those that it has stay good.
+    #[must_use]
+    pub fn token(&self, namespace: &str, name: &str) -> String {
+        locked(&self.shared.rights).token_of(namespace, name)
+    }
+
+    /// Nobody knows this token any more.
+    pub fn expire(&self, token: &str) {
+        locked(&self.shared.rights).expire(token);
+    }
+
+    /// A file for `kubectl --kubeconfig`.
+    #[must_use]
+    pub fn kubeconfig(&self, token: &str) -> String {
+        let ca = data_encoding::BASE64.encode(self.ca_pem().as_bytes());
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": self.url(), "certificate-authority-data": ca}}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        });
+        config.to_string()
+    }
+
+    /// Makes or replaces an object, past every check; so also one that no API would take. Roles and their bindings count from here on.
+    pub fn put(&self, object: Value) {
+        let (kind, namespace, name) = Kind::of(&object);
+        locked(&self.shared.objects).put(kind, &namespace, &name, object);
+        self.changed();
+    }
+
+    /// An object, if it is there.
+    #[must_use]
+    pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let kind = Kind::by_plural(plural);
+        locked(&self.shared.objects).get(kind, namespace, name).cloned()
+    }
+
+    /// All objects of a kind.
+    #[must_use]
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        locked(&self.shared.objects).all(Kind::by_plural(plural))
+    }
+
+    /// Removes an object, past every check.
+    pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
+        locked(&self.shared.objects).remove(Kind::by_plural(plural), namespace, name);
+        self.changed();
+    }
+
+    /// This service account may do this everywhere: rules as a `ClusterRole` has them.
+    pub fn grant(&self, namespace: &str, name: &str, rules: &Value) {
+        let named = format!("{namespace}-{name}");
+        let subject = json!({"kind": "ServiceAccount", "namespace": namespace, "name": name});
+        let (api_version, metadata) = ("rbac.authorization.k8s.io/v1", json!({"name": named}));
+        self.put(json!({"apiVersion": api_version, "kind": "ClusterRole", "metadata": metadata, "rules": rules}));
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": named});
+        self.put(
+            json!({"apiVersion": api_version, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role, "subjects": [subject]}),
+        );
+    }
+
+    /// Every request so far, those included that were refused.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Asked> {
+        locked(&self.shared.asked).clone()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget_asked(&self) {
+        locked(&self.shared.asked).clear();
+    }
+
+    /// This is wrong from here on.
+    pub fn disturb(&self, disturbance: Disturbance) {
+        if disturbance == Disturbance::Down {
+            return self.listener.down();
+        }
+        *locked(&self.shared.wrong) = Some(disturbance);
+    }
+
+    /// Nothing is wrong from here on. It listens at the same port as before.
+    pub fn recover(&self) {
+        *locked(&self.shared.wrong) = None;
+        self.listener.up();
+    }
+
+    /// Ends, and begins at the same port.
+    pub fn restart(&self, history: History) {
+        self.listener.down();
+        if history == History::Lost {
+            self.compact();
+        }
+        self.listener.up();
+    }
+
+    /// Forgets the changes so far: watches and pages of an older state are refused with 410.
+    pub fn compact(&self) {
+        locked(&self.shared.objects).compact();
+    }
+
+    /// Ends all watches, as a server does now and then.
+    pub fn break_watches(&self) {
+        self.shared.changed.send_modify(|changed| changed.broken += 1);
+    }
+
+    /// How often watches get a bookmark, in place of once a minute.
+    pub fn bookmark_every(&self, pause: Duration) {
+        *locked(&self.shared.bookmarks) = pause;
+    }
+
+    fn changed(&self) {
+        self.shared.changed();
+    }
+}
+
+impl Shared {
+    /// Wakes the watches.
+    fn changed(&self) {
+        let revision = locked(&self.objects).revision();
+        self.changed.send_modify(|changed| changed.revision = revision);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}

@@ -1,0 +1,364 @@
+//! What there is, and how it came to be: every change has a number, the resource version, over all kinds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::kinds::Kind;
+use super::patch;
+use super::rights::User;
+use super::selectors::Selector;
+use super::status::Status;
+
+/// Kind, namespace (empty for what is in none), name.
+pub(super) type Key = (Kind, String, String);
+
+/// What has happened to an object.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) revision: u64,
+    pub(super) key: Key,
+    pub(super) before: Option<Arc<Value>>,
+    /// As it is now, or was when it went.
+    pub(super) object: Arc<Value>,
+    pub(super) gone: bool,
+}
+
+/// A part of a list.
+pub(super) struct Page {
+    pub(super) items: Vec<Arc<Value>>,
+    pub(super) revision: u64,
+    /// Where the next one begins, and how many are left.
+    pub(super) next: Option<(Key, usize)>,
+}
+
+#[derive(Default)]
+pub(super) struct Objects {
+    revision: u64,
+    /// Of what came until then nobody knows how it came.
+    oldest: u64,
+    live: BTreeMap<Key, Arc<Value>>,
+    history: Vec<Change>,
+    made: u64,
+}
+
+fn key(kind: Kind, namespace: &str, name: &str) -> Key {
+    (kind, namespace.to_owned(), name.to_owned())
+}
+
+impl Objects {
+    pub(super) const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub(super) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
+        self.live.get(&key(kind, namespace, name)).map(|object| &**object)
+    }
+
+    pub(super) fn all(&self, kind: Kind) -> Vec<Value> {
+        self.of(kind, None).map(|(_, object)| (**object).clone()).collect()
+    }
+
+    fn of<'a>(&'a self, kind: Kind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+        let all = self.live.range(key(kind, "", "")..);
+        all.take_while(move |((of, ..), _)| *of == kind)
+            .filter(move |((_, of, _), _)| namespace.is_none_or(|namespace| of == namespace))
+    }
+
+    /// Past every check.
+    pub(super) fn put(&mut self, kind: Kind, namespace: &str, name: &str, mut object: Value) {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            let old = self.live.get(&key(kind, namespace, name));
+            let uid = old.map_or_else(|| json!(uid(self.made + 1)), |old| old["metadata"]["uid"].clone());
+            metadata.entry("uid").or_insert(uid);
+            metadata.entry("creationTimestamp").or_insert_with(|| json!(now()));
+        }
+        self.made += 1;
+        self.write(key(kind, namespace, name), object);
+    }
+
+    /// Past every check.
+    pub(super) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
+        self.end(&key(kind, namespace, name));
+    }
+
+    pub(super) fn compact(&mut self) {
+        self.oldest = self.revision;
+        self.history.clear();
+    }
+
+    fn write(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        let object = Arc::new(object);
+        let before = self.live.insert(key.clone(), Arc::clone(&object));
+        self.history.push(Change {
+            revision: self.revision,
+            key,
+            before,
+            object: Arc::clone(&object),
+            gone: false,
+        });
+        object
+    }
+
+    fn end(&mut self, key: &Key) -> Option<Arc<Value>> {
+        let before = self.live.remove(key)?;
+        self.revision += 1;
+        let mut last = (*before).clone();
+        last["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        let object = Arc::new(last);
+        self.history.push(Change {
+            revision: self.revision,
+            key: key.clone(),
+            before: Some(before),
+            object: Arc::clone(&object),
+            gone: true,
+        });
+        Some(object)
+    }
+
+    /// Makes an object; of a request for a certificate it says whose it is.
+    pub(super) fn create(&mut self, kind: Kind, namespace: &str, mut object: Value, user: &User) -> Result<Arc<Value>, Status> {
+        let metadata = &object["metadata"];
+        if !metadata["resourceVersion"].is_null() && metadata["resourceVersion"] != "" {
+            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let name = match (metadata["name"].as_str(), metadata["generateName"].as_str()) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(prefix)) => format!("{prefix}{:05}", self.made + 1),
+            (None, None) => {
+                return Err(Status::invalid(
+                    kind,
+                    "",
+                    "metadata.name: Required value: name or generateName is required",
+                ));
+            }
+        };
+        let key = self.placed(kind, namespace, &name, &mut object)?;
+        if self.live.contains_key(&key) {
+            return Err(Status::exists(kind, &name));
+        }
+        self.made += 1;
+        let metadata = &mut object["metadata"];
+        metadata["name"] = json!(name);
+        metadata["uid"] = json!(uid(self.made));
+        metadata["creationTimestamp"] = json!(now());
+        if kind.subresources.contains(&"status") {
+            metadata["generation"] = json!(1);
+            object.as_object_mut().unwrap().remove("status");
+        }
+        if kind.kind == "CertificateSigningRequest" {
+            object["spec"]["username"] = json!(user.name);
+            object["spec"]["groups"] = json!(user.groups);
+        }
+        Ok(self.write(key, object))
+    }
+
+    /// Where an object belongs, which must be where it was sent.
+    fn placed(&self, kind: Kind, namespace: &str, name: &str, object: &mut Value) -> Result<Key, Status> {
+        if !object["metadata"].is_object() {
+            return Err(Status::bad_request("the object has no metadata"));
+        }
+        if object["apiVersion"] != kind.api_version().as_str() || object["kind"] != kind.kind {
+            return Err(Status::bad_request(
+                "the object provided is unrecognized (must be of the type that the path names)",
+            ));
+        }
+        let said = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        if !said.is_empty() && said != namespace {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(Status::bad_request(why));
+        }
+        if kind.namespaced {
+            object["metadata"]["namespace"] = json!(namespace);
+        }
+        if kind.kind == "Secret" {
+            let plain = object.as_object_mut().unwrap().remove("stringData");
+            for (name, value) in plain.as_ref().and_then(Value::as_object).into_iter().flatten() {
+                let value = value.as_str().unwrap_or_default();
+                object["data"][name] = json!(data_encoding::BASE64.encode(value.as_bytes()));
+            }
+        }
+        Ok(key(kind, namespace, name))
+    }
+
+    /// Writes an object, or a part of it, over the one that is there.
+    pub(super) fn replace(&mut self, key: &Key, part: Option<&str>, mut object: Value) -> Result<Arc<Value>, Status> {
+        let (kind, namespace, name) = key;
+        let old = self.live.get(key).cloned().ok_or_else(|| Status::not_found(*kind, name))?;
+        self.placed(*kind, namespace, name, &mut object)?;
+        if object["metadata"]["name"] != name.as_str() {
+            return Err(Status::bad_request("the name of the object does not match the name on the URL"));
+        }
+        let said = |field: &str| object["metadata"][field].as_str().filter(|said| !said.is_empty());
+        if said("uid").is_some_and(|uid| old["metadata"]["uid"] != uid) {
+            return Err(Status::conflict(*kind, name, "Precondition failed: UID in precondition differs"));
+        }
+        if said("resourceVersion").is_some_and(|revision| old["metadata"]["resourceVersion"] != revision) {
+            return Err(Status::modified(*kind, name));
+        }
+        let mut new = match part {
+            None => object.clone(),
+            Some(_) => (*old).clone(),
+        };
+        match part {
+            None if kind.subresources.contains(&"status") => put(&mut new, "status", old["status"].clone()),
+            None => {}
+            Some("approval") => put(&mut new, "status", with_conditions(&old["status"], &object["status"]["conditions"])),
+            Some(part) => put(&mut new, part, object[part].clone()),
+        }
+        for field in ["uid", "creationTimestamp", "resourceVersion", "generation", "deletionTimestamp"] {
+            put(&mut new["metadata"], field, old["metadata"][field].clone());
+        }
+        if new == *old {
+            return Ok(old);
+        }
+        let content = |object: &Value| {
+            let mut object = object.clone();
+            for field in ["metadata", "status"] {
+                object.as_object_mut().unwrap().remove(field);
+            }
+            object
+        };
+        if content(&new) != content(&old)
+            && let Some(generation) = old["metadata"]["generation"].as_u64()
+        {
+            new["metadata"]["generation"] = json!(generation + 1);
+        }
+        let object = self.write(key.clone(), new);
+        if !object["metadata"]["deletionTimestamp"].is_null() && finalizers(&object) == 0 {
+            return Ok(self.end(key).unwrap_or(object));
+        }
+        Ok(object)
+    }
+
+    /// Changes a part of it by a patch of this media type.
+    pub(super) fn patch(
+        &mut self,
+        key: &Key,
+        part: Option<&str>,
+        media_type: &str,
+        change: &Value,
+        user: &User,
+    ) -> Result<Arc<Value>, Status> {
+        let (kind, namespace, name) = key;
+        let Some(old) = self.live.get(key) else {
+            if media_type == "application/apply-patch+yaml" && part.is_none() {
+                return self.create(*kind, namespace, change.clone(), user);
+            }
+            return Err(Status::not_found(*kind, name));
+        };
+        let mut object = (**old).clone();
+        match media_type {
+            "application/merge-patch+json" | "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
+                patch::merge(&mut object, change);
+            }
+            "application/json-patch+json" => patch::steps(&mut object, change)?,
+            _ => return Err(Status::media_type()),
+        }
+        self.replace(key, part, object)
+    }
+
+    /// Removes it, or notes that it is to go when nobody holds it.
+    pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Arc<Value>, Status> {
+        let (kind, _, name) = key;
+        let old = self.live.get(key).cloned().ok_or_else(|| Status::not_found(*kind, name))?;
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != old["metadata"][field] {
+                return Err(Status::conflict(
+                    *kind,
+                    name,
+                    &format!("Precondition failed: {field} in precondition differs"),
+                ));
+            }
+        }
+        if finalizers(&old) == 0 {
+            return self.end(key).ok_or_else(|| Status::not_found(*kind, name));
+        }
+        let mut going = (*old).clone();
+        if going["metadata"]["deletionTimestamp"].is_null() {
+            going["metadata"]["deletionTimestamp"] = json!(now());
+            return Ok(self.write(key.clone(), going));
+        }
+        Ok(old)
+    }
+
+    /// A list, or the next part of one: of the state that the first part was of.
+    pub(super) fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        selector: &Selector,
+        limit: usize,
+        from: Option<(u64, Key)>,
+    ) -> Result<Page, Status> {
+        let (revision, after) = from.map_or((self.revision, None), |(revision, key)| (revision, Some(key)));
+        if revision < self.oldest {
+            return Err(Status::page_expired());
+        }
+        let mut state: BTreeMap<&Key, &Arc<Value>> = self.of(kind, namespace).collect();
+        let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
+        for change in newer.filter(|change| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace)) {
+            match &change.before {
+                Some(before) => drop(state.insert(&change.key, before)),
+                None => drop(state.remove(&change.key)),
+            }
+        }
+        let wanted: Vec<(&Key, &Arc<Value>)> = state
+            .into_iter()
+            .filter(|(key, object)| after.as_ref().is_none_or(|after| *key > after) && selector.matches(object))
+            .collect();
+        let limit = if limit == 0 { wanted.len() } else { limit };
+        let page: Vec<_> = wanted.iter().take(limit).collect();
+        let left = wanted.len() - page.len();
+        Ok(Page {
+            next: page.last().filter(|_| left > 0).map(|(key, _)| ((*key).clone(), left)),
+            items: page.into_iter().map(|(_, object)| Arc::clone(object)).collect(),
+            revision,
+        })
+    }
+
+    /// What has happened to objects of a kind after this.
+    pub(super) fn since(&self, revision: u64, kind: Kind, namespace: Option<&str>) -> Result<Vec<Change>, Status> {
+        if revision < self.oldest {
+            return Err(Status::expired(revision, self.oldest));
+        }
+        let first = self.history.partition_point(|change| change.revision <= revision);
+        let of = |change: &&Change| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace);
+        Ok(self.history[first..].iter().filter(of).cloned().collect())
+    }
+}
+
+/// Sets a field, or removes it.
+fn put(object: &mut Value, field: &str, value: Value) {
+    let fields = object.as_object_mut().unwrap();
+    if value.is_null() {
+        fields.remove(field);
+    } else {
+        fields.insert(field.to_owned(), value);
+    }
+}
+
+fn with_conditions(status: &Value, conditions: &Value) -> Value {
+    let mut status = if status.is_object() { status.clone() } else { json!({}) };
+    put(&mut status, "conditions", conditions.clone());
+    status
+}
+
+fn finalizers(object: &Value) -> usize {
+    object["metadata"]["finalizers"].as_array().map_or(0, Vec::len)
+}
+
+fn uid(number: u64) -> String {
+    format!("00000000-0000-4000-8000-{number:012x}")
+}
+
+fn now() -> String {
+    let now = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap();
+    now.format(&Rfc3339).unwrap()
+}

@@ -1,0 +1,139 @@
+//! Who somebody is by a token, and what the roles that are bound to them allow.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::kinds::Kind;
+use super::objects::Objects;
+use super::status::Status;
+
+/// Whose a token is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) groups: Vec<String>,
+}
+
+impl User {
+    pub(super) fn of(name: &str, groups: &[&str]) -> Self {
+        Self {
+            name: name.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        }
+    }
+}
+
+/// What somebody wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) verb: &'a str,
+    pub(super) kind: Kind,
+    pub(super) subresource: Option<&'a str>,
+    /// Empty for all, and for what is in none.
+    pub(super) namespace: &'a str,
+    /// Empty for more than one.
+    pub(super) name: &'a str,
+}
+
+/// The tokens there are.
+#[derive(Default)]
+pub(super) struct Rights {
+    users: HashMap<String, User>,
+    made: u32,
+}
+
+impl Rights {
+    pub(super) fn admit(&mut self, token: &str, user: User) {
+        self.users.insert(token.to_owned(), user);
+    }
+
+    pub(super) fn token_of(&mut self, namespace: &str, name: &str) -> String {
+        self.made += 1;
+        let token = format!("token-{}-of-{namespace}-{name}", self.made);
+        let of_namespace = format!("system:serviceaccounts:{namespace}");
+        let groups = ["system:serviceaccounts", &of_namespace, "system:authenticated"];
+        self.admit(&token, User::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
+        token
+    }
+
+    pub(super) fn expire(&mut self, token: &str) {
+        self.users.remove(token);
+    }
+
+    /// Who shows this `Authorization`; who shows nothing is anonymous.
+    pub(super) fn user(&self, authorization: Option<&str>) -> Result<User, Status> {
+        let Some(authorization) = authorization else {
+            return Ok(User::of("system:anonymous", &["system:unauthenticated"]));
+        };
+        let user = authorization.strip_prefix("Bearer ").and_then(|token| self.users.get(token));
+        user.cloned().ok_or_else(Status::unauthorized)
+    }
+}
+
+/// Whether the roles that are there allow it.
+pub(super) fn authorize(objects: &Objects, user: &User, wanted: Wanted<'_>) -> Result<(), Status> {
+    if user.groups.iter().any(|group| group == "system:masters") {
+        return Ok(());
+    }
+    let everywhere = objects.all(Kind::by_plural("clusterrolebindings"));
+    let here = objects.all(Kind::by_plural("rolebindings"));
+    let here = here
+        .into_iter()
+        .filter(|binding| binding["metadata"]["namespace"] == wanted.namespace && !wanted.namespace.is_empty());
+    let allows = |binding: Value| {
+        let subjects = binding["subjects"].as_array().cloned().unwrap_or_default();
+        let role = &binding["roleRef"];
+        let namespace = if role["kind"] == "Role" { wanted.namespace } else { "" };
+        let plural = if role["kind"] == "Role" { "roles" } else { "clusterroles" };
+        let role = objects.get(Kind::by_plural(plural), namespace, role["name"].as_str().unwrap_or_default());
+        let rules = role
+            .and_then(|role| role["rules"].as_array())
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        subjects.iter().any(|subject| is_subject(subject, user)) && rules.iter().any(|rule| covers(rule, wanted))
+    };
+    if everywhere.into_iter().chain(here).any(allows) {
+        return Ok(());
+    }
+    let resource = resource(wanted);
+    let place = match wanted.namespace {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace {namespace:?}"),
+    };
+    let why = format!(
+        "User {:?} cannot {} resource {resource:?} in API group {:?} {place}",
+        user.name, wanted.verb, wanted.kind.group
+    );
+    Err(Status::forbidden(wanted.kind, wanted.name, &why))
+}
+
+fn resource(wanted: Wanted<'_>) -> String {
+    match wanted.subresource {
+        Some(sub) => format!("{}/{sub}", wanted.kind.plural),
+        None => wanted.kind.plural.to_owned(),
+    }
+}
+
+fn is_subject(subject: &Value, user: &User) -> bool {
+    let name = subject["name"].as_str().unwrap_or_default();
+    match subject["kind"].as_str() {
+        Some("User") => user.name == name,
+        Some("Group") => user.groups.iter().any(|group| group == name),
+        Some("ServiceAccount") => {
+            let namespace = subject["namespace"].as_str().unwrap_or_default();
+            user.name == format!("system:serviceaccount:{namespace}:{name}")
+        }
+        _ => false,
+    }
+}
+
+fn covers(rule: &Value, wanted: Wanted<'_>) -> bool {
+    let has = |list: &str, value: &str| {
+        let values = rule[list].as_array().map(Vec::as_slice).unwrap_or_default();
+        values.iter().any(|one| one == value || one == "*")
+    };
+    let names = rule["resourceNames"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let named = names.is_empty() || names.iter().any(|name| name == wanted.name && !wanted.name.is_empty());
+    has("verbs", wanted.verb) && has("apiGroups", wanted.kind.group) && has("resources", &resource(wanted)) && named
+}

@@ -1,0 +1,100 @@
+//! Which objects are meant.
+
+use serde_json::Value;
+
+use super::status::Status;
+
+/// What labels and fields have to be.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<(String, bool, String)>,
+}
+
+#[derive(Debug, Clone)]
+enum Requirement {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Missing(String),
+}
+
+impl Selector {
+    /// `labelSelector` and `fieldSelector`.
+    pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
+        let parts = |text: &str| -> Vec<String> { split(text).into_iter().filter(|part| !part.is_empty()).collect() };
+        let labels = parts(labels).iter().map(|part| requirement(part)).collect::<Option<_>>();
+        let field = |part: &String| {
+            let (name, equal, value) = part
+                .split_once("!=")
+                .map(|(name, value)| (name, false, value))
+                .or_else(|| part.split_once('=').map(|(name, value)| (name, true, value)))?;
+            let known = ["metadata.name", "metadata.namespace", "type", "spec.signerName"].contains(&name);
+            known.then(|| (name.to_owned(), equal, value.trim_start_matches('=').to_owned()))
+        };
+        let fields = parts(fields).iter().map(field).collect::<Option<_>>();
+        match (labels, fields) {
+            (Some(labels), Some(fields)) => Ok(Self { labels, fields }),
+            _ => Err(Status::bad_request(
+                "unable to parse the selector, or a field of it is not supported",
+            )),
+        }
+    }
+
+    pub(super) fn matches(&self, object: &Value) -> bool {
+        let label = |name: &str| object["metadata"]["labels"][name].as_str();
+        let holds = |requirement: &Requirement| match requirement {
+            Requirement::In(name, values) => label(name).is_some_and(|label| values.iter().any(|value| value == label)),
+            Requirement::NotIn(name, values) => label(name).is_none_or(|label| values.iter().all(|value| value != label)),
+            Requirement::Exists(name) => label(name).is_some(),
+            Requirement::Missing(name) => label(name).is_none(),
+        };
+        let field = |(name, equal, value): &(String, bool, String)| {
+            let pointer = format!("/{}", name.replace('.', "/"));
+            let found = object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default();
+            (found == value) == *equal
+        };
+        self.labels.iter().all(holds) && self.fields.iter().all(field)
+    }
+}
+
+/// At commas, but not at those in brackets.
+fn split(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut inside = false;
+    for letter in text.chars() {
+        match letter {
+            ',' if !inside => parts.push(String::new()),
+            _ => {
+                inside = if letter == '(' { true } else { inside && letter != ')' };
+                parts.last_mut().unwrap().push(letter);
+            }
+        }
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
+}
+
+fn requirement(part: &str) -> Option<Requirement> {
+    let set = |values: &str| -> Option<Vec<String>> {
+        let values = values.trim().strip_prefix('(')?.strip_suffix(')')?;
+        Some(values.split(',').map(|value| value.trim().to_owned()).collect())
+    };
+    let one = |value: &str| vec![value.trim().trim_start_matches('=').to_owned()];
+    if let Some((name, values)) = part.split_once(" notin ") {
+        return Some(Requirement::NotIn(name.trim().to_owned(), set(values)?));
+    }
+    if let Some((name, values)) = part.split_once(" in ") {
+        return Some(Requirement::In(name.trim().to_owned(), set(values)?));
+    }
+    if let Some((name, value)) = part.split_once("!=") {
+        return Some(Requirement::NotIn(name.trim().to_owned(), one(value)));
+    }
+    if let Some((name, value)) = part.split_once('=') {
+        return Some(Requirement::In(name.trim().to_owned(), one(value)));
+    }
+    match part.strip_prefix('!') {
+        Some(name) => Some(Requirement::Missing(name.trim().to_owned())),
+        None if part.contains(char::is_whitespace) => None,
+        None => Some(Requirement::Exists(part.to_owned())),
+    }
+}

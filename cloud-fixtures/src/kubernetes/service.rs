@@ -1,0 +1,292 @@
+//! From a request to an answer.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::kinds::{Kind, discovery};
+use super::objects::{Key, Page};
+use super::rights::{User, Wanted, authorize};
+use super::selectors::Selector;
+use super::status::Status;
+use super::watch::{self, Watch};
+use super::{Disturbance, Shared, locked};
+use crate::listener::Listener;
+
+/// Largest body: twice what an API server takes.
+const BODY_LIMIT_BYTES: usize = 6 * 1024 * 1024;
+
+/// What somebody asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    pub user: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
+    pub verb: &'static str,
+    /// With its subresource, such as `machineconfigpools/status`.
+    pub resource: String,
+    pub namespace: String,
+    pub name: String,
+    /// As it was sent.
+    pub query: String,
+    /// Of the answer's beginning.
+    pub status: u16,
+}
+
+/// What a path names.
+struct Place {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    part: Option<String>,
+}
+
+pub(super) fn start(address: SocketAddr, tls: Arc<ServerConfig>, shared: Arc<Shared>) -> Listener {
+    let acceptor = TlsAcceptor::from(tls);
+    Listener::start(address, move |stream| connection(acceptor.clone(), stream, Arc::clone(&shared)))
+}
+
+/// Whatever the client does wrong ends the connection, and nothing else.
+async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared>) {
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(answer(shared, request).await) }
+    });
+    drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    let wrong = *locked(&shared.wrong);
+    match wrong {
+        Some(Disturbance::Silent | Disturbance::Down) => return std::future::pending().await,
+        Some(Disturbance::Status(code)) => return refused(&Status::of_code(code)),
+        None => {}
+    }
+    let (head, body) = request.into_parts();
+    let body = to_bytes(Body::new(body), BODY_LIMIT_BYTES).await;
+    let header = |name| {
+        head.headers
+            .get(name)
+            .and_then(|value: &hyper::header::HeaderValue| value.to_str().ok())
+    };
+    let user = match locked(&shared.rights).user(header(AUTHORIZATION)) {
+        Ok(user) => user,
+        Err(status) => return refused(&status),
+    };
+    if let Some(found) = discovery(head.uri.path()) {
+        return said(200, &found);
+    }
+    let Some(place) = place(head.uri.path()) else {
+        return refused(&Status::no_such_path());
+    };
+    let query = head.uri.query().unwrap_or_default().to_owned();
+    let Some(verb) = verb(&head.method, &place, &parameter(&query, "watch")) else {
+        return refused(&Status::method_not_allowed());
+    };
+    let media_type = header(CONTENT_TYPE)
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let result = match body {
+        Err(_) => Err(Status::bad_request("the request's body is too large")),
+        Ok(body) if body.is_empty() => Ok(Value::Null),
+        Ok(_) if media_type.contains("protobuf") => Err(Status::media_type()),
+        Ok(body) => serde_json::from_slice(&body).map_err(|error| Status::bad_request(format!("the body is no JSON: {error}"))),
+    };
+    let request = Wants {
+        user: &user,
+        verb,
+        place: &place,
+        query: &query,
+        media_type: &media_type,
+    };
+    let response = match result.and_then(|body| done(&shared, &request, &body)) {
+        Ok(response) => response,
+        Err(status) => refused(&status),
+    };
+    let resource = match &place.part {
+        Some(part) => format!("{}/{part}", place.kind.plural),
+        None => place.kind.plural.to_owned(),
+    };
+    let status = response.status().as_u16();
+    let Place { namespace, name, .. } = place;
+    locked(&shared.asked).push(Asked {
+        user: user.name,
+        verb,
+        resource,
+        namespace,
+        name,
+        query,
+        status,
+    });
+    response
+}
+
+struct Wants<'a> {
+    user: &'a User,
+    verb: &'static str,
+    place: &'a Place,
+    query: &'a str,
+    media_type: &'a str,
+}
+
+fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Response<Body>, Status> {
+    let Place {
+        kind,
+        namespace,
+        name,
+        part,
+    } = wants.place;
+    let part = part.as_deref();
+    let wanted = Wanted {
+        verb: wants.verb,
+        kind: *kind,
+        subresource: part,
+        namespace,
+        name,
+    };
+    let mut objects = locked(&shared.objects);
+    authorize(&objects, wants.user, wanted)?;
+    if part.is_some_and(|part| !kind.subresources.contains(&part)) {
+        return Err(Status::no_such_path());
+    }
+    let key: Key = (*kind, namespace.clone(), name.clone());
+    let within = (!namespace.is_empty()).then_some(namespace.as_str());
+    let selector = || Selector::parse(&parameter(wants.query, "labelSelector"), &parameter(wants.query, "fieldSelector"));
+    let object = match wants.verb {
+        "list" => {
+            let limit = parameter(wants.query, "limit").parse().unwrap_or_default();
+            let page = objects.list(*kind, within, &selector()?, limit, from(&parameter(wants.query, "continue"))?)?;
+            return Ok(said(200, &list(*kind, &page)));
+        }
+        "watch" => {
+            let watch = Watch::new(*kind, within, selector()?, wants.query, &objects)?;
+            drop(objects);
+            return Ok(watch::stream(watch, Arc::clone(shared)));
+        }
+        "get" => {
+            let found = objects.get(*kind, namespace, name).ok_or_else(|| Status::not_found(*kind, name))?;
+            return Ok(said(200, found));
+        }
+        "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
+        "update" => objects.replace(&key, part, body.clone())?,
+        "patch" => objects.patch(&key, part, wants.media_type, body, wants.user)?,
+        _ => objects.delete(&key, body)?,
+    };
+    drop(objects);
+    shared.changed();
+    if wants.verb == "delete" && object["metadata"]["deletionTimestamp"].is_null() {
+        let details = json!({"name": name, "group": kind.group, "kind": kind.plural, "uid": object["metadata"]["uid"]});
+        return Ok(said(
+            200,
+            &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
+        ));
+    }
+    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &object))
+}
+
+/// `/api/v1/…` or `/apis/GROUP/VERSION/…`, and then `[namespaces/NAMESPACE/]PLURAL[/NAME[/PART]]`.
+fn place(path: &str) -> Option<Place> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, rest) = match &*parts {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    let (namespace, plural, rest) = match rest {
+        ["namespaces", namespace, plural, rest @ ..] if Kind::find(group, version, plural).is_some() => (*namespace, *plural, rest),
+        [plural, rest @ ..] => ("", *plural, rest),
+        [] => return None,
+    };
+    let kind = Kind::find(group, version, plural)?;
+    let (name, part) = match rest {
+        [] => ("", None),
+        [name] => (*name, None),
+        [name, part] => (*name, Some((*part).to_owned())),
+        _ => return None,
+    };
+    // An object of a namespace has one in its path.
+    if (kind.namespaced && namespace.is_empty() && !name.is_empty()) || (!kind.namespaced && !namespace.is_empty()) {
+        return None;
+    }
+    Some(Place {
+        kind,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        part,
+    })
+}
+
+fn verb(method: &Method, place: &Place, watch: &str) -> Option<&'static str> {
+    match (method, place.name.is_empty()) {
+        (&Method::GET, true) if matches!(watch, "true" | "1") => Some("watch"),
+        (&Method::GET, true) => Some("list"),
+        (&Method::GET, false) => Some("get"),
+        (&Method::POST, true) => Some("create"),
+        (&Method::PUT, false) => Some("update"),
+        (&Method::PATCH, false) => Some("patch"),
+        (&Method::DELETE, false) => Some("delete"),
+        _ => None,
+    }
+}
+
+/// A parameter of the query; empty if it is not there.
+pub(super) fn parameter(query: &str, name: &str) -> String {
+    let mut parameters = url::form_urlencoded::parse(query.as_bytes());
+    parameters
+        .find(|(found, _)| found == name)
+        .map(|(_, value)| value.into_owned())
+        .unwrap_or_default()
+}
+
+fn list(kind: Kind, page: &Page) -> Value {
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if let Some(((_, namespace, name), left)) = &page.next {
+        let next = json!([page.revision, kind.plural, namespace, name]).to_string();
+        metadata["continue"] = json!(data_encoding::BASE64URL_NOPAD.encode(next.as_bytes()));
+        metadata["remainingItemCount"] = json!(left);
+    }
+    let items: Vec<&Value> = page.items.iter().map(|item| &**item).collect();
+    json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "metadata": metadata, "items": items})
+}
+
+/// Where a list goes on.
+fn from(token: &str) -> Result<Option<(u64, Key)>, Status> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let read = || {
+        let token = data_encoding::BASE64URL_NOPAD.decode(token.as_bytes()).ok()?;
+        let (revision, plural, namespace, name): (u64, String, String, String) = serde_json::from_slice(&token).ok()?;
+        let kind = super::kinds::KINDS.into_iter().find(|kind| kind.plural == plural)?;
+        Some((revision, (kind, namespace, name)))
+    };
+    read().map(Some).ok_or_else(|| Status::bad_request("continue key is not valid"))
+}
+
+fn said(status: u16, value: &Value) -> Response<Body> {
+    let builder = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
+    builder.body(Body::from(value.to_string())).unwrap()
+}
+
+fn refused(status: &Status) -> Response<Body> {
+    let mut response = said(status.code, &status.json());
+    if status.code == 429 {
+        response.headers_mut().insert(RETRY_AFTER, 1.into());
+    }
+    response
+}

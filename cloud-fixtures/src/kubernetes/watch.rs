@@ -1,0 +1,165 @@
+//! What is told to who watches: a line for each change, for as long as they listen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures_util::stream;
+use hyper::Response;
+use hyper::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use super::kinds::Kind;
+use super::objects::{Change, Objects};
+use super::selectors::Selector;
+use super::service::parameter;
+use super::status::Status;
+use super::{Changed, Shared, locked};
+
+/// How long a watch lasts that says nothing of it.
+const TIMEOUT_SECONDS: u64 = 1800;
+
+/// What is watched, and how far it has come.
+pub(super) struct Watch {
+    kind: Kind,
+    namespace: Option<String>,
+    selector: Selector,
+    bookmarks: bool,
+    lasts: Duration,
+    /// Told up to here.
+    revision: u64,
+    /// What is told before anything else.
+    first: Vec<Value>,
+    over: bool,
+}
+
+impl Watch {
+    pub(super) fn new(kind: Kind, namespace: Option<&str>, selector: Selector, query: &str, objects: &Objects) -> Result<Self, Status> {
+        if parameter(query, "sendInitialEvents") == "true" {
+            let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            return Err(Status::invalid(kind, "", why));
+        }
+        let asked = parameter(query, "resourceVersion");
+        let after: u64 = match &*asked {
+            "" => 0,
+            asked => asked
+                .parse()
+                .map_err(|_| Status::bad_request(format!("invalid resource version {asked:?}")))?,
+        };
+        let mut watch = Self {
+            kind,
+            namespace: namespace.map(str::to_owned),
+            selector,
+            bookmarks: parameter(query, "allowWatchBookmarks") == "true",
+            lasts: Duration::from_secs(parameter(query, "timeoutSeconds").parse().unwrap_or(TIMEOUT_SECONDS)),
+            revision: if after == 0 { objects.revision() } else { after },
+            first: Vec::new(),
+            over: false,
+        };
+        if after == 0 {
+            let page = objects.list(kind, namespace, &watch.selector, 0, None)?;
+            watch.first = page.items.iter().map(|item| event("ADDED", item)).collect();
+        }
+        Ok(watch)
+    }
+
+    /// What there is to tell of what has happened since.
+    fn news(&mut self, objects: &Objects) -> Vec<Value> {
+        let changes = match objects.since(self.revision, self.kind, self.namespace.as_deref()) {
+            Ok(changes) => changes,
+            Err(status) => {
+                self.over = true;
+                return vec![json!({"type": "ERROR", "object": status.json()})];
+            }
+        };
+        self.revision = self.revision.max(objects.revision());
+        changes.iter().filter_map(|change| self.told(change)).collect()
+    }
+
+    /// What leaves the selection is gone for who watches it.
+    fn told(&self, change: &Change) -> Option<Value> {
+        let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
+        let is = !change.gone && self.selector.matches(&change.object);
+        match (was, is) {
+            (false, true) => Some(event("ADDED", &change.object)),
+            (true, true) => Some(event("MODIFIED", &change.object)),
+            (true, false) => Some(event("DELETED", &change.object)),
+            (false, false) => None,
+        }
+    }
+
+    fn bookmark(&self) -> Value {
+        let metadata = json!({"resourceVersion": self.revision.to_string(), "creationTimestamp": null});
+        let object = json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata});
+        event("BOOKMARK", &object)
+    }
+}
+
+fn event(of: &str, object: &Value) -> Value {
+    json!({"type": of, "object": object})
+}
+
+/// The answer, which goes on.
+pub(super) fn stream(watch: Watch, shared: Arc<Shared>) -> Response<Body> {
+    let changed = shared.changed.subscribe();
+    let broken = changed.borrow().broken;
+    let ends = Instant::now() + watch.lasts;
+    let state = State {
+        watch,
+        shared,
+        changed,
+        broken,
+        ends,
+    };
+    let lines = stream::unfold(state, |mut state| async move {
+        let events = state.next().await?;
+        let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+        Some((Ok::<_, axum::Error>(Bytes::from(lines)), state))
+    });
+    let builder = Response::builder().header(CONTENT_TYPE, "application/json");
+    builder.body(Body::from_stream(lines)).unwrap()
+}
+
+struct State {
+    watch: Watch,
+    shared: Arc<Shared>,
+    changed: tokio::sync::watch::Receiver<Changed>,
+    /// How often watches had been broken when it began.
+    broken: u64,
+    ends: Instant,
+}
+
+impl State {
+    /// The next events; none when it is over.
+    async fn next(&mut self) -> Option<Vec<Value>> {
+        let pause = *locked(&self.shared.bookmarks);
+        let mut bookmark = Instant::now() + pause;
+        loop {
+            if self.watch.over {
+                return None;
+            }
+            let first = std::mem::take(&mut self.watch.first);
+            if !first.is_empty() {
+                return Some(first);
+            }
+            if self.changed.borrow_and_update().broken != self.broken {
+                return None;
+            }
+            let news = self.watch.news(&locked(&self.shared.objects));
+            if !news.is_empty() {
+                return Some(news);
+            }
+            tokio::select! {
+                changed = self.changed.changed() => changed.ok()?,
+                () = sleep_until(self.ends) => return None,
+                () = sleep_until(bookmark) => {
+                    if self.watch.bookmarks {
+                        return Some(vec![self.watch.bookmark()]);
+                    }
+                    bookmark = Instant::now() + pause;
+                }
+            }
+        }
+    }
+}

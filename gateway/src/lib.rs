@@ -35,6 +35,8 @@ mod causes;
 pub mod certificates;
 pub mod clock;
 pub mod cloud;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 pub mod credentials;
 pub mod files;
 pub mod forward;

@@ -32,6 +32,7 @@ pub struct Metrics {
     log_forwarded: Family<ReceiverLabels, Counter>,
     log_forward_lag_records: Family<ReceiverLabels, Gauge>,
     log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
+    cluster_watch_broken: Family<WatchLabels, Gauge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,6 +68,11 @@ struct FetchLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReceiverLabels {
     receiver: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabels {
+    what: &'static str,
 }
 
 /// What came of a request of the gateway's own.
@@ -203,6 +209,12 @@ impl Default for Metrics {
             "How long ago the first record was made that a receiver lacks; 0 if it lacks none",
             log_forward_lag_seconds.clone(),
         );
+        let cluster_watch_broken = Family::default();
+        registry.register(
+            "cluster_watch_broken",
+            "1 while the cluster's API does not tell what is watched there: what was known last is kept",
+            cluster_watch_broken.clone(),
+        );
         Self {
             log_broken,
             log_moved,
@@ -211,6 +223,7 @@ impl Default for Metrics {
             log_forwarded,
             log_forward_lag_records,
             log_forward_lag_seconds,
+            cluster_watch_broken,
             registry,
             decisions,
             pool_broken,
@@ -358,6 +371,14 @@ impl Metrics {
         let (labels, gauge) = (receiver_labels(receiver), |value: u64| i64::try_from(value).unwrap_or(i64::MAX));
         self.log_forward_lag_records.get_or_create(&labels).set(gauge(records));
         self.log_forward_lag_seconds.get_or_create(&labels).set(gauge(seconds));
+    }
+
+    /// Says whether the cluster's API does not tell the gateway what it watches there.
+    #[cfg(feature = "cluster")]
+    pub fn cluster_watch_broken(&self, what: &'static str, broken: bool) {
+        self.cluster_watch_broken
+            .get_or_create(&WatchLabels { what })
+            .set(i64::from(broken));
     }
 
     /// All of it, as text.

@@ -24,6 +24,8 @@ mod cli;
 mod clock;
 mod cloud_anchors;
 mod cloud_evidence;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod config_copies;
 mod conformance;
 mod doubt;

@@ -125,6 +125,7 @@ fn links_between_documents_lead_somewhere() {
         "cloud-fixtures/README.md",
         "docs/architecture.md",
         "docs/protocol.md",
+        "docs/cluster.md",
         "docs/replicas.md",
         "docs/scale.md",
         "docs/threat-model.md",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
@@ -113,6 +113,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
         place: &place,
         query: &query,
         media_type: &media_type,
+        form: Form::of(header(ACCEPT).unwrap_or_default()),
     };
     let response = match result.and_then(|body| done(&shared, &request, &body)) {
         Ok(response) => response,
@@ -142,7 +143,37 @@ struct Wants<'a> {
     place: &'a Place,
     query: &'a str,
     media_type: &'a str,
+    form: Form,
 }
+
+/// How much of an object is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Whole,
+    Metadata,
+}
+
+impl Form {
+    /// The first media type counts. Of what is asked for with parameters, only `as=PartialObjectMetadata`, and its list, is known.
+    fn of(accept: &str) -> Self {
+        let first = accept.split(',').next().unwrap_or_default();
+        if first.contains("as=PartialObjectMetadata") {
+            Self::Metadata
+        } else {
+            Self::Whole
+        }
+    }
+
+    pub(super) fn of_object(self, object: &Value) -> Value {
+        match self {
+            Self::Whole => object.clone(),
+            Self::Metadata => json!({"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": object["metadata"]}),
+        }
+    }
+}
+
+/// The group of what is no kind of its own.
+const META: &str = "meta.k8s.io/v1";
 
 fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Response<Body>, Status> {
     let Place {
@@ -171,16 +202,16 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         "list" => {
             let limit = parameter(wants.query, "limit").parse().unwrap_or_default();
             let page = objects.list(*kind, within, &selector()?, limit, from(&parameter(wants.query, "continue"))?)?;
-            return Ok(said(200, &list(*kind, &page)));
+            return Ok(said(200, &list(*kind, &page, wants.form)));
         }
         "watch" => {
-            let watch = Watch::new(*kind, within, selector()?, wants.query, &objects)?;
+            let watch = Watch::new(*kind, within, selector()?, (wants.query, wants.form), &objects)?;
             drop(objects);
             return Ok(watch::stream(watch, Arc::clone(shared)));
         }
         "get" => {
             let found = objects.get(*kind, namespace, name).ok_or_else(|| Status::not_found(*kind, name))?;
-            return Ok(said(200, found));
+            return Ok(said(200, &wants.form.of_object(found)));
         }
         "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
         "update" => objects.replace(&key, part, body.clone())?,
@@ -253,15 +284,19 @@ pub(super) fn parameter(query: &str, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn list(kind: Kind, page: &Page) -> Value {
+fn list(kind: Kind, page: &Page, form: Form) -> Value {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(((_, namespace, name), left)) = &page.next {
         let next = json!([page.revision, kind.plural, namespace, name]).to_string();
         metadata["continue"] = json!(data_encoding::BASE64URL_NOPAD.encode(next.as_bytes()));
         metadata["remainingItemCount"] = json!(left);
     }
-    let items: Vec<&Value> = page.items.iter().map(|item| &**item).collect();
-    json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "metadata": metadata, "items": items})
+    let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
+    let (of, api_version) = match form {
+        Form::Whole => (format!("{}List", kind.kind), kind.api_version()),
+        Form::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),
+    };
+    json!({"kind": of, "apiVersion": api_version, "metadata": metadata, "items": items})
 }
 
 /// Where a list goes on.

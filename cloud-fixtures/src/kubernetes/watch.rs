@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::kinds::Kind;
 use super::objects::{Change, Objects};
 use super::selectors::Selector;
-use super::service::parameter;
+use super::service::{Form, parameter};
 use super::status::Status;
 use super::{Changed, Shared, locked};
 
@@ -25,6 +25,7 @@ pub(super) struct Watch {
     kind: Kind,
     namespace: Option<String>,
     selector: Selector,
+    form: Form,
     bookmarks: bool,
     lasts: Duration,
     /// Told up to here.
@@ -35,7 +36,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(kind: Kind, namespace: Option<&str>, selector: Selector, query: &str, objects: &Objects) -> Result<Self, Status> {
+    pub(super) fn new(
+        kind: Kind,
+        namespace: Option<&str>,
+        selector: Selector,
+        (query, form): (&str, Form),
+        objects: &Objects,
+    ) -> Result<Self, Status> {
         if parameter(query, "sendInitialEvents") == "true" {
             let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
             return Err(Status::invalid(kind, "", why));
@@ -51,6 +58,7 @@ impl Watch {
             kind,
             namespace: namespace.map(str::to_owned),
             selector,
+            form,
             bookmarks: parameter(query, "allowWatchBookmarks") == "true",
             lasts: Duration::from_secs(parameter(query, "timeoutSeconds").parse().unwrap_or(TIMEOUT_SECONDS)),
             revision: if after == 0 { objects.revision() } else { after },
@@ -59,7 +67,7 @@ impl Watch {
         };
         if after == 0 {
             let page = objects.list(kind, namespace, &watch.selector, 0, None)?;
-            watch.first = page.items.iter().map(|item| event("ADDED", item)).collect();
+            watch.first = page.items.iter().map(|item| event("ADDED", &form.of_object(item))).collect();
         }
         Ok(watch)
     }
@@ -81,18 +89,19 @@ impl Watch {
     fn told(&self, change: &Change) -> Option<Value> {
         let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is = !change.gone && self.selector.matches(&change.object);
-        match (was, is) {
-            (false, true) => Some(event("ADDED", &change.object)),
-            (true, true) => Some(event("MODIFIED", &change.object)),
-            (true, false) => Some(event("DELETED", &change.object)),
-            (false, false) => None,
-        }
+        let of = match (was, is) {
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+            (false, false) => return None,
+        };
+        Some(event(of, &self.form.of_object(&change.object)))
     }
 
     fn bookmark(&self) -> Value {
         let metadata = json!({"resourceVersion": self.revision.to_string(), "creationTimestamp": null});
         let object = json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata});
-        event("BOOKMARK", &object)
+        event("BOOKMARK", &self.form.of_object(&object))
     }
 }
 

@@ -8,6 +8,8 @@ use crate::admission::Admission;
 use crate::audit::Journal;
 use crate::audit::configs::ConfigCopies;
 use crate::clock::Clock;
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
 use crate::credentials::seal::Seal;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
@@ -43,6 +45,9 @@ pub struct Gateway {
     pub admission: Arc<Admission>,
     /// Which pointers are in use.
     pub sightings: Arc<Sightings>,
+    /// The cluster that this is a part of, if it asks one.
+    #[cfg(feature = "cluster")]
+    pub cluster: Option<Arc<Cluster>>,
     /// Whether the gateway is on its way out: new work should go elsewhere.
     pub draining: Arc<AtomicBool>,
 }

@@ -7,6 +7,7 @@ use attest::SpkiSha256;
 use serde::Deserialize;
 
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
+use super::cluster::ClusterSection;
 use super::lifetimes::{ChallengeSection, TicketSection};
 use super::limits::LimitsSection;
 use super::log::{ConsoleSection, LogSection};
@@ -26,6 +27,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "gcp",
     "aws",
     "azure",
+    "cluster",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -48,6 +50,7 @@ pub(super) struct File {
     pub gcp: GcpSection,
     pub aws: AwsSection,
     pub azure: AzureSection,
+    pub cluster: ClusterSection,
 }
 
 impl Default for File {
@@ -71,6 +74,7 @@ impl Default for File {
             gcp: GcpSection::default(),
             aws: AwsSection::default(),
             azure: AzureSection::default(),
+            cluster: ClusterSection::default(),
         }
     }
 }

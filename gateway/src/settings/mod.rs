@@ -1,6 +1,7 @@
 //! Settings: what the file says, made whole with defaults and checked.
 
 mod cloud;
+mod cluster;
 mod file;
 mod forward;
 mod lifetimes;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use attest::SpkiSha256;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
+pub use cluster::{ClusterApi, ClusterSettings};
 use file::{File, SECTIONS};
 pub use forward::{Address, ForwardSettings, Receiver};
 use ipnet::IpNet;
@@ -75,6 +77,8 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
     pub clouds: CloudSettings,
+    /// The cluster that the gateway is a part of, if it asks one.
+    pub cluster: Option<ClusterSettings>,
 }
 
 /// The MCS certificate and its surroundings.
@@ -191,6 +195,7 @@ impl Settings {
             },
             challenge_lifetime: lifetimes::of_challenges(&file.challenge)?,
             ticket: lifetimes::of_tickets(&file.ticket)?,
+            cluster: cluster::checked(file.cluster, folder)?,
             clouds: cloud::checked((file.outgoing, file.gcp, file.aws, file.azure), folder, limits.request)?,
             limits,
             log_format,

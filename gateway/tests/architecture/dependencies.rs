@@ -142,6 +142,8 @@ fn there_is_one_cryptographic_library() {
         "rustls-native-certs",
         "rustls-pki-types",
         "rustls-webpki",
+        // What kube keeps tokens in; it computes nothing.
+        "secrecy",
         // Where rustls-native-certs finds certificates on macOS.
         "security-framework",
         "security-framework-sys",

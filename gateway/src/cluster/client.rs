@@ -1,0 +1,111 @@
+//! Who is asked, and as whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use super::{ClusterError, Health, kept};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::settings::{ClusterApi, ClusterSettings};
+
+/// How long a connection may take: an API that is there takes milliseconds.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long one request is waited for; a watch is no such request.
+const ASK: Duration = Duration::from_secs(15);
+
+/// The cluster's API, as whoever this gateway is there.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    namespace: String,
+    health: Arc<Health>,
+    settings: ClusterSettings,
+}
+
+impl Cluster {
+    /// Reads who to ask and by what; asks nobody. Service account tokens, and the CA beside one, are read again as they change.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn open(settings: &ClusterSettings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Self, ClusterError> {
+        let mut config = match &settings.api {
+            ClusterApi::InCluster => Config::incluster()?,
+            ClusterApi::Kubeconfig(path) => {
+                let unread = |source| ClusterError::Kubeconfig {
+                    path: path.clone(),
+                    source,
+                };
+                let file = Kubeconfig::read_from(path).map_err(unread)?;
+                let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                    .await
+                    .map_err(unread)?;
+                if config.accept_invalid_certs {
+                    return Err(ClusterError::Insecure { path: path.clone() });
+                }
+                config
+            }
+        };
+        let api = config.cluster_url.to_string();
+        if config.cluster_url.scheme_str() != Some("https") {
+            return Err(ClusterError::Plain { api });
+        }
+        config.connect_timeout = Some(CONNECT);
+        // A server that takes requests and is silent is found out: a watch says something within its own time.
+        config.read_timeout = Some(kept::SILENCE);
+        let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|source| ClusterError::Client { api, source })?;
+        Ok(Self {
+            client,
+            namespace,
+            health: Arc::new(Health::new(clock, Arc::clone(metrics))),
+            settings: settings.clone(),
+        })
+    }
+
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Where the gateway's own objects are.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    #[must_use]
+    pub const fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    #[must_use]
+    pub const fn settings(&self) -> &ClusterSettings {
+        &self.settings
+    }
+
+    /// An answer, within the time that one may take.
+    ///
+    /// # Errors
+    /// [`ClusterError`], about `what`.
+    pub async fn ask<T>(&self, what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
+        match tokio::time::timeout(ASK, answer).await {
+            Ok(answer) => answer.map_err(|source| ClusterError::Api { what, source }),
+            Err(_) => Err(ClusterError::Silent {
+                what,
+                seconds: ASK.as_secs(),
+            }),
+        }
+    }
+}
+
+/// Shows nothing of the client: it holds a token.
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+//! Objects of one kind, kept as they change.
+
+use std::fmt::Debug;
+use std::future::pending;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use kube::api::{Api, ListParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::Store;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Resource, core::Selector};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use super::Health;
+use crate::causes::with_causes;
+
+/// How long one watch lasts. Then it is asked for once more, from where it was; so a connection that has died unnoticed is found out.
+const WATCH_SECONDS: u32 = 60;
+/// How long a server may be silent: longer than a watch lasts.
+pub(super) const SILENCE: Duration = Duration::from_secs(70);
+/// How often an API that has failed is asked whether it is back. The watch itself tries less often, the longer the API is away.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// What is known of all objects of one kind.
+#[derive(Clone)]
+pub struct Kept<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Hash + Eq,
+{
+    store: Store<K>,
+    /// Grows with each change; 0 until all of them were listed once.
+    revision: watch::Receiver<u64>,
+}
+
+/// What keeps it so.
+pub struct Keeping<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Hash + Eq + Clone,
+{
+    what: &'static str,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    /// Asks for one object at most.
+    probe: Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>,
+    writer: Writer<K>,
+    revision: watch::Sender<u64>,
+    health: Arc<Health>,
+}
+
+/// Objects of one kind, and what keeps them as they change for as long as it runs. `what` names them in messages, and labels the metric. Of objects that are
+/// large and not needed, an API of [`kube::api::PartialObjectMeta`] has what stands in their metadata.
+pub fn keep<K>(api: &Api<K>, of: K::DynamicType, which: &Selector, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Hash + Eq + Clone + Send + Sync,
+{
+    let events = watcher(api.clone(), config(which)).default_backoff().boxed();
+    pair(events, probe(api), of, what, health)
+}
+
+fn config(which: &Selector) -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS).labels_from(which)
+}
+
+fn probe<K>(api: &Api<K>) -> Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let api = api.clone();
+    Box::new(move || {
+        let api = api.clone();
+        Box::pin(async move { api.list_metadata(&ListParams::default().limit(1)).await.map(drop) })
+    })
+}
+
+fn pair<K>(
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    probe: Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>,
+    of: K::DynamicType,
+    what: &'static str,
+    health: &Arc<Health>,
+) -> (Kept<K>, Keeping<K>)
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Hash + Eq + Clone,
+{
+    let writer = Writer::new(of);
+    let (revision, receiver) = watch::channel(0);
+    let kept = Kept {
+        store: writer.as_reader(),
+        revision: receiver,
+    };
+    health.begin(what);
+    let keeping = Keeping {
+        what,
+        events,
+        probe,
+        writer,
+        revision,
+        health: Arc::clone(health),
+    };
+    (kept, keeping)
+}
+
+impl<K> Kept<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Hash + Eq + Clone,
+{
+    /// All of them as they were told last; nothing until they were listed once.
+    #[must_use]
+    pub fn all(&self) -> Option<Vec<Arc<K>>> {
+        (*self.revision.borrow() > 0).then(|| self.store.state())
+    }
+
+    /// Completes when something has changed since this was asked last; never again once nothing keeps it.
+    pub async fn changed(&mut self) {
+        if self.revision.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+impl<K> Keeping<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Hash + Eq + Clone + Send + Sync,
+{
+    /// Keeps them, for as long as it is polled. It never gives up.
+    pub async fn run(mut self) {
+        let mut failed = false;
+        let mut probes = tokio::time::interval(PROBE_EVERY);
+        probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = self.events.next() => match event {
+                    None => return,
+                    Some(Ok(event)) => {
+                        self.take(&event);
+                        failed = false;
+                    }
+                    Some(Err(error)) => {
+                        self.health.away(self.what, &with_causes(&error));
+                        failed = true;
+                        probes.reset();
+                    }
+                },
+                // Nothing is told of an API that is back and has no news.
+                _ = probes.tick(), if failed && *self.revision.borrow() > 0 => {
+                    if (self.probe)().await.is_ok() {
+                        self.health.well(self.what);
+                        failed = false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Event<K>) {
+        self.writer.apply_watcher_event(event);
+        // While all are listed, what was known before is known.
+        if matches!(event, Event::Apply(_) | Event::Delete(_) | Event::InitDone) {
+            self.revision.send_modify(|revision| *revision += 1);
+            self.health.well(self.what);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The cluster that the gateway is a part of, and what it does there.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::Fault;
+
+/// What the gateway asks of its cluster's API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSettings {
+    pub api: ClusterApi,
+    /// Where the gateway's own objects are. None: where the service account is, or what the kubeconfig says.
+    pub namespace: Option<String>,
+    /// Whether the API says when pools with `[upstream]` are to be asked again.
+    pub configs: bool,
+}
+
+/// How the API is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterApi {
+    /// By the service account of the pod that this is.
+    InCluster,
+    Kubeconfig(PathBuf),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ClusterSection {
+    api: Option<String>,
+    namespace: Option<String>,
+    configs: bool,
+}
+
+impl Default for ClusterSection {
+    fn default() -> Self {
+        Self {
+            api: None,
+            namespace: None,
+            configs: true,
+        }
+    }
+}
+
+/// What stands for the pod's own service account.
+const IN_CLUSTER: &str = "in-cluster";
+
+pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {
+    let Some(api) = section.api else {
+        return match section.namespace {
+            None => Ok(None),
+            Some(_) => Err((
+                "cluster.namespace",
+                "set".to_owned(),
+                "without cluster.api no cluster is asked: say which, or take it out",
+            )),
+        };
+    };
+    if !cfg!(feature = "cluster") {
+        let allowed = "this attest-gateway was built without the cluster's API: build it with the feature `cluster`, or take it out";
+        return Err(("cluster.api", format!("{api:?}"), allowed));
+    }
+    let api = match api.as_str() {
+        "" => return Err(("cluster.api", "\"\"".to_owned(), "\"in-cluster\", or the path of a kubeconfig")),
+        IN_CLUSTER => ClusterApi::InCluster,
+        path => ClusterApi::Kubeconfig(folder.join(path)),
+    };
+    if let Some(namespace) = &section.namespace
+        && !is_label(namespace)
+    {
+        let allowed = "a namespace: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
+        return Err(("cluster.namespace", format!("{namespace:?}"), allowed));
+    }
+    Ok(Some(ClusterSettings {
+        api,
+        namespace: section.namespace,
+        configs: section.configs,
+    }))
+}
+
+/// Whether it is a label of RFC 1123, as names of namespaces are.
+fn is_label(text: &str) -> bool {
+    const LIMIT: usize = 63;
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=LIMIT).contains(&text.len()) && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+#[cfg(all(test, feature = "cluster"))]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<ClusterSettings>, String> {
+        let section: ClusterSection = toml::from_str(text).map_err(|error| error.to_string())?;
+        checked(section, Path::new("/gw")).map_err(|(key, found, allowed)| format!("{key} is {found}; {allowed}"))
+    }
+
+    #[test]
+    fn no_cluster_is_asked_unless_it_is_named() {
+        assert_eq!(parse(""), Ok(None));
+        let api = |text: &str| parse(text).unwrap().unwrap().api;
+        assert_eq!(api("api = \"in-cluster\""), ClusterApi::InCluster);
+        assert_eq!(api("api = \"kubeconfig\""), ClusterApi::Kubeconfig("/gw/kubeconfig".into()));
+        assert_eq!(api("api = \"/etc/kubeconfig\""), ClusterApi::Kubeconfig("/etc/kubeconfig".into()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let check = |text: &str, expected: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        check("api = \"\"", "cluster.api is");
+        check("namespace = \"a\"", "cluster.namespace is set");
+        check("apis = \"a\"", "unknown field");
+        for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
+            check(&format!("api = \"in-cluster\"\nnamespace = {namespace:?}"), "cluster.namespace is");
+        }
+        assert!(parse(&format!("api = \"in-cluster\"\nnamespace = {:?}", "a".repeat(63))).is_ok());
+    }
+}

@@ -1,0 +1,131 @@
+//! What is kept of the objects of a kind while they change, and while their API is away.
+
+use attest_gateway::cluster::{Heard, Kept, keep};
+use cloud_fixtures::kubernetes::{Disturbance, History};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, PartialObjectMeta};
+use kube::core::Selector;
+use serde_json::json;
+
+use super::{Asked, until};
+
+const NODES: &str = "nodes";
+
+fn rules() -> serde_json::Value {
+    json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}])
+}
+
+fn node(name: &str) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"of": name}}, "status": {"phase": "Running"}})
+}
+
+/// Keeps the nodes from now on.
+fn kept(asked: &Asked) -> Kept<Node> {
+    let nodes = Api::all(asked.cluster.client());
+    let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
+    tokio::spawn(keeping.run());
+    kept
+}
+
+fn names(kept: &Kept<Node>) -> Option<Vec<String>> {
+    let mut names: Vec<String> = kept.all()?.iter().filter_map(|node| node.metadata.name.clone()).collect();
+    names.sort();
+    Some(names)
+}
+
+fn heard(asked: &Asked) -> Heard {
+    asked.cluster.health().watches().get(NODES).cloned().unwrap()
+}
+
+fn is_away(asked: &Asked) -> bool {
+    matches!(heard(asked), Heard::Away { .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_known_before_all_were_listed() {
+    let asked = Asked::with(&rules()).await;
+    asked.api.disturb(Disturbance::Down);
+    let kept = kept(&asked);
+    until("the failure is said", || is_away(&asked)).await;
+    assert_eq!(names(&kept), None);
+    asked.api.recover();
+    until("they are listed", || names(&kept) == Some(Vec::new())).await;
+    assert_eq!(heard(&asked), Heard::Well);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_is_told() {
+    let asked = Asked::with(&rules()).await;
+    asked.api.put(node("a"));
+    let mut kept = kept(&asked);
+    kept.changed().await;
+    let is = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    assert_eq!(names(&kept), is(&["a"]));
+    asked.api.put(node("b"));
+    kept.changed().await;
+    assert_eq!(names(&kept), is(&["a", "b"]));
+    asked.api.remove("nodes", "", "a");
+    kept.changed().await;
+    assert_eq!(names(&kept), is(&["b"]));
+    asked.api.break_watches();
+    asked.api.put(node("c"));
+    until("a watch goes on where another ended", || names(&kept) == is(&["b", "c"])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed() {
+    for history in [History::Kept, History::Lost] {
+        let asked = Asked::with(&rules()).await;
+        asked.api.put(node("a"));
+        let kept = kept(&asked);
+        until("they are listed", || names(&kept).is_some()).await;
+        asked.api.disturb(Disturbance::Down);
+        until("the failure is said", || is_away(&asked)).await;
+        assert_eq!(names(&kept), Some(vec!["a".to_owned()]), "{history:?}");
+        asked.api.remove("nodes", "", "a");
+        asked.api.put(node("b"));
+        asked.api.restart(history);
+        until("what has changed meanwhile is known", || names(&kept) == Some(vec!["b".to_owned()])).await;
+        assert_eq!(heard(&asked), Heard::Well, "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_back_and_has_no_news_is_well() {
+    let asked = Asked::with(&rules()).await;
+    let kept = kept(&asked);
+    until("they are listed", || names(&kept).is_some()).await;
+    asked.api.disturb(Disturbance::Down);
+    until("the failure is said", || is_away(&asked)).await;
+    asked.api.recover();
+    until("it is well", || heard(&asked) == Heard::Well).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
+    let asked = Asked::with(&json!([])).await;
+    let kept = kept(&asked);
+    until("the refusal is said", || is_away(&asked)).await;
+    let Heard::Away { reason, .. } = heard(&asked) else {
+        panic!("away")
+    };
+    assert!(reason.contains("cannot list resource"), "{reason}");
+    assert!(!reason.contains(&asked.token), "{reason}");
+    assert_eq!(names(&kept), None);
+    asked.api.grant(super::NAMESPACE, "gateway", &rules());
+    until("they are listed", || names(&kept).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_is_large_only_the_metadata_is_asked_for() {
+    let asked = Asked::with(&rules()).await;
+    asked.api.put(node("a"));
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(asked.cluster.client());
+    let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
+    tokio::spawn(keeping.run());
+    until("they are listed", || kept.all().is_some()).await;
+    let listed = kept.all().unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(serde_json::to_value(&*listed[0]).unwrap()["status"], serde_json::Value::Null);
+    assert_eq!(listed[0].metadata.name.as_deref(), Some("a"));
+}

@@ -1,0 +1,61 @@
+//! What a gateway is told by its cluster's API, and does there.
+
+mod kept;
+
+use std::time::Duration;
+
+use attest_gateway::clock::Clock;
+use attest_gateway::cluster::Cluster;
+use attest_gateway::settings::{ClusterApi, ClusterSettings};
+use cloud_fixtures::kubernetes::Kubernetes;
+
+use super::support::LIMIT;
+
+/// The API, and who asks it by a kubeconfig.
+struct Asked {
+    api: Kubernetes,
+    cluster: Cluster,
+    token: String,
+    _folder: tempfile::TempDir,
+}
+
+/// Where the gateway's own objects are, and its service account.
+const NAMESPACE: &str = "attest-gateway";
+
+impl Asked {
+    /// As a service account that may do this everywhere.
+    async fn with(rules: &serde_json::Value) -> Self {
+        let api = Kubernetes::start();
+        api.grant(NAMESPACE, "gateway", rules);
+        let token = api.token(NAMESPACE, "gateway");
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, api.kubeconfig(&token)).unwrap();
+        let settings = ClusterSettings {
+            api: ClusterApi::Kubeconfig(kubeconfig),
+            namespace: Some(NAMESPACE.to_owned()),
+            configs: true,
+        };
+        let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
+        Self {
+            api,
+            cluster,
+            token,
+            _folder: folder,
+        }
+    }
+}
+
+/// Waits for what comes about by itself, looking now and then.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let looked = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(LIMIT, looked).await.is_ok(),
+        "{what}: not within {} s",
+        LIMIT.as_secs()
+    );
+}

@@ -3,7 +3,7 @@
 //! Its answers are those of `pkg/server/api.go` and `pkg/server/server.go` in `openshift/machine-config-operator`, whose `docs/MachineConfigServer.md`
 //! describes them; which spec version comes for which `Accept` was measured with the real one.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::server::{Answer, Request, Server};
+use crate::server::{Answer, Request, Server, loopback};
 
 /// A pool's full config in a spec version.
 type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
@@ -28,17 +28,22 @@ impl MachineConfigServer {
     /// It has one pool, and these PEM files.
     #[must_use]
     pub fn start(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Self {
-        let start = |port: u16, tls| {
-            let config = Arc::clone(&config);
-            Server::start((Ipv6Addr::UNSPECIFIED, port).into(), tls, move |request: &Request| {
-                answer(request, pool, &*config)
-            })
-        };
+        let start = |port: u16, tls| start((Ipv6Addr::UNSPECIFIED, port).into(), tls, pool, Arc::clone(&config));
         Self {
             with_tls: start(22623, Some(tls(certificate, key))),
             plain: start(22624, None),
         }
     }
+
+    /// As a server beside it asks it: on any port of the loopback interface, with TLS.
+    #[must_use]
+    pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Server {
+        start(loopback(), Some(tls(certificate, key)), pool, config)
+    }
+}
+
+fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str, config: Arc<Config>) -> Server {
+    Server::start(address, tls, move |request: &Request| answer(request, pool, &*config))
 }
 
 /// TLS from 1.2, HTTP/1.1 only.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use attest_gateway::ignition::{Config, SpecVersion};
 use attest_gateway::policy::ConfigSet;
+use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use results::Figure;
 use serde_json::Value;
@@ -106,7 +107,7 @@ fn pool_folder(folder: &Path) -> PathBuf {
 
 fn load(folder: &Path) -> Pool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(pools::load("worker", folder)).unwrap()
+    runtime.block_on(pools::load("worker", folder, &NeededState::Untold)).unwrap()
 }
 
 fn render(pool: &Pool) -> Vec<u8> {

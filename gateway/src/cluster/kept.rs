@@ -6,15 +6,16 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use kube::api::{Api, ListParams};
+use kube::core::Selector;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::Store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Resource, core::Selector};
+use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -49,6 +50,8 @@ where
 {
     what: &'static str,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
+    /// Whether there may be no such kind.
+    optional: bool,
     /// Asks for one object at most.
     probe: Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>,
     writer: Writer<K>,
@@ -103,6 +106,7 @@ where
     let keeping = Keeping {
         what,
         events,
+        optional: false,
         probe,
         writer,
         revision,
@@ -135,6 +139,23 @@ where
     K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
 {
+    /// A cluster without this kind has none of them.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Without what only the API server needs, and is most of what small objects have.
+    #[must_use]
+    pub fn without_managed_fields(mut self) -> Self {
+        let events = self
+            .events
+            .map_ok(|event| event.modify(|object| object.managed_fields_mut().clear()));
+        self.events = events.boxed();
+        self
+    }
+
     /// Keeps them, for as long as it is polled. It never gives up.
     pub async fn run(mut self) {
         let mut failed = false;
@@ -148,6 +169,7 @@ where
                         self.take(&event);
                         failed = false;
                     }
+                    Some(Err(error)) if self.optional && is_no_such_kind(&error) => self.take(&Event::InitDone),
                     Some(Err(error)) => {
                         self.health.away(self.what, &with_causes(&error));
                         failed = true;
@@ -173,4 +195,10 @@ where
             self.health.well(self.what);
         }
     }
+}
+
+/// A list of a kind that the API does not have is answered by 404.
+fn is_no_such_kind(error: &watcher::Error) -> bool {
+    const NOT_FOUND: u16 = 404;
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == NOT_FOUND)
 }

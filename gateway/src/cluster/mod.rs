@@ -4,11 +4,47 @@
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
 mod client;
+mod configs;
 mod error;
 mod health;
 mod kept;
+mod resources;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
 
 pub use client::Cluster;
 pub use error::ClusterError;
 pub use health::{Health, Heard};
 pub use kept::{Keeping, Kept, keep};
+
+use crate::pools::live::LivePools;
+use crate::pools::needed::NeededState;
+
+/// Begins what the settings want to be told by the cluster's API; it ends with the tasks.
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, pools: &Arc<LivePools>) {
+    if cluster.settings().configs {
+        configs::spawn(tasks, cluster, pools);
+    }
+}
+
+impl Cluster {
+    /// Which MachineConfigs nodes need before they are approved, asked for once; nothing, if that is nobody's question.
+    pub async fn needed(&self) -> NeededState {
+        if self.settings().configs {
+            configs::ask(self).await
+        } else {
+            NeededState::Untold
+        }
+    }
+
+    /// Asks once for each kind of object that is watched, with what came of it.
+    pub async fn look(&self) -> Vec<(&'static str, Result<(), ClusterError>)> {
+        let mut found = Vec::new();
+        if self.settings().configs {
+            found.extend(configs::look(self).await);
+        }
+        found
+    }
+}

@@ -32,6 +32,9 @@ use attest_gateway::audit::CommandLog;
 use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Times;
 use attest_gateway::files::make_private_folder;
+#[cfg(feature = "cluster")]
+use attest_gateway::inspection;
+use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{AnyStore, Store};
@@ -88,11 +91,23 @@ fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.clone())
 }
 
+/// What the cluster says that nodes need before they are approved.
+#[cfg(feature = "cluster")]
+async fn needed(settings: &Settings) -> NeededState {
+    inspection::cluster::needed(settings, Clock::System).await
+}
+
+/// What the cluster says that nodes need before they are approved: nobody asks it.
+#[cfg(not(feature = "cluster"))]
+async fn needed(_: &Settings) -> NeededState {
+    NeededState::Untold
+}
+
 /// Reads a pool as the gateway would.
 fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
     let folder = pool_folder(settings, name)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(pools::load(name, &folder))?)
+    Ok(runtime.block_on(async { pools::load(name, &folder, &needed(settings).await).await })?)
 }
 
 /// Seconds since 1970.

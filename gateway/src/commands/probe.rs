@@ -46,8 +46,9 @@ async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
     let settings = Settings::load(config)?;
     let folders = pools::folders(&settings.pools)?;
     let mut known = Known::default();
+    let needed = super::needed(&settings).await;
     for (name, folder) in &folders.pools {
-        match pools::load(name, folder).await {
+        match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
             Err(error) => output::line(format_args!(
                 "pool {name} cannot be read here, so whatever a stranger gets of it counts as too much (--pre-approved tells what may be got): {error}"

@@ -3,6 +3,8 @@
 
 mod certificates;
 pub mod clouds;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 mod forwards;
 mod pools;
 mod state;
@@ -15,9 +17,13 @@ use tokio::net::TcpListener;
 use crate::certificates::ek_roots::{self, EkRootsFolder};
 use crate::clock::Clock;
 use crate::cloud::Clouds;
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
+#[cfg(not(feature = "cluster"))]
+use crate::pools::needed::NeededState;
 use crate::settings::Settings;
 
 /// Something that was found.
@@ -64,6 +70,9 @@ pub struct Inspected {
     pub listener: TcpListener,
     /// Where metrics are fetched.
     pub metrics_listener: Option<TcpListener>,
+    /// The cluster that this is a part of, if it asks one.
+    #[cfg(feature = "cluster")]
+    pub cluster: Option<Cluster>,
 }
 
 /// Why the gateway does not serve: every reason that was found.
@@ -102,7 +111,11 @@ impl Inspection {
             clouds: clouds.as_ref(),
             depth,
         };
-        let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics)).await {
+        #[cfg(feature = "cluster")]
+        let (cluster, needed) = cluster::inspect(settings, clock, metrics, &mut findings).await;
+        #[cfg(not(feature = "cluster"))]
+        let needed = NeededState::Untold;
+        let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);
                 Some(pools)
@@ -130,6 +143,8 @@ impl Inspection {
                 clouds,
                 listener,
                 metrics_listener,
+                #[cfg(feature = "cluster")]
+                cluster,
             }),
             _ => None,
         };

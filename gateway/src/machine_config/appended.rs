@@ -14,6 +14,8 @@ pub const CONTENT: &str = "/etc/mcs-machine-config-content.json";
 pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 /// Which config the node has.
 pub const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
+/// What a server replaces by what the cluster has now: certificates of CAs.
+pub(crate) const REPLACED: [&str; 2] = [KUBELET_CA, CLOUD_CA];
 const KUBELET_CA: &str = "/etc/kubernetes/kubelet-ca.crt";
 const CLOUD_CA: &str = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem";
 /// Mode of the files that are added.

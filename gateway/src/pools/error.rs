@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use attest::inventory::InventoryError;
 
+use super::needed::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
 use crate::ignition::lint::Finding;
 use crate::ignition::{Invalid, NotAConfig};
@@ -100,6 +101,9 @@ pub enum PoolError {
     /// Another server that gives no config.
     #[error("pool {pool}: {source}")]
     Upstream { pool: String, source: UpstreamError },
+    /// What its nodes need before they are approved is not known.
+    #[error("pool {pool}: [upstream.include] {source}")]
+    Needed { pool: String, source: Box<NeededError> },
     /// An include list that does not fit what another server gives.
     #[error("pool {pool}: [upstream.include]: {source}")]
     Include { pool: String, source: IncludeError },
@@ -115,6 +119,10 @@ impl PoolError {
     /// Whether another server is the cause, and not what lies here: it may be gone by itself.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Upstream { source, .. } if !source.is_of_settings())
+        match self {
+            Self::Upstream { source, .. } => !source.is_of_settings(),
+            Self::Needed { source, .. } => source.is_elsewhere(),
+            _ => false,
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::folder::{Folder, Reader};
+use super::needed::NeededState;
 use super::outline::Outlines;
 use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
@@ -64,11 +65,11 @@ pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     Reader::default().settings(folder).map(|file| file.grants)
 }
 
-/// Reads one pool, from its folder, or by it from another server.
+/// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.
 ///
 /// # Errors
 /// [`PoolError`].
-pub async fn load(name: &str, folder: &Path) -> Result<Pool, PoolError> {
+pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Pool, PoolError> {
     let read = Reader::default().pool(folder)?;
     let Some(settings) = read.file.upstream.clone() else {
         return Pool::of_folder(name, read);
@@ -79,7 +80,7 @@ pub async fn load(name: &str, folder: &Path) -> Result<Pool, PoolError> {
     };
     let server = Upstream::new(settings, name).map_err(upstream)?;
     let fetched = server.fetch(None).await.map_err(upstream)?;
-    Pool::of_upstream(name, read, &server, &fetched)
+    Pool::of_upstream(name, read, &server, &fetched, needed)
 }
 
 impl Pool {
@@ -148,7 +149,13 @@ impl Pool {
     }
 
     /// A pool whose full config is another server's.
-    pub(super) fn of_upstream(name: &str, folder: Folder, server: &Upstream, fetched: &Fetched) -> Result<Self, PoolError> {
+    pub(super) fn of_upstream(
+        name: &str,
+        folder: Folder,
+        server: &Upstream,
+        fetched: &Fetched,
+        needed: &NeededState,
+    ) -> Result<Self, PoolError> {
         let include = |source| PoolError::Include {
             pool: name.to_owned(),
             source,
@@ -158,7 +165,16 @@ impl Pool {
         let pre_approved = if list.is_empty() && !folder.file.grants.earn(Earns::PreApproved) {
             Config::empty()
         } else {
-            list.choose(full).map_err(include)?
+            let needed = list.needed().then(|| needed.of_pool(server.pool(), full)).transpose();
+            let needed = needed.map_err(|source| PoolError::Needed {
+                pool: name.to_owned(),
+                source: Box::new(source),
+            })?;
+            match needed {
+                Some(needed) if list.names_nothing() => needed,
+                Some(needed) => render::over(needed, list.choose(full).map_err(include)?),
+                None => list.choose(full).map_err(include)?,
+            }
         };
         let given = fetched
             .configs()

@@ -11,6 +11,7 @@ mod folder;
 mod inventory;
 pub mod live;
 mod load;
+pub mod needed;
 mod outline;
 mod packed;
 mod seen;

@@ -21,7 +21,12 @@ pub async fn watch(live: &LivePools, hangup: Signal) {
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
     loop {
-        let occasion = match files.wake(live.revalidation_due().await).await {
+        let due = live.revalidation_due().await;
+        let wake = tokio::select! {
+            wake = files.wake(due) => wake,
+            () = live.news() => Wake::Due,
+        };
+        let occasion = match wake {
             Wake::Signal => {
                 tracing::info!("SIGHUP: all pools are read again");
                 Occasion::Signal

@@ -81,6 +81,10 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
     let (tls, metrics, clock) = (Arc::clone(&gateway.tls), Arc::clone(&gateway.metrics), gateway.clock);
     tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, hangup.certificates).await });
+    #[cfg(feature = "cluster")]
+    if let Some(cluster) = &gateway.cluster {
+        crate::cluster::spawn(tasks, cluster, &gateway.pools);
+    }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
 }

@@ -30,8 +30,6 @@ use crate::audit::{
     replica_name, resolve_pending,
 };
 use crate::clock::Clock;
-#[cfg(feature = "cluster")]
-use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::seal::{Seal, SealError, Times};
 use crate::forward::{Forwarder, OpenError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
@@ -81,10 +79,6 @@ pub enum ServeError {
     /// Who is sent the attestation log's records.
     #[error(transparent)]
     Forward(#[from] OpenError),
-    /// The cluster's API.
-    #[cfg(feature = "cluster")]
-    #[error("cluster: {0}")]
-    Cluster(#[from] ClusterError),
 }
 
 /// A gateway that listens, and has not served anybody yet.
@@ -147,6 +141,8 @@ impl Server {
             clouds,
             listener,
             metrics_listener,
+            #[cfg(feature = "cluster")]
+            cluster,
         } = found;
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let forwarders = forwarders(&settings)?;
@@ -167,11 +163,6 @@ impl Server {
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits));
-        #[cfg(feature = "cluster")]
-        let cluster = match &settings.cluster {
-            Some(cluster) => Some(Cluster::open(cluster, clock, &metrics).await?),
-            None => None,
-        };
         let handshakes = admission.handshakes.clone();
         let journal = journal.with_store(Arc::clone(&store)).with_company(move || handshakes.under_way());
         if cut > 0 {

@@ -6,6 +6,7 @@ use attest::azure::attested_document::{ImdsNonce, verify};
 use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
 use attest_gateway::inspection::{self, Finding};
 use attest_gateway::pools;
+use attest_gateway::pools::needed::NeededState;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{Authority, Machine};
 use cloud_fixtures::google::vtpm::Ca;
@@ -239,7 +240,9 @@ projects = [{ id = "example-project", number = 739419398126 }]
 subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
 "#;
     setup.write("pools/worker/pool.toml", rules);
-    let pool = pools::load("worker", &setup.path("pools/worker")).await.unwrap();
+    let pool = pools::load("worker", &setup.path("pools/worker"), &NeededState::Untold)
+        .await
+        .unwrap();
     let warnings = inspection::clouds::warnings(&setup.open(), &pool);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: no root is in "));

@@ -1,5 +1,6 @@
 //! What a gateway is told by its cluster's API, and does there.
 
+mod configs;
 mod kept;
 
 use std::time::Duration;

@@ -9,10 +9,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 pub use reload::Occasion;
+pub use servers::News;
 use servers::Server;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::Pool;
+use super::needed::NeededState;
 use super::seen::Seen;
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
@@ -31,6 +33,10 @@ pub struct LivePools {
     reloading: Mutex<Reloading>,
     /// The folders that what is served was read from.
     watched: RwLock<BTreeSet<PathBuf>>,
+    /// What the cluster says that nodes need before they are approved.
+    needed: ArcSwap<NeededState>,
+    /// That the cluster has said something.
+    told: Notify,
     /// What lies among the pools and is none, in words.
     misnamed: RwLock<BTreeSet<String>>,
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::super::folder::{Folder, Reader};
 use super::super::inventory::{self, Twice};
+use super::super::needed::NeededState;
 use super::super::{Folders, Pool, PoolError, PoolInventory, folders};
 use super::servers::{UPSTREAM_RETRY, blocking};
 use super::{Broken, Known, Live, LivePools, NOT_SERVED};
@@ -29,17 +30,17 @@ pub enum Occasion {
 }
 
 /// What the log says of a reload.
-enum News {
+enum Said {
     Good(String),
     Bad(String),
 }
 
 impl LivePools {
-    /// Reads every pool for the first time. One that cannot be served is in nobody's way: [`LivePools::unserved`] names it.
+    /// Reads every pool for the first time, with what the cluster says that nodes need before they are approved. One that cannot be served is in nobody's way: [`LivePools::unserved`] names it.
     ///
     /// # Errors
     /// [`PoolError`], if there are none.
-    pub async fn open(folder: &Path, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, PoolError> {
+    pub async fn open(folder: &Path, clock: Clock, metrics: Arc<Metrics>, needed: NeededState) -> Result<Self, PoolError> {
         let live = Self {
             folder: folder.to_owned(),
             clock,
@@ -47,6 +48,8 @@ impl LivePools {
             pools: ArcSwap::default(),
             reloading: Mutex::default(),
             watched: RwLock::default(),
+            needed: ArcSwap::from_pointee(needed),
+            told: Notify::new(),
             misnamed: RwLock::default(),
         };
         let mut reloading = live.reloading.lock().await;
@@ -122,7 +125,7 @@ impl LivePools {
                 _ => self.read(name, folder, quiet).await,
             };
             if !read.settled {
-                news.push(News::Good(format!(
+                news.push(Said::Good(format!(
                     "pool {}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now",
                     read.name
                 )));
@@ -165,7 +168,7 @@ impl LivePools {
         }
         let gone = |name: &String| !pools.contains_key(name) && !others.iter().any(|(other, _)| other == name);
         for name in before.keys().filter(|name| gone(name)) {
-            news.push(News::Bad(format!("pool {name}: its folder is gone, it is not served any longer")));
+            news.push(Said::Bad(format!("pool {name}: its folder is gone, it is not served any longer")));
             self.metrics.pool_gone(name);
             reloading.servers.remove(name);
         }
@@ -223,12 +226,12 @@ impl LivePools {
     }
 
     /// Serves these from now on, and says what is new: when it is true.
-    fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<News>) {
+    fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<Said>) {
         self.pools.store(Arc::new(pools.clone()));
         for news in news.drain(..) {
             match news {
-                News::Good(text) => tracing::info!("{text}"),
-                News::Bad(text) => tracing::error!("{text}"),
+                Said::Good(text) => tracing::info!("{text}"),
+                Said::Bad(text) => tracing::error!("{text}"),
             }
         }
     }
@@ -239,7 +242,7 @@ impl LivePools {
         name: &str,
         before: Option<&Live>,
         result: Result<(Pool, Option<PoolError>), PoolError>,
-        news: &mut Vec<News>,
+        news: &mut Vec<Said>,
     ) -> Live {
         let old = before.and_then(|live| live.pool.clone());
         let was_broken = before.and_then(|live| live.broken.as_ref());
@@ -250,10 +253,10 @@ impl LivePools {
         // What was rendered for a state stays rendered if the next one is the same.
         let new = read.filter(|read| old.as_ref().is_none_or(|old| !old.same(read)));
         if let Some(pool) = &new {
-            news.push(News::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
+            news.push(Said::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
             self.metrics.pool_reloaded(name, true);
         } else if error.is_none() && was_broken.is_some() {
-            news.push(News::Good(format!(
+            news.push(Said::Good(format!(
                 "pool {name}: its source is well again, and says what is served already"
             )));
         }
@@ -268,7 +271,7 @@ impl LivePools {
                         Some(_) => "the last good state is still served",
                         None => NOT_SERVED,
                     };
-                    news.push(News::Bad(format!("pool {name}: {error}; {served}")));
+                    news.push(Said::Bad(format!("pool {name}: {error}; {served}")));
                     self.broken(&error)
                 }
             }
@@ -286,10 +289,10 @@ impl LivePools {
     }
 
     /// Says of what is no pool that it is not served, once.
-    fn note(&self, misnamed: &[PoolError], news: &mut Vec<News>) {
+    fn note(&self, misnamed: &[PoolError], news: &mut Vec<Said>) {
         let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
         let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
-        news.extend(misnamed.difference(&known).map(|new| News::Bad(format!("{new}; it is not served"))));
+        news.extend(misnamed.difference(&known).map(|new| Said::Bad(format!("{new}; it is not served"))));
         *known = misnamed;
     }
 }

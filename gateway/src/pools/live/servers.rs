@@ -1,11 +1,12 @@
 //! Other servers, and when they are asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::folder::Folder;
+use super::super::needed::NeededState;
 use super::super::upstream::{Fetched, Upstream, UpstreamSettings};
 use super::super::{Pool, PoolError};
 use super::LivePools;
@@ -13,6 +14,22 @@ use super::reload::Occasion;
 
 /// How soon a server that did not answer is asked again.
 pub(super) const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
+
+/// Of which pools the cluster has something new.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    All,
+    Of(BTreeSet<String>),
+}
+
+impl News {
+    fn is_of(&self, pool: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(pools) => pools.contains(pool),
+        }
+    }
+}
 
 /// Another server that a pool is fetched from.
 #[derive(Debug)]
@@ -29,6 +46,27 @@ impl LivePools {
     /// When another server should be asked again, if there is one.
     pub async fn revalidation_due(&self) -> Option<Instant> {
         self.reloading.lock().await.servers.values().map(|server| server.due).min()
+    }
+
+    /// The cluster says that it has something new for these pools, by their names at the other server: it is asked as soon as may be.
+    pub async fn told(&self, news: &News) {
+        let now = Instant::now();
+        for server in self.reloading.lock().await.servers.values_mut() {
+            if news.is_of(server.upstream.pool()) {
+                server.due = now;
+            }
+        }
+        self.told.notify_one();
+    }
+
+    /// The cluster says which MachineConfigs nodes need before they are approved. It counts from the next reload on.
+    pub fn needs(&self, needed: NeededState) {
+        self.needed.store(Arc::new(needed));
+    }
+
+    /// Completes when the cluster has said something.
+    pub(in crate::pools) async fn news(&self) {
+        self.told.notified().await;
     }
 
     /// Makes a pool of what was read, with another server's help if that is its source. If that server fails, what it said last still
@@ -84,7 +122,10 @@ impl LivePools {
             }
         }
         match (&server.last, failure) {
-            (Some(fetched), failure) => Ok((Pool::of_upstream(name, folder, &server.upstream, fetched)?, failure)),
+            (Some(fetched), failure) => Ok((
+                Pool::of_upstream(name, folder, &server.upstream, fetched, &self.needed.load())?,
+                failure,
+            )),
             (None, Some(failure)) => Err(failure),
             (None, None) => Err(PoolError::Name(PathBuf::from(name))),
         }
@@ -130,7 +171,7 @@ mod tests {
             tls.ca
         );
         fs::write(pool.join("pool.toml"), format!("{SAMPLE}{upstream}")).unwrap();
-        let live = LivePools::open(&folder.path().join("pools"), Clock::System, Arc::default())
+        let live = LivePools::open(&folder.path().join("pools"), Clock::System, Arc::default(), NeededState::default())
             .await
             .unwrap();
         assert!(matches!(live.get("worker"), Lookup::NotYet));

@@ -46,7 +46,9 @@ impl Fixture {
     }
 
     async fn open(&self, clock: Clock) -> LivePools {
-        let live = LivePools::open(&self.path("pools"), clock, Arc::default()).await.unwrap();
+        let live = LivePools::open(&self.path("pools"), clock, Arc::default(), NeededState::default())
+            .await
+            .unwrap();
         assert_eq!(live.unserved(), []);
         self.tick();
         live

@@ -65,6 +65,8 @@ struct Limits {
 pub struct Upstream {
     client: Client,
     url: Url,
+    /// The pool's name there.
+    pool: String,
     name: String,
     limits: Limits,
     settings: UpstreamSettings,
@@ -88,7 +90,8 @@ impl Upstream {
 
     fn with_limits(settings: UpstreamSettings, pool: &str, limits: Limits) -> Result<Self, UpstreamError> {
         let mut url = settings.url.clone();
-        url.set_path(&format!("/config/{}", settings.pool.as_deref().unwrap_or(pool)));
+        let pool = settings.pool.as_deref().unwrap_or(pool).to_owned();
+        url.set_path(&format!("/config/{pool}"));
         let name = match settings.address {
             Some(address) => format!("{url} at {address}"),
             None => url.to_string(),
@@ -124,10 +127,17 @@ impl Upstream {
         Ok(Self {
             client,
             url,
+            pool,
             name,
             limits,
             settings,
         })
+    }
+
+    /// The pool's name there.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        &self.pool
     }
 
     #[must_use]

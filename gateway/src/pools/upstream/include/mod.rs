@@ -16,12 +16,16 @@ const GLOB_CHARACTERS: &[char] = &['*', '?', '[', ']', '{', '}'];
 ///   and in its folders. Neither is `/etc/a` itself. There are no other patterns, and none for the root folder.
 /// - A unit is named in full, and comes with its drop-ins.
 /// - A user is named in full, and comes with all that the full config says of it: keys, groups, a password's hash.
+///
+/// Besides, it may have what the cluster's MachineConfigs say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "File")]
 pub struct Include {
     files: Vec<PathRule>,
     units: Vec<String>,
     users: Vec<String>,
+    /// Whether it has what the MachineConfigs say that are needed before approval.
+    needed: bool,
 }
 
 /// An entry that names nothing.
@@ -67,13 +71,18 @@ struct File {
     files: Vec<String>,
     units: Vec<String>,
     users: Vec<String>,
+    needed_before_node_approved: bool,
 }
 
 impl TryFrom<File> for Include {
     type Error = BadEntry;
 
     fn try_from(file: File) -> Result<Self, BadEntry> {
-        Self::new(file.files, file.units, file.users)
+        let names = Self::new(file.files, file.units, file.users)?;
+        Ok(Self {
+            needed: file.needed_before_node_approved,
+            ..names
+        })
     }
 }
 
@@ -140,13 +149,26 @@ impl Include {
             files: files.into_iter().map(PathRule::parse).collect::<Result<_, _>>()?,
             units: names("units", units)?,
             users: names("users", users)?,
+            needed: false,
         })
     }
 
-    /// Whether it names nothing at all.
+    /// Whether it has what the cluster's MachineConfigs say that are needed before approval.
+    #[must_use]
+    pub const fn needed(&self) -> bool {
+        self.needed
+    }
+
+    /// Whether it names nothing by itself.
+    #[must_use]
+    pub const fn names_nothing(&self) -> bool {
+        self.files.is_empty() && self.units.is_empty() && self.users.is_empty()
+    }
+
+    /// Whether nothing is in it.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.units.is_empty() && self.users.is_empty()
+        self.names_nothing() && !self.needed
     }
 
     /// What of the full config is pre-approved. No kernel arguments, disks, filesystems, LUKS volumes, groups, nor other configs to merge.
@@ -156,7 +178,7 @@ impl Include {
     /// # Errors
     /// [`IncludeError`]: nothing is left out that is named.
     pub fn choose(&self, full: &Config) -> Result<Config, IncludeError> {
-        if self.is_empty() {
+        if self.names_nothing() {
             return Err(IncludeError::Nothing);
         }
         let mut storage = Map::new();

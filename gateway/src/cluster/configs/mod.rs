@@ -1,0 +1,184 @@
+//! When another server is asked again for its configs: when the cluster has changed what it goes by. And which of its MachineConfigs nodes need before they are
+//! approved.
+
+mod needed;
+mod standing;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
+use kube::core::{ApiResource, Expression, Selector};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use self::needed::Had;
+use self::standing::Standing;
+use super::{Cluster, ClusterError, Kept, keep, resources};
+use crate::machine_config::ROLE_LABEL;
+use crate::pools::live::{LivePools, News};
+use crate::pools::needed::NeededState;
+
+/// How long nothing must change before the server is asked: a rollout changes several objects one after the other.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long is waited for that at most.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+/// The server is told by watches of its own, and may be told later than this gateway: so it is asked once more.
+const ONCE_MORE: Duration = Duration::from_secs(15);
+/// How soon what could not be had is asked for again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// MachineConfigs that are of a role; rendered ones are of none.
+fn of_a_role() -> Selector {
+    Expression::Exists(ROLE_LABEL.to_owned()).into()
+}
+
+type Metas = Kept<PartialObjectMeta<DynamicObject>>;
+
+/// What is kept.
+struct Configs {
+    cluster: Arc<Cluster>,
+    pools: Kept<DynamicObject>,
+    controllers: Metas,
+    os_configs: Metas,
+    os_builds: Metas,
+    machine_configs: Metas,
+}
+
+/// Keeps pools up to date with the cluster, for as long as the tasks run.
+pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, live: &Arc<LivePools>) {
+    let of = resources::machine_config_pools();
+    let api = Api::all_with(cluster.client(), &of);
+    let (pools, keeping) = keep(&api, of, &Selector::default(), "machineconfigpools", cluster.health());
+    tasks.spawn(keeping.without_managed_fields().run());
+    let mut metas = |of: ApiResource, which: &Selector, what, optional| {
+        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(cluster.client(), &of);
+        let (kept, keeping) = keep(&api, of, which, what, cluster.health());
+        let keeping = keeping.without_managed_fields();
+        tasks.spawn(if optional { keeping.optional() } else { keeping }.run());
+        kept
+    };
+    let all = Selector::default();
+    let configs = Configs {
+        cluster: Arc::clone(cluster),
+        pools,
+        controllers: metas(resources::controller_configs(), &all, "controllerconfigs", false),
+        // Older clusters have no such kinds.
+        os_configs: metas(resources::machine_os_configs(), &all, "machineosconfigs", true),
+        os_builds: metas(resources::machine_os_builds(), &all, "machineosbuilds", true),
+        machine_configs: metas(resources::machine_configs(), &of_a_role(), "machineconfigs", false),
+    };
+    let live = Arc::clone(live);
+    tasks.spawn(async move { configs.tell(&live).await });
+}
+
+/// What is needed before approval, asked for once.
+pub(super) async fn ask(cluster: &Cluster) -> NeededState {
+    match needed::ask(cluster).await {
+        Ok(needed) => NeededState::Told(Arc::new(needed)),
+        Err(error) => NeededState::Failed(error.to_string()),
+    }
+}
+
+/// Asks for one of each kind.
+pub(super) async fn look(cluster: &Cluster) -> Vec<(&'static str, Result<(), ClusterError>)> {
+    let kinds = [
+        ("machineconfigpools", resources::machine_config_pools()),
+        ("machineconfigs", resources::machine_configs()),
+        ("controllerconfigs", resources::controller_configs()),
+    ];
+    let asked = kinds.map(|(what, of)| async move {
+        let api: Api<DynamicObject> = Api::all_with(cluster.client(), &of);
+        let one = ListParams::default().limit(1);
+        (what, cluster.ask(what, api.list_metadata(&one)).await.map(drop))
+    });
+    join_all(asked).await
+}
+
+impl Configs {
+    /// Tells of each change, when it is over.
+    async fn tell(mut self, live: &LivePools) {
+        let (mut before, mut had) = (None, Had::default());
+        let mut once_more: Option<(Instant, News)> = None;
+        let mut retry: Option<Instant> = None;
+        loop {
+            let again = once_more.as_ref().map(|(at, _)| *at);
+            tokio::select! {
+                () = self.changed() => self.settle().await,
+                () = at(again) => {
+                    if let Some((_, news)) = once_more.take() {
+                        live.told(&news).await;
+                    }
+                    continue;
+                }
+                () = at(retry) => {}
+            }
+            if let Some(now) = self.standing() {
+                if let Some(news) = now.news(before.as_ref()) {
+                    live.told(&news).await;
+                    once_more = Some((Instant::now() + ONCE_MORE, news));
+                }
+                before = Some(now);
+            }
+            retry = self.need(&mut had, live).await;
+        }
+    }
+
+    async fn changed(&mut self) {
+        tokio::select! {
+            () = self.pools.changed() => {}
+            () = self.controllers.changed() => {}
+            () = self.os_configs.changed() => {}
+            () = self.os_builds.changed() => {}
+            () = self.machine_configs.changed() => {}
+        }
+    }
+
+    /// Waits until nothing changes any more.
+    async fn settle(&mut self) {
+        let limit = Instant::now() + SETTLE_LIMIT;
+        while Instant::now() < limit && timeout_at(limit.min(Instant::now() + SETTLE), self.changed()).await.is_ok() {}
+    }
+
+    /// What the server goes by; nothing until all of it was listed once.
+    fn standing(&self) -> Option<Standing> {
+        Some(Standing::of(
+            &self.pools.all()?,
+            &self.controllers.all()?,
+            &self.os_configs.all()?,
+            &self.os_builds.all()?,
+        ))
+    }
+
+    /// Says which MachineConfigs nodes need, if that has changed; when to try again, if it could not be had.
+    async fn need(&self, had: &mut Had, live: &LivePools) -> Option<Instant> {
+        let (pools, metas) = (self.pools.all()?, self.machine_configs.all()?);
+        let pools: Vec<Value> = pools.iter().map(|pool| needed::selecting(pool)).collect();
+        if had.is(&pools, &metas) {
+            return None;
+        }
+        match had.fetch(&self.cluster, &metas, pools).await {
+            Ok(needed) => {
+                live.needs(NeededState::Told(Arc::new(needed)));
+                live.told(&News::Of(BTreeSet::new())).await;
+                None
+            }
+            // What was known last is kept; the watches say what is wrong with the API, and this, what is wrong besides.
+            Err(error) => {
+                tracing::warn!("cluster: {error}; what was known last of what nodes need before approval is kept");
+                Some(Instant::now() + RETRY)
+            }
+        }
+    }
+}
+
+/// Completes then; never, if there is no such time.
+async fn at(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,116 @@
+//! The MachineConfigs that nodes need before they are approved, as the API has them.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::{Value, json};
+
+use super::of_a_role;
+use super::standing::Meta;
+use crate::cluster::{Cluster, ClusterError, resources};
+use crate::pools::needed::{Needed, is_needed};
+
+/// Most MachineConfigs that are taken. A cluster has a dozen that nodes need at first; each may have 1.5 MB.
+const LIMIT: usize = 200;
+/// What is asked for, in messages.
+const WHAT: &str = "machineconfigs that are needed before approval";
+
+/// What was had so far: asked for anew is only what has changed.
+#[derive(Default)]
+pub(super) struct Had {
+    /// By name, with the version that it is.
+    objects: BTreeMap<String, (String, Value)>,
+    pools: Vec<Value>,
+}
+
+/// Why it is not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotHad {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("there are {found} of them; at most {LIMIT} are taken")]
+    TooMany { found: usize },
+    /// One is not there any more, or another by now: the API tells of that.
+    #[error("they change")]
+    Changing,
+}
+
+impl Had {
+    /// Whether these are what was had.
+    pub(super) fn is(&self, pools: &[Value], metas: &[Meta]) -> bool {
+        let versions = self.objects.iter().map(|(name, (version, _))| (name.clone(), version.clone()));
+        self.pools == pools && versions.eq(needed(metas))
+    }
+
+    /// Has them, with the pools' own objects.
+    pub(super) async fn fetch(&mut self, cluster: &Cluster, metas: &[Meta], pools: Vec<Value>) -> Result<Needed, NotHad> {
+        let wanted = needed(metas);
+        if wanted.len() > LIMIT {
+            return Err(NotHad::TooMany { found: wanted.len() });
+        }
+        self.objects.retain(|name, (version, _)| wanted.get(name) == Some(version));
+        let missing: Vec<String> = wanted.into_keys().filter(|name| !self.objects.contains_key(name)).collect();
+        let api: Api<DynamicObject> = Api::all_with(cluster.client(), &resources::machine_configs());
+        for name in missing {
+            let object = cluster.ask(WHAT, api.get_opt(&name)).await?.ok_or(NotHad::Changing)?;
+            let (name, version) = (object.name_any(), object.resource_version().unwrap_or_default());
+            self.objects.insert(name, (version, value(object)));
+        }
+        self.pools.clone_from(&pools);
+        if !self.is(&pools, metas) {
+            return Err(NotHad::Changing);
+        }
+        Ok(Needed::new(
+            pools,
+            self.objects.values().map(|(_, object)| object.clone()).collect(),
+        ))
+    }
+}
+
+/// Asks once, for who does not watch.
+pub(super) async fn ask(cluster: &Cluster) -> Result<Needed, NotHad> {
+    const PAGE: u32 = 500;
+    let (client, configs) = (cluster.client(), resources::machine_configs());
+    let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resources::machine_config_pools());
+    let pools = cluster.ask("machineconfigpools", pools.list(&ListParams::default())).await?;
+    let configs: Api<DynamicObject> = Api::all_with(client, &configs);
+    let mut metas = Vec::new();
+    let mut page = ListParams::default().labels_from(&of_a_role()).limit(PAGE);
+    loop {
+        let list = cluster.ask("machineconfigs", configs.list_metadata(&page)).await?;
+        metas.extend(list.items.into_iter().map(Meta::new));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    Had::default()
+        .fetch(cluster, &metas, pools.items.iter().map(selecting).collect())
+        .await
+}
+
+/// Of a MachineConfigPool, what says which MachineConfigs are its own.
+pub(super) fn selecting(pool: &DynamicObject) -> Value {
+    let selector = pool.data.pointer("/spec/machineConfigSelector").cloned().unwrap_or_default();
+    json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfigPool",
+        "metadata": {"name": pool.name_any()},
+        "spec": {"machineConfigSelector": selector},
+    })
+}
+
+/// An object without what only the API server needs.
+fn value(mut object: DynamicObject) -> Value {
+    object.managed_fields_mut().clear();
+    serde_json::to_value(&object).unwrap_or_default()
+}
+
+/// Names and versions of those that are needed.
+fn needed(metas: &[Meta]) -> BTreeMap<String, String> {
+    let needed = metas.iter().filter(|meta| is_needed(meta.annotations()));
+    needed
+        .map(|meta| (meta.name_any(), meta.resource_version().unwrap_or_default()))
+        .collect()
+}

@@ -1,0 +1,34 @@
+//! Kinds of objects that are no kinds of Kubernetes' own.
+
+use kube::core::{ApiResource, GroupVersionKind};
+
+const MACHINE_CONFIGURATION: &str = "machineconfiguration.openshift.io";
+
+fn machine_configuration(kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(MACHINE_CONFIGURATION, "v1", kind), plural)
+}
+
+#[must_use]
+pub fn machine_config_pools() -> ApiResource {
+    machine_configuration("MachineConfigPool", "machineconfigpools")
+}
+
+#[must_use]
+pub fn machine_configs() -> ApiResource {
+    machine_configuration("MachineConfig", "machineconfigs")
+}
+
+#[must_use]
+pub fn controller_configs() -> ApiResource {
+    machine_configuration("ControllerConfig", "controllerconfigs")
+}
+
+#[must_use]
+pub fn machine_os_configs() -> ApiResource {
+    machine_configuration("MachineOSConfig", "machineosconfigs")
+}
+
+#[must_use]
+pub fn machine_os_builds() -> ApiResource {
+    machine_configuration("MachineOSBuild", "machineosbuilds")
+}

@@ -1,0 +1,57 @@
+//! What there is to say of the cluster's API.
+
+use std::sync::Arc;
+
+use super::Finding;
+use crate::clock::Clock;
+use crate::cluster::Cluster;
+use crate::metrics::Metrics;
+use crate::pools::needed::NeededState;
+use crate::settings::Settings;
+
+/// Who is asked, and what is asked for once: which MachineConfigs nodes need before they are approved.
+pub(super) async fn inspect(
+    settings: &Settings,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    findings: &mut Vec<Finding>,
+) -> (Option<Cluster>, NeededState) {
+    let Some(cluster) = &settings.cluster else {
+        return (None, NeededState::Untold);
+    };
+    let cluster = match Cluster::open(cluster, clock, metrics).await {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            findings.push(Finding::Error(format!("cluster: {error}")));
+            return (None, NeededState::Untold);
+        }
+    };
+    let mut told = Vec::new();
+    for (what, found) in cluster.look().await {
+        match found {
+            Ok(()) => told.push(what),
+            // It may be back at any time, and what was known is kept meanwhile.
+            Err(error) => findings.push(Finding::Degraded(format!(
+                "cluster: {error}; a gateway that serves goes by what it was told last"
+            ))),
+        }
+    }
+    if told.is_empty() {
+        // Nobody waits once more for an API that is away.
+        return (Some(cluster), NeededState::Untold);
+    }
+    findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
+    let needed = cluster.needed().await;
+    (Some(cluster), needed)
+}
+
+/// What the cluster says of what nodes need before they are approved, for who looks at a pool.
+pub async fn needed(settings: &Settings, clock: Clock) -> NeededState {
+    let Some(cluster) = &settings.cluster else {
+        return NeededState::Untold;
+    };
+    match Cluster::open(cluster, clock, &Arc::default()).await {
+        Ok(cluster) => cluster.needed().await,
+        Err(error) => NeededState::Failed(error.to_string()),
+    }
+}

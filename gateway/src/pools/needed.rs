@@ -1,0 +1,170 @@
+//! What of another server's config a node needs before it is approved, by what the cluster says of its MachineConfigs.
+//!
+//! The server gives one config for all MachineConfigs of a pool; which of them are needed before approval it does not say. So those are rendered here, and held
+//! against what the server gave: what they say must stand there, as they say it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::difference::{Change, differences};
+use crate::ignition::Config;
+use crate::machine_config::appended::REPLACED;
+use crate::machine_config::manifest::ManifestError;
+use crate::machine_config::render::{RenderError, render_pool};
+use crate::machine_config::{GENERATED_ANNOTATION, Manifests, NEEDED_ANNOTATION, Selector};
+
+/// What the cluster says.
+#[derive(Debug, Clone, Default)]
+pub enum NeededState {
+    /// Nobody has been told yet.
+    #[default]
+    Untold,
+    Told(Arc<Needed>),
+    /// It could not be had, for this reason.
+    Failed(String),
+}
+
+/// The MachineConfigs that nodes need before they are approved, and the pools' own objects, as the API has them. They are read for the pool that has them: one
+/// that makes no sense is of no consequence to the others.
+#[derive(Debug, Default)]
+pub struct Needed {
+    pools: Vec<Value>,
+    machine_configs: Vec<Value>,
+}
+
+/// Why it is not known what a pool's nodes need.
+#[derive(Debug, thiserror::Error)]
+pub enum NeededError {
+    /// A gateway that asks no cluster.
+    #[error(
+        "needed_before_node_approved: the cluster has not said yet which MachineConfigs these are; it is asked if [cluster] in gateway.toml says how"
+    )]
+    Untold,
+    #[error("needed_before_node_approved: the cluster did not say which MachineConfigs these are: {0}")]
+    Failed(String),
+    /// An object that cannot be used.
+    #[error("needed_before_node_approved: {0}")]
+    Manifest(#[from] ManifestError),
+    #[error("needed_before_node_approved: {0}")]
+    Render(#[from] RenderError),
+    /// A node would boot from it unconfigured.
+    #[error(
+        "needed_before_node_approved: no MachineConfig of pool {pool} is needed before approval: none has the annotation {NEEDED_ANNOTATION}: \"true\""
+    )]
+    Nothing { pool: String },
+    /// What stands there is another MachineConfig's as well, and may be what nobody may see before approval.
+    #[error(
+        "needed_before_node_approved: the full config has {kind} {name:?} otherwise than the MachineConfigs that are needed before approval: one that is not changes it"
+    )]
+    Changed { kind: &'static str, name: String },
+    /// The server goes by another state, or leaves it out.
+    #[error("needed_before_node_approved: the full config lacks {kind} {name:?}, which a MachineConfig that is needed before approval has")]
+    Missing { kind: &'static str, name: String },
+}
+
+/// Whether a node needs the MachineConfig before it is approved, by its annotations.
+#[must_use]
+pub fn is_needed(annotations: &BTreeMap<String, String>) -> bool {
+    let generated = annotations.get(GENERATED_ANNOTATION).is_some_and(|version| !version.is_empty());
+    match annotations.get(NEEDED_ANNOTATION).map(String::as_str) {
+        Some("false") => false,
+        // What is neither is refused when it is read, and not taken for the one or the other.
+        Some(_) => true,
+        None => generated,
+    }
+}
+
+impl Needed {
+    /// Of MachineConfigs as the API gives them, and of MachineConfigPools what says which are theirs: which rendered one they name is the server's to know.
+    #[must_use]
+    pub const fn new(pools: Vec<Value>, machine_configs: Vec<Value>) -> Self {
+        Self { pools, machine_configs }
+    }
+
+    /// The config that a pool's nodes need, if the full one has all of it.
+    ///
+    /// # Errors
+    /// [`NeededError`]: nothing is left out, and nothing taken that another MachineConfig has changed.
+    pub fn of_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
+        let mut manifests = Manifests::default();
+        let named = |object: &&Value| object.pointer("/metadata/name").and_then(Value::as_str) == Some(pool);
+        if let Some(object) = self.pools.iter().find(named) {
+            read(&mut manifests, pool, object)?;
+        }
+        let selector = manifests
+            .pools
+            .first()
+            .map_or_else(|| Selector::of_pool(pool), |pool| pool.selector.clone());
+        for object in self.machine_configs.iter().filter(|object| selector.selects(&labels(object))) {
+            let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            read(&mut manifests, name, object)?;
+        }
+        let nothing = || NeededError::Nothing { pool: pool.to_owned() };
+        let needed = render_pool(&manifests, pool)?.ok_or_else(nothing)?.pre_approved.config();
+        if needed == Config::empty() {
+            return Err(nothing());
+        }
+        let needed = with_replaced(needed, full);
+        for difference in differences(&needed, full) {
+            let (kind, name) = (difference.kind, difference.name);
+            match difference.change {
+                Change::Added => {}
+                Change::Changed => return Err(NeededError::Changed { kind, name }),
+                Change::Missing => return Err(NeededError::Missing { kind, name }),
+            }
+        }
+        Ok(needed)
+    }
+}
+
+/// The state of what is needed, for a pool that goes by it.
+impl NeededState {
+    pub(super) fn of_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
+        match self {
+            Self::Untold => Err(NeededError::Untold),
+            Self::Failed(reason) => Err(NeededError::Failed(reason.clone())),
+            Self::Told(needed) => needed.of_pool(pool, full),
+        }
+    }
+}
+
+impl NeededError {
+    /// Whether the cluster's API is the cause.
+    pub(super) const fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Untold | Self::Failed(_))
+    }
+}
+
+/// Reads an object as if it lay in a file of its name.
+fn read(manifests: &mut Manifests, name: &str, object: &Value) -> Result<(), ManifestError> {
+    manifests.read(&Path::new("cluster").join(format!("{name}.json")), &object.to_string())
+}
+
+fn labels(object: &Value) -> BTreeMap<String, String> {
+    let labels = object.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
+    let texts = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    texts.collect()
+}
+
+/// What a server replaces by what the cluster has now is what it gave.
+fn with_replaced(mut needed: Config, full: &Config) -> Config {
+    const FILES: [&str; 2] = ["storage", "files"];
+    let is_at = |file: &Value, path: &str| file.get("path").and_then(Value::as_str) == Some(path);
+    for path in REPLACED {
+        let given = full.list(FILES).iter().find(|file| is_at(file, path));
+        let own = needed
+            .list_mut(FILES)
+            .and_then(|files| files.iter_mut().find(|file| is_at(file, path)));
+        if let (Some(given), Some(own)) = (given, own) {
+            own.clone_from(given);
+        }
+    }
+    needed
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests;

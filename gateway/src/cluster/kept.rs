@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, WatchParams};
 use kube::core::Selector;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::Store;
@@ -29,6 +29,9 @@ const WATCH_SECONDS: u32 = 60;
 pub(super) const SILENCE: Duration = Duration::from_secs(70);
 /// How often an API that has failed is asked whether it is back. The watch itself tries less often, the longer the API is away.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// Asks whether objects are told of.
+type Probe = Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>;
 
 /// What is known of all objects of one kind.
 #[derive(Clone)]
@@ -52,8 +55,8 @@ where
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     /// Whether there may be no such kind.
     optional: bool,
-    /// Asks for one object at most.
-    probe: Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>,
+    /// Asks for one object, and for a watch: who may list may not watch for that.
+    probe: Probe,
     writer: Writer<K>,
     revision: watch::Sender<u64>,
     health: Arc<Health>,
@@ -74,20 +77,24 @@ fn config(which: &Selector) -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).labels_from(which)
 }
 
-fn probe<K>(api: &Api<K>) -> Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>
+fn probe<K>(api: &Api<K>) -> Probe
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let api = api.clone();
     Box::new(move || {
         let api = api.clone();
-        Box::pin(async move { api.list_metadata(&ListParams::default().limit(1)).await.map(drop) })
+        Box::pin(async move {
+            let listed = api.list_metadata(&ListParams::default().limit(1)).await?;
+            let from = listed.metadata.resource_version.unwrap_or_default();
+            api.watch_metadata(&WatchParams::default().timeout(1), &from).await.map(drop)
+        })
     })
 }
 
 fn pair<K>(
     events: BoxStream<'static, watcher::Result<Event<K>>>,
-    probe: Box<dyn Fn() -> BoxFuture<'static, kube::Result<()>> + Send + Sync>,
+    probe: Probe,
     of: K::DynamicType,
     what: &'static str,
     health: &Arc<Health>,

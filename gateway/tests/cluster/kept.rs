@@ -117,6 +117,24 @@ async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_may_list_and_not_watch_is_not_told() {
+    let asked = Asked::with(&json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}])).await;
+    let kept = kept(&asked);
+    until("the refusal is said", || is_away(&asked)).await;
+    // Whether it is well by now is asked by a watch that is short.
+    let is_probe = |query: &str| query.split('&').any(|parameter| parameter == "timeoutSeconds=1");
+    let refused = || {
+        let asked = asked.api.asked();
+        asked
+            .iter()
+            .any(|asked| asked.verb == "watch" && asked.status == 403 && is_probe(&asked.query))
+    };
+    until("the probe is refused", refused).await;
+    assert!(is_away(&asked), "{:?}", heard(&asked));
+    assert_eq!(names(&kept), Some(Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_what_is_large_only_the_metadata_is_asked_for() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));

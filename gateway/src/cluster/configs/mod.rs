@@ -4,7 +4,6 @@
 mod needed;
 mod standing;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +118,11 @@ impl Configs {
             if let Some(now) = self.standing() {
                 if let Some(news) = now.news(before.as_ref()) {
                     live.told(&news).await;
+                    // Of those that were to be asked once more before, too.
+                    let news = match once_more.take() {
+                        Some((_, earlier)) => earlier.and(news),
+                        None => news,
+                    };
                     once_more = Some((Instant::now() + ONCE_MORE, news));
                 }
                 before = Some(now);
@@ -163,7 +167,6 @@ impl Configs {
         match had.fetch(&self.cluster, &metas, pools).await {
             Ok(needed) => {
                 live.needs(NeededState::Told(Arc::new(needed)));
-                live.told(&News::Of(BTreeSet::new())).await;
                 None
             }
             // What was known last is kept; the watches say what is wrong with the API, and this, what is wrong besides.

@@ -23,6 +23,18 @@ pub enum News {
 }
 
 impl News {
+    /// Of the pools of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Of(mut pools), Self::Of(more)) => {
+                pools.extend(more);
+                Self::Of(pools)
+            }
+            _ => Self::All,
+        }
+    }
+
     fn is_of(&self, pool: &str) -> bool {
         match self {
             Self::All => true,
@@ -59,9 +71,10 @@ impl LivePools {
         self.told.notify_one();
     }
 
-    /// The cluster says which MachineConfigs nodes need before they are approved. It counts from the next reload on.
+    /// The cluster says which MachineConfigs nodes need before they are approved: pools that go by it are made anew.
     pub fn needs(&self, needed: NeededState) {
         self.needed.store(Arc::new(needed));
+        self.told.notify_one();
     }
 
     /// Completes when the cluster has said something.

@@ -29,3 +29,12 @@ pub enum ClusterError {
     #[error("{what}: no answer within {seconds} s")]
     Silent { what: &'static str, seconds: u64 },
 }
+
+impl ClusterError {
+    /// Whether there is no such object, or no such kind of object.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        const NOT_FOUND: u16 = 404;
+        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == NOT_FOUND)
+    }
+}

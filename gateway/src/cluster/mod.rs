@@ -8,6 +8,7 @@ mod configs;
 mod error;
 mod health;
 mod kept;
+pub mod pointers;
 mod resources;
 
 use std::sync::Arc;
@@ -19,13 +20,39 @@ pub use error::ClusterError;
 pub use health::{Health, Heard};
 pub use kept::{Keeping, Kept, keep};
 
+use crate::audit::admin::By;
+use crate::clock::Clock;
+use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
+use crate::store::Store;
 
-/// Begins what the settings want to be told by the cluster's API; it ends with the tasks.
-pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, pools: &Arc<LivePools>) {
-    if cluster.settings().configs {
-        configs::spawn(tasks, cluster, pools);
+/// What of the gateway works with the cluster's API.
+pub(crate) struct Parts<'a> {
+    pub clock: Clock,
+    pub pools: &'a Arc<LivePools>,
+    pub store: &'a Arc<dyn Store>,
+    pub tls: &'a Arc<LiveTls>,
+    /// As whom what the gateway does there is told.
+    pub by: By,
+}
+
+/// Begins what the settings want of the cluster's API; it ends with the tasks.
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Parts<'_>) {
+    let settings = cluster.settings();
+    if settings.configs {
+        configs::spawn(tasks, cluster, parts.pools);
+    }
+    if settings.pointers {
+        let keeper = pointers::Keeper {
+            cluster: Arc::clone(cluster),
+            tls: Arc::clone(parts.tls),
+            pools: Arc::clone(parts.pools),
+            store: Arc::clone(parts.store),
+            clock: parts.clock,
+            by: parts.by.clone(),
+        };
+        tasks.spawn(keeper.run());
     }
 }
 

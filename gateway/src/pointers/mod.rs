@@ -2,11 +2,13 @@
 
 mod acceptance;
 mod reading;
+mod renewal;
 pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
 use data_encoding::BASE64;
 pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
+pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
 use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;
@@ -85,11 +87,7 @@ impl Pointer<'_> {
         if let Some(entry) = entry.as_object_mut() {
             entry.insert("source".to_owned(), source.as_str().into());
         }
-        let authorities: Vec<Value> = self
-            .distinct_authorities()
-            .iter()
-            .map(|authority| json!({ "source": format!("data:text/plain;charset=utf-8;base64,{}", BASE64.encode(authority.pem().as_bytes())) }))
-            .collect();
+        let authorities = trusted(self.authorities);
         Ok(json!({
             "ignition": {
                 "version": spec,
@@ -111,8 +109,7 @@ impl Pointer<'_> {
             return Err(refused());
         }
         let mut source = base.join(&format!("{PATH}{}", self.pool)).map_err(|_| refused())?;
-        let authorities: Vec<String> = self
-            .distinct_authorities()
+        let authorities: Vec<String> = distinct(self.authorities)
             .iter()
             .map(|authority| authority.fingerprint.short())
             .collect();
@@ -122,17 +119,26 @@ impl Pointer<'_> {
         }
         Ok(source)
     }
+}
 
-    /// A bundle may hold one twice, and Ignition refuses a config that does.
-    fn distinct_authorities(&self) -> Vec<&Certificate> {
-        let mut distinct: Vec<(Fingerprint, &Certificate)> = Vec::new();
-        for authority in self.authorities {
-            if !distinct.iter().any(|(fingerprint, _)| *fingerprint == authority.fingerprint) {
-                distinct.push((authority.fingerprint, authority));
-            }
+/// What Ignition trusts, as it stands in a config.
+fn trusted(authorities: &[Certificate]) -> Vec<Value> {
+    let source = |authority: &&Certificate| {
+        let pem = BASE64.encode(authority.pem().as_bytes());
+        json!({ "source": format!("data:text/plain;charset=utf-8;base64,{pem}") })
+    };
+    distinct(authorities).iter().map(source).collect()
+}
+
+/// A bundle may hold one twice, and Ignition refuses a config that does.
+fn distinct(authorities: &[Certificate]) -> Vec<&Certificate> {
+    let mut distinct: Vec<(Fingerprint, &Certificate)> = Vec::new();
+    for authority in authorities {
+        if !distinct.iter().any(|(fingerprint, _)| *fingerprint == authority.fingerprint) {
+            distinct.push((authority.fingerprint, authority));
         }
-        distinct.into_iter().map(|(_, authority)| authority).collect()
     }
+    distinct.into_iter().map(|(_, authority)| authority).collect()
 }
 
 fn is_readable(token: &str) -> bool {

@@ -83,7 +83,14 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, hangup.certificates).await });
     #[cfg(feature = "cluster")]
     if let Some(cluster) = &gateway.cluster {
-        crate::cluster::spawn(tasks, cluster, &gateway.pools);
+        let parts = crate::cluster::Parts {
+            clock: gateway.clock,
+            pools: &gateway.pools,
+            store: &gateway.store,
+            tls: &gateway.tls,
+            by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+        };
+        crate::cluster::spawn(tasks, cluster, &parts);
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });

@@ -14,6 +14,10 @@ pub struct ClusterSettings {
     pub namespace: Option<String>,
     /// Whether the API says when pools with `[upstream]` are to be asked again.
     pub configs: bool,
+    /// Where machine sets are, and the Secrets with their pointers.
+    pub machine_namespace: String,
+    /// Whether the pointers of machine sets that lead to this gateway are given the CAs that pointers carry now.
+    pub pointers: bool,
 }
 
 /// How the API is reached.
@@ -30,6 +34,8 @@ pub(super) struct ClusterSection {
     api: Option<String>,
     namespace: Option<String>,
     configs: bool,
+    machine_namespace: String,
+    pointers: bool,
 }
 
 impl Default for ClusterSection {
@@ -38,6 +44,8 @@ impl Default for ClusterSection {
             api: None,
             namespace: None,
             configs: true,
+            machine_namespace: "openshift-machine-api".to_owned(),
+            pointers: false,
         }
     }
 }
@@ -65,16 +73,22 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         IN_CLUSTER => ClusterApi::InCluster,
         path => ClusterApi::Kubeconfig(folder.join(path)),
     };
-    if let Some(namespace) = &section.namespace
-        && !is_label(namespace)
-    {
-        let allowed = "a namespace: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
-        return Err(("cluster.namespace", format!("{namespace:?}"), allowed));
+    let namespaces = [
+        ("cluster.namespace", section.namespace.as_deref()),
+        ("cluster.machine_namespace", Some(&*section.machine_namespace)),
+    ];
+    for (key, namespace) in namespaces {
+        if let Some(namespace) = namespace.filter(|namespace| !is_label(namespace)) {
+            let allowed = "a namespace: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
+            return Err((key, format!("{namespace:?}"), allowed));
+        }
     }
     Ok(Some(ClusterSettings {
         api,
         namespace: section.namespace,
         configs: section.configs,
+        machine_namespace: section.machine_namespace,
+        pointers: section.pointers,
     }))
 }
 
@@ -115,6 +129,10 @@ mod tests {
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
             check(&format!("api = \"in-cluster\"\nnamespace = {namespace:?}"), "cluster.namespace is");
+            check(
+                &format!("api = \"in-cluster\"\nmachine_namespace = {namespace:?}"),
+                "cluster.machine_namespace is",
+            );
         }
         assert!(parse(&format!("api = \"in-cluster\"\nnamespace = {:?}", "a".repeat(63))).is_ok());
     }

@@ -2,6 +2,7 @@
 
 mod configs;
 mod kept;
+mod pointers;
 
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ impl Asked {
             api: ClusterApi::Kubeconfig(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),
             configs: true,
+            machine_namespace: "openshift-machine-api".to_owned(),
+            pointers: false,
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

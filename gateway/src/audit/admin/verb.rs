@@ -77,6 +77,8 @@ verbs! {
     CaRetire = "ca.retire";
     /// The MCS certificate was replaced.
     CertificateRenew = "certificate.renew";
+    /// The pointer of a machine set was given other CAs.
+    PointerRenew = "pointer.renew";
     /// A gateway has begun, and goes by this.
     GatewayStart = "gateway.start";
     /// A gateway has found other files, and goes by them.

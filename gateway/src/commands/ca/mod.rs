@@ -1,5 +1,6 @@
 //! `attest-gateway ca`.
 
+mod machine_sets;
 mod status;
 
 use std::path::{Path, PathBuf};

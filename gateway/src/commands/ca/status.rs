@@ -11,7 +11,7 @@ use attest_gateway::pki::rotation::{self, Safety, Stage};
 use attest_gateway::pointers::sightings::{self, Sighting};
 use attest_gateway::settings::Settings;
 
-use super::{Caution, Within};
+use super::{Caution, Within, machine_sets};
 use crate::commands::certificate::made_line;
 use crate::commands::durations::seconds;
 use crate::commands::{now, output, table, with_store};
@@ -44,9 +44,10 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        output::tell("--force: pointers that were seen are not asked about");
+        output::tell("--force: pointers that were seen, and those of machine sets, are not asked about");
         return Ok(());
     }
+    machine_sets::refuse_unless_safe(&Settings::load(config)?, today)?;
     let (_, safety) = sighted(config, today, &caution.within)?;
     let within = &caution.within.within;
     if !safety.is_safe() {
@@ -91,6 +92,7 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
     } else {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
+    machine_sets::status(&settings, &today)?;
     if source::is_manifest(&settings.tls.ca)? {
         output::line(format_args!(
             "\nnext: {} is a manifest: who put it there rotates it",

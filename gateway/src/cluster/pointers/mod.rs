@@ -1,0 +1,238 @@
+//! The pointers of machine sets: those that lead to this gateway carry the CAs that pointers carry now.
+
+mod machine_sets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::UnixTime;
+use data_encoding::BASE64;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::MissedTickBehavior;
+use zeroize::Zeroizing;
+
+pub use self::machine_sets::MachineSet;
+use super::{Cluster, ClusterError};
+use crate::audit::admin::{Act, By, Thing, Verb};
+use crate::certificates::{Certificate, Fingerprint};
+use crate::clock::Clock;
+use crate::pki::LiveTls;
+use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
+use crate::pools::live::LivePools;
+use crate::store::{Store, StoreError, Turn};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The key of the Secret's data.
+const USER_DATA: &str = "userData";
+/// The label by which the Machine Config Operator leaves a Secret's CA alone: `MachineConfigServerCAManagedByConfigMapKey` in `pkg/controller/common/constants.go`,
+/// asked for in `pkg/controller/certrotation/helpers.go` (machine-config-operator 7ff337a).
+const LEFT_ALONE: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
+/// How the names of Secrets end that the operator writes itself, from its own CA (`manifests/userdata_secret.yaml`, likewise).
+const MANAGED: &str = "-user-data-managed";
+
+/// The pointer in a Secret, and what it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It carries what pointers carry now.
+    Current,
+    /// It is this gateway's, and carries these CAs.
+    Behind(Vec<Fingerprint>),
+    /// It is not this gateway's to change, for this reason; it carries these CAs.
+    Left(String, Vec<Fingerprint>),
+    /// It could not be read.
+    Unread(String),
+}
+
+/// What the gateway is, at the moment.
+pub struct Here {
+    pub authorities: Vec<Certificate>,
+    pub chain: Vec<Certificate>,
+    pub pools: BTreeSet<String>,
+    pub now: UnixTime,
+}
+
+impl Here {
+    fn ours(&self) -> Ours<'_> {
+        Ours {
+            authorities: &self.authorities,
+            chain: &self.chain,
+            pools: &self.pools,
+            now: self.now,
+        }
+    }
+}
+
+/// A Secret with a pointer, and what becomes of it.
+struct Judged {
+    state: State,
+    /// The pointer that takes its place.
+    renewed: Option<Zeroizing<String>>,
+    secret: Secret,
+}
+
+/// All machine sets, with what their pointers are.
+///
+/// # Errors
+/// [`ClusterError`].
+pub async fn look(cluster: &Cluster, here: &Here) -> Result<Vec<(MachineSet, State)>, ClusterError> {
+    let namespace = &cluster.settings().machine_namespace;
+    let sets = machine_sets::all(cluster, namespace).await?;
+    let mut states: BTreeMap<String, State> = BTreeMap::new();
+    for set in &sets {
+        if !states.contains_key(&set.secret) {
+            let state = match judged(cluster, &set.secret, here).await {
+                Ok(judged) => judged.map_or_else(|| State::Unread("there is no such Secret".to_owned()), |judged| judged.state),
+                Err(error) => State::Unread(error.to_string()),
+            };
+            states.insert(set.secret.clone(), state);
+        }
+    }
+    let with_state = |set: MachineSet| {
+        let state = states.get(&set.secret).cloned()?;
+        Some((set, state))
+    };
+    Ok(sets.into_iter().filter_map(with_state).collect())
+}
+
+async fn judged(cluster: &Cluster, name: &str, here: &Here) -> Result<Option<Judged>, ClusterError> {
+    let Some(secret) = cluster.ask("secrets", secrets(cluster).get_opt(name)).await? else {
+        return Ok(None);
+    };
+    let user_data = secret.data.as_ref().and_then(|data| data.get(USER_DATA));
+    let (state, renewed) = match user_data {
+        None => (State::Left(format!("it has no {USER_DATA}"), Vec::new()), None),
+        Some(user_data) => judge(name, &user_data.0, here.ours()),
+    };
+    Ok(Some(Judged { state, renewed, secret }))
+}
+
+fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (State, Option<Zeroizing<String>>) {
+    let carried =
+        || Reading::parse(user_data).map_or_else(|_| Vec::new(), |reading| reading.certificates().map(|ca| ca.fingerprint).collect());
+    match renewed(user_data, ours) {
+        Ok(Renewal::Current) => (State::Current, None),
+        Ok(Renewal::Renewed(_)) if name.ends_with(MANAGED) => {
+            let why = "the Machine Config Operator writes it itself, with its own CA".to_owned();
+            (State::Left(why, carried()), None)
+        }
+        Ok(Renewal::Renewed(text)) => (State::Behind(carried()), Some(text)),
+        Err(NotRenewed::Reading(error)) => (State::Left(error.to_string(), Vec::new()), None),
+        Err(error) => (State::Left(error.to_string(), carried()), None),
+    }
+}
+
+fn secrets(cluster: &Cluster) -> Api<Secret> {
+    Api::namespaced(cluster.client(), &cluster.settings().machine_namespace)
+}
+
+/// What keeps them.
+pub(super) struct Keeper {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) tls: Arc<LiveTls>,
+    pub(super) pools: Arc<LivePools>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Clock,
+    /// As whom what is done is told.
+    pub(super) by: By,
+}
+
+/// Why it could not be looked.
+#[derive(Debug, thiserror::Error)]
+enum NotKept {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Keeper {
+    /// Keeps them for as long as it is polled, if it is this gateway's turn.
+    pub(super) async fn run(self) {
+        let mut turn = Turn::new(Arc::clone(&self.store), "keep the pointers of machine sets");
+        let mut every = tokio::time::interval(LOOK_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut said, mut failed) = (BTreeMap::new(), None);
+        loop {
+            every.tick().await;
+            let kept = match turn.take().await {
+                Ok(None) => Ok(()),
+                Ok(Some(store)) => self.keep(store, &mut said).await,
+                Err(error) => Err(error.into()),
+            };
+            // Said once, and not each minute.
+            let reason = kept.err().map(|error| error.to_string());
+            if let Some(reason) = &reason
+                && failed.as_ref() != Some(reason)
+            {
+                tracing::warn!("cluster: the pointers of machine sets cannot be looked at: {reason}");
+            }
+            failed = reason;
+        }
+    }
+
+    async fn keep(&self, store: &dyn Store, said: &mut BTreeMap<String, String>) -> Result<(), NotKept> {
+        let current = self.tls.current();
+        let here = Here {
+            authorities: current.serving.authorities().to_vec(),
+            chain: current.serving.chain().to_vec(),
+            pools: self.pools.names().into_iter().collect(),
+            now: self.clock.now(),
+        };
+        let namespace = &self.cluster.settings().machine_namespace;
+        let sets = machine_sets::all(&self.cluster, namespace).await?;
+        let names: BTreeSet<String> = sets.into_iter().map(|set| set.secret).collect();
+        said.retain(|name, _| names.contains(name));
+        for name in names {
+            let Some(judged) = judged(&self.cluster, &name, &here).await? else {
+                continue;
+            };
+            match (&judged.state, &judged.renewed) {
+                (State::Behind(carried), Some(renewed)) => {
+                    self.write(&name, &judged.secret, renewed).await?;
+                    store.tell(self.act(&name, carried, &here)).await?;
+                    said.remove(&name);
+                }
+                (State::Left(reason, _), _) if said.get(&name) != Some(reason) => {
+                    tracing::info!("cluster: Secret {namespace}/{name}: its pointer is left as it is: {reason}");
+                    said.insert(name, reason.clone());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the place of the pointer, if nobody has changed the Secret meanwhile.
+    async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), NotKept> {
+        let user_data = Zeroizing::new(BASE64.encode(renewed.as_bytes()));
+        let patch = json!({
+            "metadata": {"resourceVersion": secret.resource_version(), "labels": {LEFT_ALONE: ""}},
+            "data": {USER_DATA: user_data.as_str()},
+        });
+        let (secrets, parameters) = (secrets(&self.cluster), PatchParams::default());
+        self.cluster
+            .ask("secrets", secrets.patch(name, &parameters, &Patch::Merge(&patch)))
+            .await?;
+        let namespace = &self.cluster.settings().machine_namespace;
+        tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
+        Ok(())
+    }
+
+    /// What is recorded of it.
+    fn act(&self, name: &str, before: &[Fingerprint], here: &Here) -> String {
+        let shorts = |all: &mut dyn Iterator<Item = Fingerprint>| json!({"authorities": all.map(|ca| ca.short()).collect::<Vec<_>>()});
+        let thing = Thing {
+            kind: "pointer".to_owned(),
+            id: format!("{}/{name}", self.cluster.settings().machine_namespace),
+            before: Some(shorts(&mut before.iter().copied())),
+            after: Some(shorts(&mut here.authorities.iter().map(|ca| ca.fingerprint))),
+        };
+        let act = Act::done(Verb::PointerRenew, self.clock.now().as_secs(), self.by.clone(), vec![thing]);
+        serde_json::to_string(&act).unwrap_or_default()
+    }
+}

@@ -1,0 +1,156 @@
+//! A pointer that lies elsewhere, with the CAs that pointers carry now: the rest of it stays as it is.
+
+use std::collections::BTreeSet;
+
+use attest::UnixTime;
+use serde_json::{Value, json};
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::sightings::{AUTHORITIES_LIMIT, PARAMETER};
+use super::{Authority, NotAccepted, Reading, ReadingError, accepts, distinct, trusted};
+use crate::certificates::{Certificate, Fingerprint};
+
+/// What makes a pointer this gateway's.
+#[derive(Debug, Clone, Copy)]
+pub struct Ours<'a> {
+    /// The CAs that pointers carry, the newest last.
+    pub authorities: &'a [Certificate],
+    /// The serving certificate and its chain: it says which hosts the gateway is.
+    pub chain: &'a [Certificate],
+    pub pools: &'a BTreeSet<String>,
+    pub now: UnixTime,
+}
+
+/// What becomes of a pointer.
+pub enum Renewal {
+    /// It carries exactly these CAs.
+    Current,
+    /// The pointer that takes its place. It may hold a token, so it has no `Debug`.
+    Renewed(Zeroizing<String>),
+}
+
+/// Why a pointer is left alone. No text has anything of a token.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRenewed {
+    #[error(transparent)]
+    Reading(#[from] ReadingError),
+    /// Which of them the CAs are for is not known.
+    #[error("it has {found} sources: with more than one it is not known which the CAs are for")]
+    Sources { found: usize },
+    #[error("it leads to no pool of this gateway")]
+    Elsewhere,
+    /// The name, or address, is another server's.
+    #[error("it leads to a host that the MCS certificate does not name, or that would not hold there: {0}")]
+    Host(NotAccepted),
+    /// A machine with this pointer would not get as far as to be served: it was never this gateway's.
+    #[error("it carries no CA that pointers carry now")]
+    NoneOfOurs,
+    /// It may be for something else.
+    #[error("it carries the CA {0}, which is none of this gateway's")]
+    Foreign(Fingerprint),
+    #[error("a CA in it is of no use: {0}")]
+    Broken(String),
+}
+
+/// Whether a pointer that is this gateway's lacks something, and what it has to be.
+///
+/// A CA is taken out only if it is known to be this gateway's: because it is one now, or because the pointer's own hint names it, which only a gateway writes. So is the
+/// last CA before the first rotation, which is there still.
+///
+/// # Errors
+/// [`NotRenewed`]: it is not this gateway's to change.
+pub fn renewed(user_data: &[u8], ours: Ours<'_>) -> Result<Renewal, NotRenewed> {
+    let reading = Reading::parse(user_data)?;
+    let [source] = reading.sources.as_slice() else {
+        return Err(NotRenewed::Sources {
+            found: reading.sources.len(),
+        });
+    };
+    let url = source.url.as_ref().filter(|url| url.scheme() == "https");
+    let ours_by_pool = source.pool.as_ref().is_some_and(|pool| ours.pools.contains(pool));
+    let (Some(url), true) = (url, ours_by_pool) else {
+        return Err(NotRenewed::Elsewhere);
+    };
+    let Some(host) = url.host() else {
+        return Err(NotRenewed::Elsewhere);
+    };
+    accepts(ours.authorities.iter(), ours.chain, &host, ours.now).map_err(NotRenewed::Host)?;
+    let carried = carried(&reading)?;
+    let wanted: Vec<Fingerprint> = distinct(ours.authorities).iter().map(|ca| ca.fingerprint).collect();
+    if carried == wanted {
+        return Ok(Renewal::Current);
+    }
+    if !carried.iter().any(|ca| wanted.contains(ca)) {
+        return Err(NotRenewed::NoneOfOurs);
+    }
+    let hint = hint(url);
+    let foreign = carried.iter().find(|ca| !wanted.contains(ca) && !hint.contains(&ca.short()));
+    if let Some(foreign) = foreign {
+        return Err(NotRenewed::Foreign(*foreign));
+    }
+    let source = with_hint(url, &wanted);
+    let written = written(user_data, &source, &trusted(ours.authorities));
+    written.map(Renewal::Renewed).ok_or(NotRenewed::Elsewhere)
+}
+
+/// The CAs that it carries, each once.
+fn carried(reading: &Reading) -> Result<Vec<Fingerprint>, NotRenewed> {
+    let mut carried = Vec::new();
+    for authority in &reading.authorities {
+        match authority {
+            Authority::Certificate(certificate) if carried.contains(&certificate.fingerprint) => {}
+            Authority::Certificate(certificate) => carried.push(certificate.fingerprint),
+            Authority::NotLookedAt(why) | Authority::Broken(why) => return Err(NotRenewed::Broken(why.clone())),
+        }
+    }
+    match reading.cut {
+        true => Err(NotRenewed::Broken("it has more than were looked at".to_owned())),
+        false => Ok(carried),
+    }
+}
+
+/// The CAs that the pointer says it carries.
+fn hint(url: &Url) -> Vec<String> {
+    let said = url.query_pairs().filter(|(name, _)| name == PARAMETER);
+    said.flat_map(|(_, value)| value.split(',').take(AUTHORITIES_LIMIT).map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The same URL, with another hint in the place of its own.
+fn with_hint(url: &Url, authorities: &[Fingerprint]) -> Url {
+    let mut source = url.clone();
+    let is_hint = |part: &&str| part.split('=').next() == Some(PARAMETER);
+    let mut parts: Vec<String> = url
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|part| !part.is_empty() && !is_hint(part))
+        .map(str::to_owned)
+        .collect();
+    // Of more, the gateway would read none.
+    if authorities.len() <= AUTHORITIES_LIMIT {
+        let shorts: Vec<String> = authorities.iter().map(Fingerprint::short).collect();
+        parts.push(format!("{PARAMETER}={}", shorts.join(",")));
+    }
+    source.set_query((!parts.is_empty()).then(|| parts.join("&")).as_deref());
+    source
+}
+
+/// The same config with another source and other CAs; `None` if it has no place for them.
+fn written(user_data: &[u8], source: &Url, authorities: &[Value]) -> Option<Zeroizing<String>> {
+    let mut config: Value = serde_json::from_slice(user_data).ok()?;
+    let ignition = config.get_mut("ignition")?;
+    let references = ignition.get_mut("config")?;
+    let entry = ["/replace", "/merge/0", "/append/0"]
+        .into_iter()
+        .find(|place| references.pointer(place).is_some_and(Value::is_object))?;
+    *references.pointer_mut(entry)?.get_mut("source")? = source.as_str().into();
+    let tls = ignition.get_mut("security")?.get_mut("tls")?;
+    *tls.get_mut("certificateAuthorities")? = json!(authorities);
+    Some(Zeroizing::new(config.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests;
